@@ -47,12 +47,23 @@ void check_sums(const Argument& sums, const Argument& summand, Device device) {
 
 class PlanCommunicator final : public Communicator {
  public:
-  PlanCommunicator(Device device, int rank, int size) : Communicator(device, rank, size) {}
+  PlanCommunicator(Device device, int rank, int size, CollectiveObserver observer)
+      : Communicator(device, rank, size), observer_(std::move(observer)) {}
+  void wait_for(int64_t count) override {
+    if (observer_.wait_for) observer_.wait_for(count);
+  }
 
  private:
-  void run(const AllReduce&) override {}
-  void run(const ReduceScatter&) override {}
-  void run(const AllGather&) override {}
+  // All ranks' parts but its own pass through a rank, once for each of `passes`.
+  void tell(const Tensor& whole, int64_t passes) {
+    if (observer_.start)
+      observer_.start(passes * static_cast<int64_t>(whole.bytes()) / size() * (size() - 1));
+  }
+  void run(const AllReduce& a) override { tell(a.sums ? a.sums : a.tensor, 2); }
+  void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, 1); }
+  void run(const AllGather& a) override { tell(a.whole, 1); }
+
+  CollectiveObserver observer_;
 };
 
 }  // namespace
@@ -98,8 +109,9 @@ void Communicator::all_gather(const AllGather& a) {
   if (a.part.numel() > 0) run(a), ++started_;
 }
 
-std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size) {
-  return std::make_unique<PlanCommunicator>(device, rank, size);
+std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,
+                                                     CollectiveObserver observer) {
+  return std::make_unique<PlanCommunicator>(device, rank, size, std::move(observer));
 }
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 // communicator can only be destroyed. Destroying one aborts its unfinished collectives.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -91,7 +92,13 @@ class Communicator {
   int64_t started_ = 0;
 };
 
+// Who is told what a communicator is asked for
+struct CollectiveObserver {
+  std::function<void(int64_t sent)> start = {};      // a collective; bytes that each rank sends, along a ring
+  std::function<void(int64_t count)> wait_for = {};  // see Communicator::wait_for()
+};
 // Checks its arguments and does nothing, for plans.
-std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size);
+std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,
+                                                     CollectiveObserver observer = {});
 
 }  // namespace tessera

@@ -32,12 +32,13 @@ enum class Recomputed : uint8_t {
   kAttention,   // q, k, v, attention itself and W_O: the costliest
   kActivation,  // of a gated MLP
   kMlp,         // all of its hidden layer, with the norm before it
+  kLinear,      // everything but attention's output and the block's: all linear layers and norms
   kBlock,       // everything but its output
 };
 constexpr auto words_of(Recomputed) {
-  return std::array{Word{"norms", Recomputed::kNorms}, Word{"attention", Recomputed::kAttention},
+  return std::array{Word{"norms", Recomputed::kNorms},           Word{"attention", Recomputed::kAttention},
                     Word{"activation", Recomputed::kActivation}, Word{"mlp", Recomputed::kMlp},
-                    Word{"block", Recomputed::kBlock}};
+                    Word{"linear", Recomputed::kLinear},         Word{"block", Recomputed::kBlock}};
 }
 
 class Keep {
@@ -61,7 +62,8 @@ class Keep {
   static constexpr unsigned kNothing = ~0u;
   unsigned parts_ = 0;  // a bit for each Recomputed
 };
-inline constexpr Keep kKeepAll{}, kKeepAllButMlp{Recomputed::kMlp}, kKeepOutputs{Recomputed::kBlock};
+inline constexpr Keep kKeepAll{}, kKeepAllButMlp{Recomputed::kMlp}, kKeepAttention{Recomputed::kLinear},
+    kKeepOutputs{Recomputed::kBlock};
 
 // "none", or words with a plus between them: "norms+activation"
 std::string text_of(Keep keep);

@@ -165,8 +165,9 @@ TEST_F(CudaVariants, RecomputingChangesNoBitAndThePlanIsTheStep) {
     RunShape shape = shape_of(variant, DType::kBF16, AttentionKind::kFlash);
     const StepsResult kept = run_steps(cuda().backend().traits(), shape, 2, make);
     expect_plan_is_the_step(cuda().backend().traits(), shape);
-    for (const Keep keep : {kKeepAllButMlp, kKeepOutputs, Keep{Recomputed::kNorms, Recomputed::kActivation},
-                            Keep{Recomputed::kAttention}}) {
+    for (const Keep keep :
+         {kKeepAllButMlp, kKeepAttention, kKeepOutputs, Keep{Recomputed::kNorms, Recomputed::kActivation},
+          Keep{Recomputed::kAttention}}) {
       shape.keep = keep;
       expect_same_bits(run_steps(cuda().backend().traits(), shape, 2, make), kept);
       expect_plan_is_the_step(cuda().backend().traits(), shape);

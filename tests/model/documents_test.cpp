@@ -132,7 +132,7 @@ TEST(PackedDocuments, RecomputingChangesNoBit) {
       RunShape shape = shape_of(variant.model, text.packed, 2);
       shape.attention = attention;
       const StepsResult kept = run(shape, text.packed, make);
-      for (const Keep keep : {kKeepAllButMlp, kKeepOutputs, Keep{Recomputed::kAttention}}) {
+      for (const Keep keep : {kKeepAllButMlp, kKeepAttention, kKeepOutputs, Keep{Recomputed::kAttention}}) {
         SCOPED_TRACE(fmt::format("{}, {}, {}", variant.name, name_of(attention), text_of(keep)));
         shape.keep = keep;
         expect_same_bits(run(shape, text.packed, make), kept);

@@ -124,7 +124,7 @@ TEST(DroppingSteps, RecomputingChangesNoBit) {
   for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive}) {
     RunShape shape = dropping(4, attention);
     const StepsResult kept = run(shape, make);
-    for (const Keep keep : {kKeepOutputs, kKeepAllButMlp, Keep{Recomputed::kAttention}}) {
+    for (const Keep keep : {kKeepOutputs, kKeepAttention, kKeepAllButMlp, Keep{Recomputed::kAttention}}) {
       shape.keep = keep;
       const StepsResult again = run(shape, make);
       expect_same_bits(again, kept);

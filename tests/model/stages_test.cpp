@@ -148,8 +148,8 @@ TEST(Stages, HandOverGradients) {
 // same.
 TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
   using R = Recomputed;
-  const std::map<R, bool> overwrites{
-      {R::kNorms, false}, {R::kAttention, true}, {R::kActivation, false}, {R::kMlp, true}, {R::kBlock, true}};
+  const std::map<R, bool> overwrites{{R::kNorms, false}, {R::kAttention, true}, {R::kActivation, false},
+                                     {R::kMlp, true},    {R::kLinear, true},    {R::kBlock, true}};
   for (const R word : values_with_words<R>())
     for (const ModelConfig& model : {kPlainStages, [] {
                                        ModelConfig gated = kPlainStages;

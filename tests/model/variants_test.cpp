@@ -89,6 +89,7 @@ TEST(Variants, AParameterIsCountedOnce) {
 
 constexpr Keep kKeeps[] = {kKeepAll,
                            kKeepAllButMlp,
+                           kKeepAttention,
                            kKeepOutputs,
                            {Recomputed::kNorms},
                            {Recomputed::kAttention},

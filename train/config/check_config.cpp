@@ -148,7 +148,8 @@ void check_recompute(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
   const bool gated = config.model.mlp == Mlp::kSwiglu;
-  sourced.require(gated || !train.recompute.recomputes(Recomputed::kActivation), "train.recompute",
+  const bool names_activation = train.recompute && train.recompute->recomputes(Recomputed::kActivation);
+  sourced.require(gated || !names_activation, "train.recompute",
                   "names the activation of a gated MLP, and there is none with", "model.mlp",
                   "mlp recomputes the hidden layer of any MLP: set train.recompute=mlp");
 }

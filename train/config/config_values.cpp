@@ -136,13 +136,15 @@ double Probability::read(const Written& value) const {
 std::string Probability::write(double value) const { return shortest(value); }
 
 size_t read_word(const Written& value, const std::vector<std::string_view>& words) {
+  std::vector<std::string_view> all = words;
+  if (!value.also.empty()) all.insert(all.begin(), value.also);
   if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted)
-    refuse(value, join_words(words));
+    refuse(value, join_words(all));
   const auto found = std::find(words.begin(), words.end(), value.text);
   if (found != words.end()) return static_cast<size_t>(found - words.begin());
   // A word of three letters is near to too much: "gpu" does not mean "cpu".
-  const auto near = value.text.size() < 4 ? std::vector<std::string_view>() : nearest(words, value.text);
-  refuse(value, join_words(words), near.empty() ? "" : "; " + did_you_mean(near));
+  const auto near = value.text.size() < 4 ? std::vector<std::string_view>() : nearest(all, value.text);
+  refuse(value, join_words(all), near.empty() ? "" : "; " + did_you_mean(near));
 }
 
 std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words) {
@@ -157,9 +159,10 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
   for (size_t first = 0; first <= value.text.size();) {
     const size_t plus = std::min(value.text.find('+', first), value.text.size());
     one.text = value.text.substr(first, plus - first);
+    const bool alone = one.text == "none" || (!value.also.empty() && one.text == value.also);
+    check(!alone, "{}: {} must be \"{}\" alone, or words with a plus between them, found {}", value.where,
+          value.key, one.text, value.describe());
     const size_t place = read_word(one, known);
-    check(place > 0, "{}: {} must be \"none\" alone, or words with a plus between them, found {}",
-          value.where, value.key, value.describe());
     check(std::find(places.begin(), places.end(), place - 1) == places.end(),
           "{}: {} names {} twice, found {}", value.where, value.key, one.text, value.describe());
     places.push_back(place - 1);

@@ -28,6 +28,8 @@ struct Written {
   std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
   // kMap: those of its keys; kList: its own; without the values of these in turn
   std::vector<Written> values = {};
+  // A word that the key takes besides those of its kind: messages name it, too
+  std::string_view also = {};
 
   std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
 };
@@ -99,6 +101,22 @@ struct SetOf {
     constexpr auto values = values_with_words<E>();
     return names_of<E>(values);
   }
+};
+
+// A kind of values, or none, written "auto"
+template <class Kind>
+struct OrAuto {
+  Kind kind = {};
+
+  std::string expected() const { return "auto, " + kind.expected(); }
+  using Value = decltype(kind.read(std::declval<const Written&>()));
+  std::optional<Value> read(const Written& value) const {
+    if (value.kind == Written::Kind::kPlain && value.text == "auto") return std::nullopt;
+    Written other = value;
+    other.also = "auto";
+    return kind.read(other);
+  }
+  std::string write(const std::optional<Value>& value) const { return value ? kind.write(*value) : "auto"; }
 };
 
 // "none", or parts and blocks with a plus between them: "embeddings+blocks:0-5"

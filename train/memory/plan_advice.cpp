@@ -4,6 +4,8 @@
 #include <limits>
 #include <optional>
 
+#include "train/session/step_estimate.h"
+
 namespace tessera {
 namespace {
 
@@ -16,48 +18,37 @@ class Adviser {
       : start_{config, {}}, plan_(plan), resuming_(resuming) {}
 
   std::vector<Advice> find() {
-    const auto single = {chunked_logits(start_),      split_weights(start_), recompute(start_),
-                         smaller_micro_batch(start_), flash(start_),         shorter_sequences(start_),
-                         smaller_step(start_)};
+    if (const std::optional<Change> change = fastest(start_); change && fits(*change)) offer(*change);
+    const auto single = {chunked_logits(start_),    split_weights(start_),       recompute(start_),
+                         offload(start_),           smaller_micro_batch(start_), flash(start_),
+                         shorter_sequences(start_), smaller_step(start_)};
     for (const std::optional<Change>& change : single)
       if (change) offer(*change);
-    const auto fits = [](const Advice& a) { return a.fits; };
-    if (std::any_of(found_.begin(), found_.end(), fits)) return found_;
+    offer_bf16_moments(start_);
+    const auto fit = [&] { return std::ranges::any_of(found_, &Advice::fits); };
+    if (fit()) return found_;
 
     Change together = start_;
-    using Less = std::optional<Change> (Adviser::*)(const Change&) const;
-    const auto add = [&](Less less) {
-      const std::optional<Change> change = (this->*less)(together);
+    const auto add = [&](const std::optional<Change>& change) {
       if (change && peak(*change) < peak(together)) together = *change;
     };
-    for (const Less less : {&Adviser::chunked_logits, &Adviser::split_weights, &Adviser::recompute,
-                            &Adviser::smaller_micro_batch, &Adviser::flash, &Adviser::smaller_step})
-      add(less);
+    add(flash(together));
+    add(chunked_logits(together));
+    add(fastest(together));
+    add(smaller_step(together));
     const Change same_sequences = together;
-    add(&Adviser::shorter_sequences);
+    add(shorter_sequences(together));
     offer(together);
-    // Since it changes the losses: only if the run fits with it and not without
-    for (const Change& rest : {same_sequences, together}) {
-      const Change change = with_moments(rest, DType::kBF16);
-      if (this->fits(rest) || !this->fits(change)) continue;
-      offer(change);
-      break;
-    }
-    if (std::any_of(found_.begin(), found_.end(), fits)) return found_;
-    // Since the update then takes longer
-    together = same_sequences;
-    add(&Adviser::offload);
-    offer(together);
-    if (std::any_of(found_.begin(), found_.end(), fits) || resuming_) return found_;
-    const Change smaller_model = fewer_layers(same_sequences);
-    offer(this->fits(smaller_model) ? smaller_model : fewer_layers(together));
+    offer_bf16_moments(same_sequences);
+    offer_bf16_moments(together);
+    if (!fit() && !resuming_) offer(fewer_layers(same_sequences));
     return found_;
   }
 
  private:
   std::optional<RunPlan> planned(const Change& change) const {
     try {
-      return plan_run(change.config, plan_.device, plan_.limit, plan_.shape.micro_batch);
+      return plan_run(change.config, plan_.device, plan_.limit, {.micro_batch = plan_.shape.micro_batch});
     } catch (const Error&) {  // no kernel supports the change
       return std::nullopt;
     }
@@ -76,7 +67,21 @@ class Adviser {
     if (!plan || plan->peak() >= plan_.peak()) return;
     const auto same = [&](const Advice& a) { return a.switches == change.switches; };
     if (std::none_of(found_.begin(), found_.end(), same))
-      found_.push_back({change.switches, plan->peak(), plan->fits()});
+      found_.push_back({.switches = change.switches,
+                        .peak = plan->peak(),
+                        .fits = plan->fits(),
+                        .tokens_per_second = tokens_per_second(plan->shape, plan_.device),
+                        .on_gpu = plan_.device.device == Device::kCuda});
+  }
+
+  // bf16 moments change the losses, so they are offered only where the run fits with them, and without them
+  // does not fit unless the optimizer is offloaded.
+  void offer_bf16_moments(const Change& from) {
+    const Change rest = fastest(from, /*may_offload=*/false).value_or(from),
+                 change = with_moments(rest, DType::kBF16);
+    const bool already_offered = std::ranges::any_of(
+        found_, [](const Advice& a) { return a.switches.back() == "optimizer.moments=bf16"; });
+    if (!already_offered && !fits(rest) && fits(change)) offer(change);
   }
 
   std::optional<Change> chunked_logits(const Change& from) const {
@@ -95,6 +100,29 @@ class Adviser {
     const bool on_gpu = plan_.device.device == Device::kCuda;
     if (!on_gpu || from.config.memory.offload == Offload::kOptimizer) return std::nullopt;
     return with_offload(from, Offload::kOptimizer);
+  }
+
+  // What auto would find for all keys that have it
+  std::optional<Change> fastest(const Change& from, bool may_offload = true) const {
+    Config free = from.config;
+    free.train.micro_batch = 0;
+    free.train.recompute.reset(), free.parallel.shard.reset();
+    if (may_offload) free.memory.offload.reset();
+    RunShape shape;
+    try {
+      shape = run_shape(free, plan_.device, plan_.limit);
+    } catch (const Error&) {
+      return std::nullopt;
+    }
+    Change change = from;
+    const Offload offload = shape.offload_optimizer ? Offload::kOptimizer : Offload::kNone;
+    if (from.config.train.recompute != shape.keep) change = with_recompute(change, shape.keep);
+    if (from.config.ranks > 1 && from.config.parallel.shard != shape.shard)
+      change = with_shard(change, shape.shard);
+    if (from.config.memory.offload != offload) change = with_offload(change, offload);
+    if (from.config.train.micro_batch != shape.micro_batch)
+      change = with_micro_batch(change, shape.micro_batch);
+    return change;
   }
 
   // The least recomputation that is enough
@@ -189,7 +217,8 @@ std::string advice_text(const std::vector<Advice>& advice) {
   if (advice.empty()) return "No change needs less memory: the model is too large.\n";
   std::string text = "These changes need less memory:\n";
   for (const Advice& a : advice)
-    text += fmt::format("  {:>10}  {:<9} {}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
+    text += fmt::format("  {:>10}  {:<9} {}{}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
+                        a.on_gpu ? fmt::format("{:>9} tokens/s  ", format_count(a.tokens_per_second)) : "",
                         set_switches(a.switches));
   if (std::none_of(advice.begin(), advice.end(), [](const Advice& a) { return a.fits; }))
     text += "None of these is enough: the model is too large.\n";

@@ -9,6 +9,8 @@ struct Advice {
   std::vector<std::string> switches;  // for --set
   int64_t peak;                       // bytes, by plan
   bool fits;
+  double tokens_per_second;  // estimated
+  bool on_gpu;               // the estimate of a CPU is not shown: its speed is hardly known
 };
 
 // Changes that need less memory than `plan`, the plan of `config`, with the same model. If no single one is

@@ -15,6 +15,7 @@
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
 #include "train/memory/plan_target.h"
+#include "train/session/step_estimate.h"
 
 namespace tessera {
 namespace {
@@ -51,6 +52,18 @@ std::string fp8_line(const RunPlan& plan) {
                      format_bytes(plan.peak() - plan_memory(without, plan.device).peak_bytes()));
 }
 
+// Of a GPU; a CPU's speed is hardly known.
+std::string speed_line(const RunShape& shape, const DeviceTraits& device) {
+  if (device.device == Device::kCpu) return "";
+  const StepEstimate step = estimate_step(shape, device);
+  const std::string waits = shape.ranks() > 1 ? fmt::format(", {:.1f}% of it waits for other ranks",
+                                                            100 * step.waits / step.seconds)
+                                              : "";
+  return fmt::format("speed    about {} tokens/s on {}: a step of {:.0f} ms{}\n",
+                     format_count(tokens_per_second(shape, device)), speed_of(device).card,
+                     1e3 * step.seconds, waits);
+}
+
 void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan, const std::string& notice) {
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
@@ -61,6 +74,8 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks()), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
+  if (!config.train.recompute || !config.parallel.shard || !config.memory.offload)
+    fmt::print("auto     {}\n", set_switches(found_for_auto(config, s)));
   fmt::print("{}", lines_of(config, run));
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
@@ -72,6 +87,7 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   if (!cudnn.empty()) fmt::print("notice   {}\n", cudnn);
   if (!plan.memory.attention.empty()) fmt::print("notice   {}\n", plan.memory.attention);
   if (arch && !plan.memory.decode.empty()) fmt::print("samples  {}\n", plan.memory.decode);
+  fmt::print("{}", speed_line(s, plan.device));
   fmt::print("peak     {}in {}, at \"{}\"; bytes\n", s.ranks() > 1 ? "of each rank, " : "",
              plan.memory.peak_stage, ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)
@@ -137,6 +153,10 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"precision", name_of(s.dtype)},
             {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
             {"attention", name_of(s.attention)},
+            {"recompute", text_of(s.keep)},
+            {"shard", name_of(s.shards().what)},
+            {"offload", name_of(s.offload_optimizer ? Offload::kOptimizer : Offload::kNone)},
+            {"tokens_per_second", tokens_per_second(s, plan.device)},
             {"peak_bytes", plan.peak()},
             {"host_bytes", plan.memory.host_bytes},
             {"peak_stage", plan.memory.peak_stage},
@@ -153,7 +173,10 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
   if (!plan.fits()) {
     json["advice"] = Json::array();
     for (const Advice& a : changes)
-      json["advice"].push_back({{"set", a.switches}, {"peak_bytes", a.peak}, {"fits", a.fits}});
+      json["advice"].push_back({{"set", a.switches},
+                                {"peak_bytes", a.peak},
+                                {"fits", a.fits},
+                                {"tokens_per_second", a.tokens_per_second}});
   }
   return json;
 }

@@ -7,13 +7,15 @@ namespace {
 
 // Sets a member of change.config, whose key is `key`.
 template <class V>
-void set(Change& change, const std::string& key, V& member, V value) {
+void set(Change& change, const std::string& key, V& member, std::type_identity_t<V> value) {
   member = value;
   std::erase_if(change.switches, [&](const std::string& s) { return s.starts_with(key + "="); });
   if constexpr (HasWords<V>) {
     change.switches.push_back(fmt::format("{}={}", key, name_of(value)));
-  } else if constexpr (std::is_same_v<V, Keep>) {
-    change.switches.push_back(fmt::format("{}={}", key, text_of(value)));
+  } else if constexpr (requires { name_of(*value); }) {
+    change.switches.push_back(fmt::format("{}={}", key, value ? name_of(*value) : "auto"));
+  } else if constexpr (std::is_same_v<V, std::optional<Keep>>) {
+    change.switches.push_back(fmt::format("{}={}", key, value ? text_of(*value) : "auto"));
   } else {
     change.switches.push_back(fmt::format("{}={}", key, value));
   }
@@ -31,9 +33,9 @@ Change with_whole_micro_batches(Change change) {
 }  // namespace
 
 RunPlan plan_run(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
-                 int64_t micro_batch) {
+                 const EarlierChoices& earlier) {
   RunPlan plan{
-      .shape = run_shape(config, device, micro_batch, limit), .device = device, .memory = {}, .limit = limit};
+      .shape = run_shape(config, device, limit, earlier), .device = device, .memory = {}, .limit = limit};
   plan.memory = plan_stages(plan.shape, device);
   return plan;
 }

@@ -29,7 +29,7 @@ struct RunPlan {
 
 // Error: as run_shape().
 RunPlan plan_run(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
-                 int64_t micro_batch = 0);
+                 const EarlierChoices& earlier = {});
 
 // A configuration with some keys changed, and the switches that change them
 struct Change {

@@ -98,6 +98,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .micro_batch = shape.micro_batch,
          .sequence_length = shape.sequence_length,
          .ranks = config.ranks,
+         .shard = shape.shard,
          .device = device.traits.device,
          .data = text_of(config.data.train),
          .shift = checkpoint && config.data.shift == Shift::kAuto ? was.shift : config.data.shifts(),
@@ -116,8 +117,9 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
   for (size_t i = 0; i < config.phases(); ++i) {
     const Config of_phase = config.of_phase(i);
     const bool same_length = was_.sequence_length == of_phase.sequence_length();
-    plans_.push_back(
-        plan_run(of_phase, device.traits, limit, same_place && same_length ? was_.micro_batch : 0));
+    plans_.push_back(plan_run(of_phase, device.traits, limit,
+                              {.micro_batch = same_place && same_length ? was_.micro_batch : 0,
+                               .shard = same_place ? was_.shard : std::nullopt}));
     if (i >= first && !plans_.back().fits())
       throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
   }

@@ -155,6 +155,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"freeze", s.freeze},
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
+  if (s.shard && s.ranks > 1) object["shard"] = name_of(*s.shard);
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
@@ -183,6 +184,7 @@ RunState read_run_state(const fs::path& checkpoint) {
                .ranks = object.contains("ranks") ? whole("ranks", 1, kMostRanks) : 1,
                .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
+  if (object.contains("shard")) run.shard = read_word<Shard>(object, "shard", name);
   if (object.contains("shift")) {
     check(object["shift"].is_boolean(), "{}: \"shift\" is {}, expected true or false", name,
           brief(object["shift"]));

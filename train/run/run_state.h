@@ -41,6 +41,7 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
+  std::optional<Shard> shard = {};         // what the ranks split; checkpoints without it: not known
   Device device = Device::kCpu;            // of the run that wrote it
   std::string data;                        // the training data, as text_of() names it
   bool shift = false;                      // of the training sequences; checkpoints without it: false

@@ -4,33 +4,10 @@
 #include <bit>
 
 #include "model/formats/peft.h"
-#include "train/session/memory_plan.h"
+#include "train/session/fastest_shape.h"
 
 namespace tessera {
 namespace {
-
-// Rows of a micro-batch above which a step does not get faster
-constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
-// The share of a device's memory that a plan may use: the rest is for the driver and other programs.
-constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
-
-int64_t largest_micro_batch(RunShape shape, const DeviceTraits& device, int64_t sequences,
-                            const MemoryLimit& limit) {
-  const bool cuda = device.device == Device::kCuda;
-  const int64_t enough = cuda ? kEnoughRowsCuda : kEnoughRowsCpu;
-  const int64_t share =
-      static_cast<int64_t>((cuda ? kUsableCuda : kUsableCpu) * static_cast<double>(limit.total));
-  const int64_t usable = std::min(share, limit.bytes);
-  int64_t best = 1;
-  for (int64_t b = 2; b <= sequences && b * shape.sequence_length <= enough; ++b) {
-    if (sequences % b != 0) continue;
-    shape.micro_batch = b;
-    shape.micro_steps = sequences / b;
-    if (plan_memory(shape, device).peak_bytes() > usable) break;
-    best = b;
-  }
-  return best;
-}
 
 // Above this vocabulary, train.classifier_chunk=auto divides the logits of a micro-batch. That changes how
 // the gradient of the classifier is rounded, so GPT-2's stay whole.
@@ -113,12 +90,12 @@ OptimizerConfig optimizer_config(const Config& c) {
           .random_key = ~static_cast<uint64_t>(c.train.seed)};
 }
 
-RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch) {
-  return run_shape(config, device, micro_batch, present_memory(device.device, config.ranks));
+RunShape run_shape(const Config& config, const DeviceTraits& device) {
+  return run_shape(config, device, present_memory(device.device, config.ranks));
 }
 
-RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_batch,
-                   const MemoryLimit& limit) {
+RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimit& limit,
+                   const EarlierChoices& earlier) {
   const bool cuda = device.device == Device::kCuda;
   check(cuda || c.train.precision != Precision::kBf16,
         "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
@@ -134,7 +111,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                  .rule = adamw(c.optimizer.moments),
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
-                 .keep = c.train.recompute,
+                 .keep = c.train.recompute.value_or(kKeepAll),
                  .freeze = c.train.lora ? Freeze::all_but_adapters() : c.train.freeze,
                  .classifier_chunk = classifier_chunk(c, dtype),
                  .documents = c.data.masks(),
@@ -146,15 +123,34 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, int64_t micro_ba
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .mesh = {.data = c.ranks},
                  .offload_optimizer = cuda && c.memory.offload == Offload::kOptimizer,
-                 .shard = c.parallel.shard,
+                 .shard = c.parallel.shard ? *c.parallel.shard : earlier.shard.value_or(Shard::kOptimizer),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
-  const bool as_before = micro_batch > 0 && sequences % micro_batch == 0;
-  shape.micro_batch = c.train.micro_batch > 0 ? c.train.micro_batch
-                      : as_before             ? micro_batch
-                                              : largest_micro_batch(shape, device, sequences, limit);
-  shape.micro_steps = sequences / shape.micro_batch;
+  const bool as_before = earlier.micro_batch > 0 && sequences % earlier.micro_batch == 0;
+  if (const int64_t given = c.train.micro_batch > 0 ? c.train.micro_batch
+                            : as_before             ? earlier.micro_batch
+                                                    : 0)
+    shape.micro_batch = given, shape.micro_steps = sequences / given;
+  shape = fastest_shape(shape,
+                        {.micro_batch = c.train.micro_batch == 0 && !as_before,
+                         .keep = !c.train.recompute,
+                         .shard = !c.parallel.shard && !earlier.shard,
+                         .offload = !c.memory.offload},
+                        device, limit);
   check_fp8_rows(shape, device);
   return shape;
+}
+
+std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape) {
+  std::vector<std::string> found;
+  const auto tell = [&](const char* key, const auto& value) {
+    found.push_back(fmt::format("{}={}", key, value));
+  };
+  if (config.train.micro_batch == 0) tell("train.micro_batch", shape.micro_batch);
+  if (!config.train.recompute) tell("train.recompute", text_of(shape.keep));
+  if (!config.parallel.shard) tell("parallel.shard", name_of(shape.shard));
+  if (!config.memory.offload)
+    tell("memory.offload", name_of(shape.offload_optimizer ? Offload::kOptimizer : Offload::kNone));
+  return found;
 }
 
 SessionShape inference_shape(const ModelConfig& model, const DeviceTraits& device, Precision precision,

@@ -1,6 +1,10 @@
 // From a configuration to the settings of a model, an optimizer and a run.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "model/optimizer.h"
 #include "train/config/config.h"
 #include "train/session/memory_limit.h"
@@ -11,14 +15,21 @@ namespace tessera {
 ModelConfig model_config(const Config& config);
 OptimizerConfig optimizer_config(const Config& config);
 
-// The shape of a run of `config`. A train.micro_batch of auto becomes, in this order: `micro_batch`, if
-// it is positive and the ranks can use it (a checkpoint's); 1, if the limit is not known; the largest
-// that fits `limit` by plan and still makes a step faster. Without `limit`, that of the present device. A
-// train.classifier_chunk of auto becomes all rows, or for a large vocabulary as many as have 1 GiB of logits.
-// Error: a precision that the device does not support, and the errors of choose_attention().
-RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch = 0);
-RunShape run_shape(const Config& config, const DeviceTraits& device, int64_t micro_batch,
-                   const MemoryLimit& limit);
+// What a run found for auto before it was stopped: it goes on with these, and so with the same bits
+struct EarlierChoices {
+  int64_t micro_batch = 0;  // 0: none, or not one that the ranks can use
+  std::optional<Shard> shard = {};
+};
+// The shape of a run of `config`. What is auto is found: train.micro_batch, train.recompute, parallel.shard
+// and memory.offload by fastest_shape(), for `limit`, else for the present device. A train.classifier_chunk
+// of auto becomes all rows, or for a large vocabulary as many as have 1 GiB of logits. Error: a precision
+// that the device does not support, and the errors of choose_attention().
+RunShape run_shape(const Config& config, const DeviceTraits& device);
+RunShape run_shape(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
+                   const EarlierChoices& earlier = {});
+
+// What was found for the keys that are auto in `config`, as key=value
+std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape);
 
 // The shape of a session that reads texts of up to `longest` tokens one at a time, and trains nothing. Error:
 // as above.

@@ -5,8 +5,8 @@
 #include "model/config.h"
 #include "model/fp8_config.h"
 #include "model/params.h"
-#include "model/shards.h"
 #include "model/saved.h"
+#include "model/shards.h"
 #include "model/update_rule.h"
 #include "train/parallel/mesh_shape.h"
 
@@ -43,7 +43,7 @@ struct RunShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   Keep keep = {};                // train.recompute
-  Freeze freeze = {};            // train.freeze; with adapters all but these
+  Freeze freeze = {};            // train.freeze; with LoRA all but the adapters
   int64_t classifier_chunk = 0;  // see Model
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
@@ -52,10 +52,10 @@ struct RunShape {
   Fp8Config fp8 = {};            // train.gemm_dtype and train.fp8
   bool fused_head = false;       // see Model
 
-  MeshShape mesh = {};          // the ranks of the run
+  MeshShape mesh = {};              // the ranks of the run
   bool offload_optimizer = false;   // memory.offload
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
-  bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
+  bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 
   int64_t rows() const { return micro_batch * sequence_length; }            // N
   int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step

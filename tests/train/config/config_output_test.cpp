@@ -62,6 +62,12 @@ void randomize(Random& random, E& member, const OneOf<E>& kind) {
   const auto last = static_cast<int64_t>(kind.values.size()) - 1;
   member = kind.values[static_cast<size_t>(random_whole(random, 0, last))];
 }
+template <class Value, class Kind>
+void randomize(Random& random, std::optional<Value>& member, const OrAuto<Kind>& either) {
+  member.emplace();
+  randomize(random, *member, either.kind);
+  if (random() % 3 == 0) member.reset();
+}
 void randomize(Random& random, WarmUp& member, const WarmUpLength&) {
   member = {.steps = random_whole(random, 0, 1000)};
   if (random() % 2 == 0) member = {.percent = std::uniform_real_distribution<double>(1e-9, 100)(random)};
@@ -166,7 +172,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }
-    if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = {Recomputed::kNorms};
+    if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = Keep{Recomputed::kNorms};
     if (config.train.epochs > 0)
       config.train.steps = 0;
     else

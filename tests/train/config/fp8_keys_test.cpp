@@ -50,7 +50,7 @@ struct Fp8Devices : Fp8Keys {
   std::string refused(const DeviceTraits& device, const std::vector<std::string>& settings = {}) {
     const Config config = load(kFp8, settings);
     try {
-      run_shape(config, device, 0, {});
+      run_shape(config, device, MemoryLimit{});
     } catch (const Error& error) {
       return error.what();
     }

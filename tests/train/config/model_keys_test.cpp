@@ -235,6 +235,8 @@ TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
     return load(yaml, {"train.recompute=" + words}).train.recompute;
   };
   EXPECT_EQ(keep("none"), Keep{});
+  EXPECT_EQ(keep("auto"), std::nullopt);
+  EXPECT_EQ(keep("linear"), kKeepAttention);
   EXPECT_EQ(keep("norms+activation"), (Keep{Recomputed::kNorms, Recomputed::kActivation}));
   EXPECT_EQ(keep("mlp+norms", ""), (Keep{Recomputed::kMlp, Recomputed::kNorms}));
   EXPECT_NE(print_config(load(kLlama, {"train.recompute=activation+norms"}))
@@ -249,6 +251,7 @@ TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
                                      "block", "\"norm\"", "norms"}));
   EXPECT_TRUE(
       says(refused("norms+mpl+block"), {"norms+mpl+block", "train.recompute", "none", "mlp", "\"mpl\""}));
+  EXPECT_TRUE(says(refused("norms+auto"), {"train.recompute", "\"auto\"", "\"norms+auto\""}));
   EXPECT_TRUE(says(refused("norms+none"), {"norms+none", "train.recompute", "\"none\"", "\"norms+none\""}));
   EXPECT_TRUE(says(refused("norms+mlp+norms"),
                    {"norms+mlp+norms", "train.recompute", "twice", "\"norms+mlp+norms\""}));

@@ -43,7 +43,9 @@ TEST_F(Fp8Run, ResumesWithTheSameBits) {
     for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"})
       files.push_back(read_file(checkpoint(8) / name));
     EXPECT_EQ(state(4).contains("fp8_scales"), scaling == "delayed");
-    if (scaling == "delayed") EXPECT_EQ(state(4)["fp8_scales"].size(), 13u);
+    if (scaling == "delayed") {
+      EXPECT_EQ(state(4)["fp8_scales"].size(), 13u);
+    }
     fs::remove_all(checkpoint(8));
     trains(again);
     EXPECT_EQ(losses("out"), whole);

@@ -103,6 +103,20 @@ TEST_F(RanksOfARun, GoOnAsAnyOtherNumber) {
   expect_the_losses_of("one", "one_to_4");
 }
 
+// What auto finds is said; a run that goes on keeps the split that decides its bits.
+TEST_F(RanksOfARun, FindWhatIsAuto) {
+  const Words free{"parallel.shard=auto", "train.recompute=auto", "memory.offload=auto"};
+  const ProcessResult fresh = trains(by(2, "found", with(free, {"train.steps=3"})));
+  for (const char* word :
+       {"parallel.shard=optimizer", "train.recompute=none", "memory.offload=none", "train.micro_batch=12"})
+    EXPECT_NE(fresh.out.find(word), std::string::npos) << word << "\n" << fresh.out;
+  trains(by(2, "split", {"parallel.shard=weights"}));
+  cut("split", "split_again");
+  const ProcessResult again = trains(with(by(2, "split_again", free), {"--resume"}));
+  EXPECT_NE(again.out.find("parallel.shard=weights"), std::string::npos) << again.out;
+  EXPECT_EQ(losses("split_again"), losses("split"));
+}
+
 TEST_F(RanksOfARun, ReportTheMemoryOfEach) {
   const ProcessResult result = trains(with(by(3, "out", {"train.steps=3"}), {"--memory-profile", "profile"}));
   EXPECT_NE(result.out.find("by rank:"), std::string::npos) << result.out;

@@ -149,6 +149,7 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
                         {{Recomputed::kNorms, Recomputed::kActivation}, 8},
                         {{Recomputed::kAttention}, 8 + 3 * 3},
                         {{Recomputed::kMlp}, 8 + 3},
+                        {kKeepAttention, 8 + 2 * 3},
                         {kKeepOutputs, 8 + 2 * 3}};
   for (const ModelConfig& model : {kFp8Model, llama, relu})
     for (const auto& [keep, passes] : cases)

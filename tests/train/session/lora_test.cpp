@@ -53,8 +53,8 @@ TEST(Lora, BeginsAsTheModelWithoutIt) {
 TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
   for (const ModelConfig& model : models_with_adapters(24, 2)) {
     std::optional<std::vector<double>> first;
-    for (const Keep keep :
-         {kKeepAll, kKeepAllButMlp, kKeepOutputs, Keep{Recomputed::kNorms, Recomputed::kAttention}}) {
+    for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepAttention, kKeepOutputs,
+                            Keep{Recomputed::kNorms, Recomputed::kAttention}}) {
       RunShape shape = lora_shape(model);
       shape.keep = keep;
       LoraSteps steps(kCpu, shape);

@@ -53,7 +53,7 @@ TEST_P(Finetuning, CpuAgreesWithTransformersInEveryGradient) {
                  << " makes it";
   std::ifstream file(folder / "reference.json");
   const nlohmann::json reference = nlohmann::json::parse(file);
-  const SafetensorsReader tensors(folder / "reference.safetensors");
+  const TensorFiles tensors(folder, "reference");
   const std::filesystem::path weights = fixture(reference["weights"].get<std::string>());
   const ModelConfig model = read_model_config(weights).model;
   const Sequences sequences = packed(reference);

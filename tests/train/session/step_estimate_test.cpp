@@ -1,0 +1,172 @@
+// Estimated steps against measured ones, and what auto finds against trying everything.
+#include "train/session/step_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include "train/config/load_config.h"
+#include "train/memory/run_plan.h"
+#include "train/session/fastest_shape.h"
+
+namespace tessera {
+namespace {
+
+const DeviceTraits kH100{.device = Device::kCuda, .arch = 90, .name = "H100"};
+
+Config with(const std::string& name, std::vector<std::string> overrides, int64_t ranks = 1) {
+  Config config =
+      load_config(std::filesystem::path(TESSERA_SOURCE_DIR "/configs") / (name + ".yaml"), overrides);
+  config.ranks = ranks;
+  return config;
+}
+
+struct MeasuredStep {
+  std::string config;
+  int64_t batch, tokens;
+  std::vector<std::string> settings;
+  int64_t ranks;
+  double tokens_per_second;
+};
+
+// On H100s, by `./bench step` and `./train`: docs/performance.md and docs/multi_gpu.md name the commands.
+const std::vector<MeasuredStep> kMeasured{
+    {"gpt2_small", 64, 1024, {}, 1, 670'000},
+    {"gpt2_small", 64, 1024, {"train.gemm_dtype=fp8"}, 1, 717'700},
+    {"gpt2_xl", 16, 1024, {}, 1, 55'800},
+    {"gpt2_xl", 16, 1024, {"train.gemm_dtype=fp8"}, 1, 68'000},
+    {"qwen2.5_0.5b", 32, 1024, {}, 1, 165'100},
+    {"qwen2.5_1.5b", 32, 1024, {}, 1, 60'400},
+    {"qwen2.5_1.5b", 32, 1024, {"train.gemm_dtype=fp8"}, 1, 71'700},
+    {"llama3.1_8b", 1, 8192, {"parallel.shard=weights", "train.recompute=block"}, 2, 17'600},
+    {"llama3.2_1b", 4, 8192, {}, 2, 124'000},
+    {"gpt2_small", 1, 65'536, {"model.context=65536"}, 1, 105'600},
+    {"llama3.2_1b", 1, 131'072, {"train.recompute=block"}, 1, 11'000}};
+
+TEST(StepEstimate, IsNearWhatWasMeasured) {
+  for (const MeasuredStep& step : kMeasured) {
+    std::vector<std::string> settings = step.settings;
+    settings.push_back(fmt::format("train.micro_batch={}", step.batch));
+    settings.push_back(fmt::format("train.sequence_length={}", step.tokens));
+    settings.push_back(fmt::format("train.tokens_per_step={}", step.ranks * step.batch * step.tokens));
+    const RunShape shape = run_shape(with(step.config, settings, step.ranks), kH100, MemoryLimit{});
+    const double ratio = tokens_per_second(shape, kH100) / step.tokens_per_second;
+    EXPECT_GT(ratio, 0.94) << step.config << " " << step.batch << " x " << step.tokens;
+    EXPECT_LT(ratio, 1.06) << step.config << " " << step.batch << " x " << step.tokens;
+  }
+}
+
+RunShape shape_of(std::vector<std::string> settings, int64_t ranks = 1) {
+  settings.insert(settings.end(), {"train.sequence_length=2048", "train.micro_batch=2"});
+  return run_shape(with("llama3.2_1b", settings, ranks), kH100, MemoryLimit{});
+}
+
+TEST(StepEstimate, GrowsWithWhatAStepDoes) {
+  const auto seconds = [](const RunShape& shape) { return estimate_step(shape, kH100).seconds; };
+  RunShape shape = shape_of({"train.tokens_per_step=4096"});
+  const double one = seconds(shape);
+  double before = one;
+  for (const Keep keep : {Keep{Recomputed::kNorms}, Keep{Recomputed::kNorms, Recomputed::kActivation},
+                          kKeepAllButMlp, kKeepAttention, kKeepOutputs}) {
+    shape.keep = keep;
+    EXPECT_GT(seconds(shape), before) << text_of(keep);
+    before = seconds(shape);
+  }
+  shape.keep = kKeepAll;
+  shape.offload_optimizer = true;
+  EXPECT_GT(seconds(shape), one + 0.1) << "1.2 billion parameters take 8 bytes each over the bus";
+  shape.offload_optimizer = false;
+  // Micro-steps beyond the third are each like the third.
+  const auto of_micro_steps = [&](int64_t count) {
+    shape.micro_steps = count;
+    return seconds(shape);
+  };
+  const double third = of_micro_steps(3) - of_micro_steps(2);
+  EXPECT_NEAR(of_micro_steps(7), of_micro_steps(3) + 4 * third, 1e-6 * third);
+  EXPECT_NEAR(of_micro_steps(5) - of_micro_steps(4), third, 1e-6 * third);
+}
+
+// More is sent with each split; on one rank nothing is. With little work to hide it, the step waits.
+TEST(StepEstimate, WaitsForOtherRanks) {
+  EXPECT_EQ(estimate_step(shape_of({"train.tokens_per_step=16384"}), kH100).waits, 0);
+  DeviceTraits slow_link = kH100;
+  slow_link.arch = 89;
+  double before = 0;
+  for (const char* split : {"optimizer", "weights"}) {
+    const RunShape shape =
+        shape_of({fmt::format("parallel.shard={}", split), "train.tokens_per_step=32768"}, 2);
+    const StepEstimate step = estimate_step(shape, slow_link);
+    EXPECT_GT(step.waits, before) << split;
+    EXPECT_LT(step.waits, step.seconds);
+    EXPECT_LT(estimate_step(shape, kH100).waits / estimate_step(shape, kH100).seconds,
+              step.waits / step.seconds);
+    before = step.waits;
+  }
+}
+
+// What auto may find, one by one
+std::vector<RunShape> everything(const RunShape& shape) {
+  std::vector<RunShape> all;
+  const int64_t sequences = shape.sequences_per_rank();
+  for (const Keep keep : {kKeepAll, Keep{Recomputed::kNorms}, Keep{Recomputed::kActivation},
+                          Keep{Recomputed::kNorms, Recomputed::kActivation}, kKeepAllButMlp,
+                          Keep{Recomputed::kNorms, Recomputed::kMlp}, kKeepAttention, kKeepOutputs})
+    for (const bool offload : {false, true})
+      for (const Shard shard : {Shard::kOptimizer, Shard::kGradients, Shard::kWeights})
+        for (int64_t b = 1; b <= sequences && b * shape.sequence_length <= 65536; ++b) {
+          if (sequences % b != 0 || (shape.ranks() == 1 && shard != Shard::kOptimizer)) continue;
+          all.push_back(shape);
+          all.back().keep = keep, all.back().offload_optimizer = offload, all.back().shard = shard;
+          all.back().micro_batch = b, all.back().micro_steps = sequences / b;
+        }
+  return all;
+}
+
+TEST(FastestShape, IsAsFastAsTheBestThatFits) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  for (const int64_t ranks : {1, 2})
+    for (const int64_t gib : {6, 9, 13, 24}) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} GiB", ranks, gib));
+      RunShape shape = shape_of({fmt::format("train.tokens_per_step={}", ranks * 16384)}, ranks);
+      const MemoryLimit limit{.bytes = gib * kGiB, .total = gib * kGiB, .not_ours = 0};
+      const auto usable = static_cast<int64_t>(0.92 * static_cast<double>(gib * kGiB));
+      const RunShape found = fastest_shape(
+          shape, {.micro_batch = true, .keep = true, .shard = true, .offload = true}, kH100, limit);
+      EXPECT_LE(plan_memory(found, kH100).peak_bytes(), usable);
+      const double own = estimate_step(found, kH100).seconds;
+      double best = own;
+      for (const RunShape& each : everything(shape))
+        if (plan_memory(each, kH100).peak_bytes() <= usable)
+          best = std::min(best, estimate_step(each, kH100).seconds);
+      EXPECT_LT(own, 1.05 * best);
+      if (ranks == 1) {
+        EXPECT_EQ(found.offload_optimizer, gib == 6 || gib == 9 || gib == 13);
+      }
+    }
+}
+
+TEST(FastestShape, LeavesWhatIsGiven) {
+  const MemoryLimit small{.bytes = int64_t{12} << 30, .total = int64_t{12} << 30, .not_ours = 0};
+  const RunShape shape = shape_of({"train.tokens_per_step=16384"});
+  const RunShape found = fastest_shape(shape, {.keep = true}, kH100, small);
+  EXPECT_EQ(found.micro_batch, shape.micro_batch);
+  EXPECT_EQ(found.offload_optimizer, shape.offload_optimizer);
+  EXPECT_EQ(found.shard, shape.shard);
+  // Nothing fits: what needs the least
+  const MemoryLimit none{.bytes = 1 << 20, .total = 1 << 20, .not_ours = 0};
+  EXPECT_EQ(fastest_shape(shape, {.keep = true}, kH100, none).keep, kKeepOutputs);
+  // No limit is known: everything fits.
+  EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).keep, kKeepAll);
+  EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).micro_batch, 1);
+}
+
+// A run that goes on keeps what decides its bits.
+TEST(FastestShape, OfARunThatGoesOnIsTheEarlierOne) {
+  const Config config = with("llama3.2_1b", {"parallel.shard=auto", "train.recompute=auto"}, 2);
+  const MemoryLimit limit{.bytes = int64_t{70} << 30, .total = int64_t{80} << 30, .not_ours = 0};
+  EXPECT_EQ(run_shape(config, kH100, limit).shard, Shard::kOptimizer);
+  const RunShape goes_on = run_shape(config, kH100, limit, {.micro_batch = 2, .shard = Shard::kWeights});
+  EXPECT_EQ(goes_on.shard, Shard::kWeights);
+  EXPECT_EQ(goes_on.micro_batch, 2);
+}
+
+}  // namespace
+}  // namespace tessera

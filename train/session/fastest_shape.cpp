@@ -1,0 +1,113 @@
+#include "train/session/fastest_shape.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "train/session/memory_plan.h"
+#include "train/session/step_estimate.h"
+
+namespace tessera {
+namespace {
+
+// Rows of a micro-batch above which a step does not get faster
+constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
+// The share of a device's memory that a plan may use: the rest is for the driver and other programs.
+constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
+constexpr double kFaster = 0.98;  // times as long: less may be the estimate's error
+
+template <class T>
+std::vector<T> only(const T& value) {
+  return {value};
+}
+
+class Search {
+ public:
+  Search(const FreeFields& free, const DeviceTraits& device, const MemoryLimit& limit)
+      : free_(free), device_(device), limit_(limit), cuda_(device.device == Device::kCuda) {}
+
+  RunShape find(const RunShape& shape) const {
+    if (!limit_.known()) return free_.micro_batch ? with_micro_batch(shape, 1) : shape;
+    const auto share =
+        static_cast<int64_t>((cuda_ ? kUsableCuda : kUsableCpu) * static_cast<double>(limit_.total));
+    const std::vector<RunShape> all = alternatives(shape);
+    const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
+    for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}})
+      if (const std::optional<RunShape> found = fastest(all, room)) return *found;
+    return *std::ranges::min_element(all, {}, [&](const RunShape& s) { return peak(s); });
+  }
+
+ private:
+  struct Room {
+    int64_t bytes, micro_batch;  // at most; a micro-batch of 1 is always tried
+  };
+  static RunShape with_micro_batch(RunShape shape, int64_t micro_batch) {
+    const int64_t sequences = shape.sequences_per_rank();
+    shape.micro_batch = micro_batch, shape.micro_steps = sequences / micro_batch;
+    return shape;
+  }
+  int64_t peak(const RunShape& shape) const { return plan_memory(shape, device_).peak_bytes(); }
+
+  // In the order in which they are preferred
+  std::vector<RunShape> alternatives(const RunShape& shape) const {
+    const auto offloads = free_.offload && cuda_ ? std::vector{false, true} : only(shape.offload_optimizer);
+    const auto shards = free_.shard && shape.ranks() > 1
+                            ? std::vector{Shard::kOptimizer, Shard::kGradients, Shard::kWeights}
+                            : only(shape.shard);
+    std::vector<RunShape> all;
+    for (const bool offload : offloads)
+      for (const Shard shard : shards)
+        for (const Keep keep : free_.keep ? keeps(shape.model) : only(shape.keep)) {
+          all.push_back(shape);
+          all.back().offload_optimizer = offload, all.back().shard = shard, all.back().keep = keep;
+        }
+    return all;
+  }
+  static std::vector<Keep> keeps(const ModelConfig& model) {
+    using R = Recomputed;
+    if (model.mlp != Mlp::kSwiglu) return {kKeepAll, {R::kNorms}, {R::kMlp}, kKeepAttention, kKeepOutputs};
+    return {kKeepAll,  {R::kNorms},          {R::kActivation}, {R::kNorms, R::kActivation},
+            {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
+  }
+
+  std::optional<RunShape> fastest(const std::vector<RunShape>& all, const Room& room) const {
+    std::optional<RunShape> best;
+    double seconds = 0;
+    for (const RunShape& shape : all) {
+      const std::optional<RunShape> fitting = largest(shape, room);
+      if (!fitting) continue;
+      if (all.size() == 1) return fitting;
+      const double own = estimate_step(*fitting, device_).seconds;
+      if (!best || own < kFaster * seconds) best = fitting, seconds = own;
+    }
+    return best;
+  }
+
+  // Nothing: no micro-batch fits.
+  std::optional<RunShape> largest(const RunShape& shape, const Room& room) const {
+    std::optional<RunShape> best;
+    if (!free_.micro_batch) return peak(shape) <= room.bytes ? std::optional(shape) : best;
+    const int64_t sequences = shape.sequences_per_rank();
+    for (int64_t b = 1; b <= std::min(sequences, std::max<int64_t>(room.micro_batch, 1)); ++b) {
+      if (sequences % b != 0) continue;
+      const RunShape next = with_micro_batch(shape, b);
+      if (peak(next) > room.bytes) break;
+      best = next;
+    }
+    return best;
+  }
+
+  FreeFields free_;
+  DeviceTraits device_;
+  MemoryLimit limit_;
+  bool cuda_;
+};
+
+}  // namespace
+
+RunShape fastest_shape(const RunShape& shape, const FreeFields& free, const DeviceTraits& device,
+                       const MemoryLimit& limit) {
+  if (!free.micro_batch && !free.any_but_micro_batch()) return shape;
+  return Search(free, device, limit).find(shape);
+}
+
+}  // namespace tessera

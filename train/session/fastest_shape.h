@@ -1,0 +1,28 @@
+// What "auto" means for train.micro_batch, train.recompute, parallel.shard and memory.offload: of the shapes
+// that fit by plan, the one whose step is estimated to be the fastest (step_estimate.h).
+#pragma once
+
+#include "train/session/memory_limit.h"
+#include "train/session/run_shape.h"
+
+namespace tessera {
+
+// Which fields of a shape are to be found
+struct FreeFields {
+  bool micro_batch = false, keep = false, shard = false, offload = false;
+
+  bool any_but_micro_batch() const { return keep || shard || offload; }
+};
+
+// `shape` with the free fields found; the others stay.
+//   micro_batch  the largest that divides the sequences of a rank, fits 92% of the device (of a CPU 60%), and
+//                has at most 65,536 tokens (of a CPU 1,024), above which a step gets no faster. Where one
+//                sequence is longer, 1
+//   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
+//                offloaded comes first where a step is within 2%
+// If nothing fits that share of the device, what fits `limit`; if nothing does, what needs the least. An
+// unknown limit: everything fits, with a micro-batch of 1.
+RunShape fastest_shape(const RunShape& shape, const FreeFields& free, const DeviceTraits& device,
+                       const MemoryLimit& limit);
+
+}  // namespace tessera

@@ -1,0 +1,121 @@
+#include "train/session/step_estimate.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/op_cost.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kTera = 1e12, kGiga = 1e9;
+// H100: fitted to measured steps (docs/memory.md, "The estimate"); others: by the ratios of
+// their data sheets to the H100's. In the order of `arch`
+constexpr std::array kSpeeds{
+    DeviceSpeed{0, "a CPU", 0.03 * kTera, 0.03 * kTera, 0.02 * kTera, 4 * kGiga, 4 * kGiga, 2 * kGiga},
+    DeviceSpeed{80, "an A100", 225 * kTera, 225 * kTera, 160 * kTera, 1500 * kGiga, 24 * kGiga, 200 * kGiga},
+    DeviceSpeed{86, "an A40", 100 * kTera, 100 * kTera, 75 * kTera, 560 * kGiga, 24 * kGiga, 20 * kGiga},
+    DeviceSpeed{89, "an RTX 4090", 145 * kTera, 290 * kTera, 115 * kTera, 850 * kGiga, 24 * kGiga,
+                20 * kGiga},
+    DeviceSpeed{90, "an H100", 690 * kTera, 1470 * kTera, 570 * kTera, 2950 * kGiga, 42 * kGiga, 330 * kGiga},
+};
+constexpr double kBackwardOfAttention = 1.2;
+constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
+
+// The two streams of a rank: operations, and collectives beside them
+class Clock {
+ public:
+  void operation(double seconds) { now_ += seconds; }
+  void collective(double seconds) {
+    free_ = std::max(free_, now_) + seconds;
+    ends_.push_back(free_);
+  }
+  void wait_for(int64_t count) {
+    if (count == 0) return;
+    const double end = ends_.at(static_cast<size_t>(count - 1));
+    waits_ += std::max(end - now_, 0.0);
+    now_ = std::max(now_, end);
+  }
+  StepEstimate estimate() const { return {.seconds = now_, .waits = waits_}; }
+
+ private:
+  double now_ = 0, free_ = 0, waits_ = 0;
+  std::vector<double> ends_;
+};
+
+double seconds_of(const OpCost& cost, const DeviceSpeed& speed, double flops_per_second) {
+  const double arithmetic =
+      (cost.flops - cost.fp8_flops) / flops_per_second + cost.fp8_flops / speed.fp8_gemm;
+  const double bytes = cost.bytes / speed.memory;
+  return std::max(arithmetic, bytes) + kNotHidden * std::min(arithmetic, bytes);
+}
+
+// The optimizer's tensors of an update cross the bus, in both directions at once.
+double seconds_over_bus(const AdamW& op, const DeviceSpeed& speed) {
+  double bytes = 0;
+  for (const AdamW::Part& part : op.parts)
+    for (const Tensor* kept : {&part.master, &part.m, &part.v}) bytes += static_cast<double>(kept->bytes());
+  return bytes / speed.bus;
+}
+
+struct OpTime {
+  const DeviceSpeed& speed;
+  bool offload_optimizer;
+
+  double operator()(const AnyOp& op) const {
+    if (std::holds_alternative<const AdamW*>(op) && offload_optimizer)
+      return seconds_over_bus(*std::get<const AdamW*>(op), speed);
+    double flops = speed.gemm;
+    if (std::holds_alternative<const AttentionForward*>(op)) flops = speed.attention;
+    if (std::holds_alternative<const AttentionBackward*>(op)) flops = speed.attention / kBackwardOfAttention;
+    return seconds_of(cost_of(op), speed, flops);
+  }
+};
+
+StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
+  const DeviceSpeed speed = speed_of(device);
+  const OpTime time{.speed = speed, .offload_optimizer = shape.offload_optimizer};
+  Clock clock;
+  const std::unique_ptr<Backend> be =
+      make_plan_backend(device, [&](const AnyOp& op) { clock.operation(time(op)); });
+  Arena arena = Arena::plan(device.device);
+  const std::unique_ptr<Communicator> comm = make_plan_communicator(
+      device.device, 0, static_cast<int>(shape.ranks()),
+      {.start = [&](int64_t sent) { clock.collective(static_cast<double>(sent) / speed.link); },
+       .wait_for = [&](int64_t count) { clock.wait_for(count); }});
+  TrainState state(*be, arena, shape, comm.get());
+  const double setup = clock.estimate().seconds, setup_waits = clock.estimate().waits;
+  state.walk_step(micro_steps);
+  const StepEstimate all = clock.estimate();
+  return {.seconds = all.seconds - setup, .waits = all.waits - setup_waits};
+}
+
+}  // namespace
+
+DeviceSpeed speed_of(const DeviceTraits& device) {
+  const auto newer =
+      std::ranges::find_if(kSpeeds, [&](const DeviceSpeed& s) { return s.arch > device.arch; });
+  DeviceSpeed speed = *std::prev(newer);
+  if (device.device == Device::kCpu) {
+    const double threads = device.threads;
+    for (double* each : {&speed.gemm, &speed.fp8_gemm, &speed.attention}) *each *= threads;
+  }
+  return speed;
+}
+
+// The second micro-batch of a step is as all that follow, but for the last.
+StepEstimate estimate_step(const RunShape& shape, const DeviceTraits& device) {
+  StepEstimate step = walk_clock(shape, device, std::min<int64_t>(shape.micro_steps, 3));
+  if (shape.micro_steps <= 3) return step;
+  const StepEstimate two = walk_clock(shape, device, 2);
+  const auto more = static_cast<double>(shape.micro_steps - 3);
+  return {.seconds = step.seconds + more * (step.seconds - two.seconds),
+          .waits = step.waits + more * (step.waits - two.waits)};
+}
+
+double tokens_per_second(const RunShape& shape, const DeviceTraits& device) {
+  return static_cast<double>(shape.tokens_per_step()) / estimate_step(shape, device).seconds;
+}
+
+}  // namespace tessera
