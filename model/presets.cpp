@@ -16,7 +16,7 @@ struct Sizes {
   float norm_epsilon = 0;
 };
 
-// What Llama 3, Qwen and SmolLM2 share: RMSNorm, rotary positions, SwiGLU, tied logits (but for 7B and 8B),
+// What Llama 3, Qwen and SmolLM2 share: RMSNorm, rotary positions, SwiGLU, tied logits (but from 7B on),
 // heads of C / H
 ModelConfig llama(const Sizes& sizes) {
   return {.vocab_size = sizes.vocab_size,
@@ -34,7 +34,7 @@ ModelConfig llama(const Sizes& sizes) {
           .bias = Bias::kNone};
 }
 
-// config.json of meta-llama/Llama-3.1-8B, Llama-3.2-1B and Llama-3.2-3B
+// config.json of meta-llama/Llama-3.1-8B, Llama-3.1-70B, Llama-3.2-1B and Llama-3.2-3B
 ModelConfig llama3(Sizes sizes, double rope_factor) {
   sizes.vocab_size = 128256;
   sizes.context = 131072;
@@ -49,17 +49,17 @@ ModelConfig llama3(Sizes sizes, double rope_factor) {
   return model;
 }
 
-// config.json of Qwen/Qwen2.5-0.5B, Qwen2.5-1.5B, Qwen2.5-3B and Qwen2.5-7B
+// config.json of Qwen/Qwen2.5-0.5B, Qwen2.5-1.5B, Qwen2.5-3B, Qwen2.5-7B, Qwen2.5-14B and Qwen2.5-32B
 ModelConfig qwen25(Sizes sizes) {
   if (sizes.vocab_size == 0) sizes.vocab_size = 151936;
   sizes.theta = 1e6;
-  sizes.norm_epsilon = 1e-6f;
+  if (sizes.norm_epsilon == 0) sizes.norm_epsilon = 1e-6f;
   ModelConfig model = llama(sizes);
   model.bias = Bias::kQkv;
   return model;
 }
 
-// config.json of Qwen/Qwen3-0.6B, Qwen3-1.7B, Qwen3-4B and Qwen3-8B
+// config.json of Qwen/Qwen3-0.6B, Qwen3-1.7B, Qwen3-4B, Qwen3-8B, Qwen3-14B and Qwen3-32B
 ModelConfig qwen3(Sizes sizes) {
   sizes.vocab_size = 151936;
   sizes.context = 40960;
@@ -86,6 +86,17 @@ ModelConfig untied(ModelConfig model) {
   return model;
 }
 
+ModelConfig large_qwen25(int64_t layers, int64_t mlp_width) {
+  return untied(qwen25({.vocab_size = 152064,
+                        .context = 131072,
+                        .layers = layers,
+                        .heads = 40,
+                        .kv_heads = 8,
+                        .channels = 5120,
+                        .mlp_width = mlp_width,
+                        .norm_epsilon = 1e-5f}));
+}
+
 }  // namespace
 
 ModelConfig preset_model(Preset preset) {
@@ -103,6 +114,9 @@ ModelConfig preset_model(Preset preset) {
     case Preset::kLlama31_8b:
       return untied(
           llama3({.layers = 32, .heads = 32, .kv_heads = 8, .channels = 4096, .mlp_width = 14336}, 8));
+    case Preset::kLlama31_70b:
+      return untied(
+          llama3({.layers = 80, .heads = 64, .kv_heads = 8, .channels = 8192, .mlp_width = 28672}, 8));
     case Preset::kLlama32_1b:
       return llama3({.layers = 16, .heads = 32, .kv_heads = 8, .channels = 2048, .mlp_width = 8192}, 32);
     case Preset::kLlama32_3b:
@@ -124,6 +138,10 @@ ModelConfig preset_model(Preset preset) {
                             .kv_heads = 4,
                             .channels = 3584,
                             .mlp_width = 18944}));
+    case Preset::kQwen25_14b:
+      return large_qwen25(48, 13824);
+    case Preset::kQwen25_32b:
+      return large_qwen25(64, 27648);
     case Preset::kQwen3_06b:
       return qwen3({.layers = 28, .heads = 16, .channels = 1024, .mlp_width = 3072});
     case Preset::kQwen3_17b:
@@ -132,6 +150,10 @@ ModelConfig preset_model(Preset preset) {
       return qwen3({.layers = 36, .heads = 32, .channels = 2560, .mlp_width = 9728});
     case Preset::kQwen3_8b:
       return untied(qwen3({.layers = 36, .heads = 32, .channels = 4096, .mlp_width = 12288}));
+    case Preset::kQwen3_14b:
+      return untied(qwen3({.layers = 40, .heads = 40, .channels = 5120, .mlp_width = 17408}));
+    case Preset::kQwen3_32b:
+      return untied(qwen3({.layers = 64, .heads = 64, .channels = 5120, .mlp_width = 25600}));
     case Preset::kSmollm2_135m:
       return smollm2({.layers = 30, .heads = 9, .kv_heads = 3, .channels = 576, .mlp_width = 1536});
     case Preset::kSmollm2_360m:

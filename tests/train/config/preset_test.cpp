@@ -22,15 +22,18 @@ struct PresetKeys : ConfigFile {
 // The counts of parameters that the models' own pages and transformers' num_parameters() give
 TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
   const std::pair<Preset, int64_t> kPublished[] = {
-      {Preset::kGpt2Small, 124'439'808},    {Preset::kGpt2Medium, 354'823'168},
-      {Preset::kGpt2Large, 774'030'080},    {Preset::kGpt2Xl, 1'557'611'200},
-      {Preset::kLlama32_1b, 1'235'814'400}, {Preset::kQwen25_05b, 494'032'768},
-      {Preset::kQwen25_15b, 1'543'714'304}, {Preset::kQwen3_06b, 596'049'920},
-      {Preset::kSmollm2_135m, 134'515'008}, {Preset::kSmollm2_360m, 361'821'120},
-      {Preset::kLlama31_8b, 8'030'261'248}, {Preset::kLlama32_3b, 3'212'749'824},
-      {Preset::kQwen25_3b, 3'085'938'688},  {Preset::kQwen25_7b, 7'615'616'512},
-      {Preset::kQwen3_17b, 1'720'574'976},  {Preset::kQwen3_4b, 4'022'468'096},
-      {Preset::kQwen3_8b, 8'190'735'360},   {Preset::kSmollm2_17b, 1'711'376'384}};
+      {Preset::kGpt2Small, 124'439'808},      {Preset::kGpt2Medium, 354'823'168},
+      {Preset::kGpt2Large, 774'030'080},      {Preset::kGpt2Xl, 1'557'611'200},
+      {Preset::kLlama32_1b, 1'235'814'400},   {Preset::kQwen25_05b, 494'032'768},
+      {Preset::kQwen25_15b, 1'543'714'304},   {Preset::kQwen3_06b, 596'049'920},
+      {Preset::kSmollm2_135m, 134'515'008},   {Preset::kSmollm2_360m, 361'821'120},
+      {Preset::kLlama31_8b, 8'030'261'248},   {Preset::kLlama32_3b, 3'212'749'824},
+      {Preset::kQwen25_3b, 3'085'938'688},    {Preset::kQwen25_7b, 7'615'616'512},
+      {Preset::kQwen3_17b, 1'720'574'976},    {Preset::kQwen3_4b, 4'022'468'096},
+      {Preset::kQwen3_8b, 8'190'735'360},     {Preset::kSmollm2_17b, 1'711'376'384},
+      {Preset::kLlama31_70b, 70'553'706'496}, {Preset::kQwen25_14b, 14'770'033'664},
+      {Preset::kQwen25_32b, 32'763'876'352},  {Preset::kQwen3_14b, 14'768'307'200},
+      {Preset::kQwen3_32b, 32'762'123'264}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
