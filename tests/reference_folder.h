@@ -38,8 +38,7 @@ inline std::filesystem::path fixture(const std::string& name) {
 // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
 // its own largest value.
 inline double worst_error(const Stream& stream, const Params& params, const ModelConfig& model,
-                          const SafetensorsReader& tensors, const std::string& prefix,
-                          std::string& worst_name) {
+                          const TensorFiles& tensors, const std::string& prefix, std::string& worst_name) {
   double worst = 0;
   for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
     HostTensors make;
@@ -70,7 +69,7 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
                                             const std::filesystem::path& folder = fixture("gpt2_reference")) {
   std::ifstream file(folder / "reference.json");
   const nlohmann::json reference = nlohmann::json::parse(file);
-  const SafetensorsReader tensors(folder / "reference.safetensors");
+  const TensorFiles tensors(folder, "reference");
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
   const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
              targets = reference["targets"].get<std::vector<int32_t>>();
@@ -113,8 +112,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
     errors.losses = std::max(errors.losses, std::abs(result.loss - loss) / loss);
     errors.grad_norms = std::max(errors.grad_norms, std::abs(result.grad_norm - norm) / norm);
   }
-  const auto after = tensors.entries().lower_bound("after.");
-  if (after != tensors.entries().end() && after->first.starts_with("after."))
+  const auto after = tensors.tensors().lower_bound("after.");
+  if (after != tensors.tensors().end() && after->first.starts_with("after."))
     errors.weights = compare(state.store().masters(), "after.", errors.worst_weight);
   return errors;
 }

@@ -11,11 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
-
 // Fails with the reason that a folder without safetensors has no weights.
-[[noreturn]] void refuse_other_formats(const fs::path& folder) {
+[[noreturn]] void refuse_other_formats(const fs::path& folder, const std::string& expected) {
   const std::string path = folder.string();
   for (const char* other :
        {"pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack"})
@@ -26,21 +23,22 @@ constexpr const char* kIndex = "model.safetensors.index.json";
           "python3 -c \"from transformers import AutoModelForCausalLM as M; "
           "M.from_pretrained('{0}').save_pretrained('{0}_safetensors', safe_serialization=True)\" and "
           "name {0}_safetensors in its place",
-          path, other, kWeights);
+          path, other, expected);
     }
-  fail("{} has no {} and no {}", path, kWeights, kIndex);
+  fail("{} has no {} and no {}.index.json", path, expected, expected);
 }
 
 }  // namespace
 
-TensorFiles::TensorFiles(const fs::path& folder) : folder_(folder) {
-  if (fs::exists(folder / kWeights)) {
-    files_.push_back(std::make_unique<SafetensorsReader>(folder / kWeights));
+TensorFiles::TensorFiles(const fs::path& folder, const std::string& stem) : folder_(folder) {
+  const std::string one = stem + ".safetensors", index = one + ".index.json";
+  if (fs::exists(folder / one)) {
+    files_.push_back(std::make_unique<SafetensorsReader>(folder / one));
     for (const auto& [name, entry] : files_.back()->entries()) tensors_[name] = files_.back().get();
-  } else if (fs::exists(folder / kIndex)) {
-    read_index(folder / kIndex);
+  } else if (fs::exists(folder / index)) {
+    read_index(folder / index);
   } else {
-    refuse_other_formats(folder);
+    refuse_other_formats(folder, one);
   }
 }
 

@@ -11,11 +11,11 @@
 
 namespace tessera {
 
-// model.safetensors, or else the files that model.safetensors.index.json names. Error: neither, a file that
-// is missing or damaged, or an index that does not list exactly the tensors of its files.
+// STEM.safetensors, or else the files that STEM.safetensors.index.json names. Error: neither, a file that is
+// missing or damaged, or an index that does not list exactly the tensors of its files.
 class TensorFiles {
  public:
-  explicit TensorFiles(const std::filesystem::path& folder);
+  explicit TensorFiles(const std::filesystem::path& folder, const std::string& stem = "model");
 
   const std::map<std::string, const SafetensorsReader*>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return tensors_.contains(name); }

@@ -218,12 +218,21 @@ void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
 
 FileChecksum WeightsWriter::commit() { return file_.commit(); }
 
-void read_param(const SafetensorsReader& file, const ModelConfig& model, const ParamPlace& place,
+std::vector<std::string> tensor_names(const ModelConfig& model, const std::vector<std::string>& prefixes,
+                                      const WeightsWriter::Has& has) {
+  std::vector<std::string> names;
+  for (const FileTensor& tensor :
+       entries_of(HuggingFaceLayout(model, NumberFormat::kF32), model, prefixes, has))
+    names.push_back(tensor.name);
+  return names;
+}
+
+void read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
                 const std::string& prefix, const ParamSink& sink) {
   read_pieces(
       pieces_of(family_for(model), model, place.info), place,
       [&](const std::string& name) {
-        return PlacedTensor{file, prefix + name};
+        return PlacedTensor{files.file_of(prefix + name), prefix + name};
       },
       sink);
 }

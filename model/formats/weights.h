@@ -32,8 +32,12 @@ class WeightsWriter {
   SafetensorsWriter file_;
 };
 
-// Reads a parameter from a file that WeightsWriter wrote with this prefix.
-void read_param(const SafetensorsReader& file, const ModelConfig& model, const ParamPlace& place,
+// Of the tensors that such a writer writes
+std::vector<std::string> tensor_names(const ModelConfig& model, const std::vector<std::string>& prefixes,
+                                      const WeightsWriter::Has& has);
+
+// Reads a parameter from files that WeightsWriter wrote with this prefix.
+void read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
                 const std::string& prefix, const ParamSink& sink);
 
 // In what a parameter is handed over on the host: fp32, or bf16 where the file has all of it in bf16

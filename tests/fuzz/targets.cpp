@@ -477,7 +477,8 @@ Target checkpoint_state() {
 Target checksums() {
   const std::string digits(32, 'a');
   FileChecksums files;
-  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile}) files[file] = {5, digits};
+  for (const char* file : {"model.safetensors", "optimizer.safetensors", kModelFile, kStateFile})
+    files[file] = {5, digits};
   return {.name = "checksums",
           .read =
               [](std::string_view bytes, const fs::path& folder) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,6 @@ enum class Tune : uint8_t { kAuto, kOff };
 constexpr auto words_of(Tune) {  // of train.tune
   return std::array{Word{"auto", Tune::kAuto}, Word{"off", Tune::kOff}};
 }
-
 
 enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd };
 constexpr auto words_of(Schedule) {  // of optimizer.schedule
@@ -131,8 +131,8 @@ struct Config {
     Tune tune = Tune::kAuto;
     GemmSource gemm_backend = GemmSource::kAuto;
     bool cuda_graphs = true;
-    Fp8Config fp8 = {};  // train.gemm_dtype too
-    Keep recompute = {};
+    Fp8Config fp8 = {};                      // train.gemm_dtype too
+    std::optional<Keep> recompute = Keep{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
@@ -147,12 +147,12 @@ struct Config {
   } train;
 
   struct Memory {
-    Offload offload = Offload::kNone;
+    std::optional<Offload> offload = Offload::kNone;  // none: as recompute
     bool operator==(const Memory&) const = default;
   } memory;
 
   struct Parallel {
-    Shard shard = Shard::kOptimizer;
+    std::optional<Shard> shard = Shard::kOptimizer;  // none: as recompute
     bool operator==(const Parallel&) const = default;
   } parallel;
 
@@ -197,6 +197,7 @@ struct Config {
     int64_t keep_every = 0;     // also checkpoints at multiples of this; 0: none
     bool keep_best = false;     // also the one with the lowest validation loss
     DType dtype = DType::kF32;  // of the weights
+    int64_t file_gib = 8;       // of the largest file of tensors
     bool operator==(const Checkpoint&) const = default;
   } checkpoint;
 

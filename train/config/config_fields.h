@@ -140,17 +140,16 @@ void visit_train(Section& train, Visit& visit) {
         "bits, for outputs and for gradients of inputs");
   visit("train.tune", train.tune, OneOf<Tune>{},
         "The algorithms of GEMMs on a GPU; off: those that cuBLASLt takes first; auto: the fastest, from a "
-        "table "
-        "that ships or timed once and kept");
+        "table that ships or timed once and kept");
   visit("train.gemm_backend", train.gemm_backend, OneOf<GemmSource>{},
         "Whose kernels compute GEMMs on a Hopper GPU; cublaslt: NVIDIA's; auto: the faster ones with "
         "train.tune=auto, else Tessera's for GEMMs with an activation or a bias; tessera: Tessera's, where "
-        "they "
-        "can. Unless cublaslt, logits in bf16 are computed in one with the loss");
+        "they can. Unless cublaslt, logits in bf16 are computed in one with the loss");
   visit(
-      "train.recompute", train.recompute, SetOf<Keep, Recomputed>{},
+      "train.recompute", train.recompute, OrAuto<SetOf<Keep, Recomputed>>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
-      "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; block: whole blocks");
+      "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; linear: all but attention's "
+      "output; block: whole blocks; auto: what makes a step that fits fastest");
   visit("train.freeze", train.freeze, FrozenParts{},
         "What is not trained: a part of the model, or whole blocks, counted from 0");
   visit("train.classifier_chunk", train.classifier_chunk,
@@ -198,18 +197,18 @@ void visit_fp8(Section& fp8, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_memory(Section& memory, Visit& visit) {
-  visit("memory.offload", memory.offload, OneOf<Offload>{},
+  visit("memory.offload", memory.offload, OrAuto<OneOf<Offload>>{},
         "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
-        "update "
-        "reads and writes over the bus");
+        "update reads and writes over the bus; auto: what makes a step that fits fastest");
 }
 
 template <class Section, class Visit>
 void visit_parallel(Section& parallel, Visit& visit) {
   visit(
-      "parallel.shard", parallel.shard, OneOf<Shard>{},
+      "parallel.shard", parallel.shard, OrAuto<OneOf<Shard>>{},
       "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
-      "gradients: these, too (2); weights: these, too (3), gathered block by block");
+      "gradients: these, too (2); weights: these, too (3), gathered block by block; auto: what makes a step "
+      "that fits fastest");
 }
 
 template <class Section, class Visit>
@@ -278,6 +277,9 @@ void visit_checkpoint(Section& checkpoint, Visit& visit) {
         "Also write and keep a checkpoint at the lowest validation loss so far");
   visit("checkpoint.dtype", checkpoint.dtype, OneOf<DType>{{DType::kF32, DType::kBF16}},
         "The number format of the weights in a checkpoint; bf16: half the size");
+  visit("checkpoint.file_gib", checkpoint.file_gib, Whole{.at_least = 1, .at_most = 100'000},
+        "GiB of the largest file of weights, or of the optimizer; what is more goes into several, and ranks "
+        "write them side by side");
 }
 
 }  // namespace fields

@@ -99,7 +99,10 @@ ExportSource open_found(const ModelFolder& found, const std::string& tokenizer, 
   source.weights = std::make_unique<WeightsFolder>(found.path, source.model);
   source.files = read_copied_files(found.path);
   if (fs::exists(found.path / kStateFile)) {
-    const auto bytes = static_cast<int64_t>(fs::file_size(found.path / kWeightsFile));
+    int64_t bytes = 0;
+    for (const auto& entry : fs::directory_iterator(found.path))
+      if (is_tensor_file(entry.path().filename().string(), kWeightsStem))
+        bytes += static_cast<int64_t>(entry.file_size());
     progress.begin("verifying", bytes);
     check_undamaged(found.path, CheckpointPart::kWeights);
     progress.add(bytes);

@@ -1,15 +1,21 @@
 #include "train/run/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
+#include "kernels/base/arena.h"
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/ledger.h"
 #include "model/formats/folder.h"
 #include "model/formats/peft.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/tensor_files.h"
 #include "model/formats/weights.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
@@ -20,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kMasters = "master.";
+constexpr auto kPoll = std::chrono::milliseconds(10);  // for the files of other ranks
 
 // Values of some parameters, which stand side by side in a file
 struct Section {
@@ -27,10 +34,30 @@ struct Section {
   std::string values;                                              // kMaster, or what the update rule keeps
   bool (*has)(const RunShape& shape, const ParamInfo& info) = {};  // which parameters
 };
+// What a file has of a section
+struct SectionOfBucket {
+  Section section;
+  size_t bucket;
+};
+// A file, written by one rank
 struct TensorFile {
   std::string name;
   DType dtype;
-  std::vector<Section> sections;  // in their order
+  std::vector<SectionOfBucket> parts = {};  // in their order
+  int64_t rank = 0;
+
+  std::vector<std::string> prefixes() const {
+    std::vector<std::string> all;
+    for (const auto& [section, bucket] : parts)
+      if (all.empty() || all.back() != section.prefix) all.push_back(section.prefix);
+    return all;
+  }
+  bool has(const RunShape& shape, const std::string& prefix, const ParamPlace& place) const {
+    return std::ranges::any_of(parts, [&](const SectionOfBucket& part) {
+      return part.section.prefix == prefix && part.bucket == place.bucket &&
+             part.section.has(shape, place.info);
+    });
+  }
 };
 
 bool is_adapter(const RunShape&, const ParamInfo& info) { return info.adapter != AdapterMatrix::kNone; }
@@ -46,20 +73,59 @@ bool has_master(const RunShape& shape, const ParamInfo& info) {
 
 // Master weights are saved if the weights of the checkpoint are bf16, and always for adapters, which those
 // weights are not.
-TensorFile optimizer_file(const RunShape& shape, DType weights) {
-  TensorFile file{.name = kOptimizerFile, .dtype = DType::kF32, .sections = {}};
-  if (weights != DType::kF32 || shape.model.lora) file.sections.push_back({kMasters, kMaster, has_master});
-  for (const StateTensor& one : shape.rule.state)
-    file.sections.push_back({one.name + ".", one.name, is_trained});
-  return file;
+std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
+  std::vector<Section> sections;
+  if (weights != DType::kF32 || shape.model.lora) sections.push_back({kMasters, kMaster, has_master});
+  for (const StateTensor& one : shape.rule.state) sections.push_back({one.name + ".", one.name, is_trained});
+  return sections;
 }
 
-// All that a checkpoint holds of the parameters, in the order in which it is written. The rank that writes
-// and those that send it their parts walk this list.
-std::vector<TensorFile> tensor_files(const RunShape& shape, DType weights) {
-  std::vector<TensorFile> files{{kWeightsFile, weights, {{"", kMaster, is_weight}}},
-                                optimizer_file(shape, weights)};
-  if (shape.model.lora) files.push_back({kAdapterFolder, DType::kF32, {{"", kMaster, is_adapter}}});
+int64_t bytes_of(TrainState& state, const SectionOfBucket& part, DType dtype) {
+  const RunShape& shape = state.shape();
+  int64_t bytes = 0;
+  for (const ParamPlace& place : state.store().layout().places)
+    if (place.bucket == part.bucket && part.section.has(shape, place.info))
+      bytes += (place.info.shape.numel() - place.info.padding * shape.model.channels) *
+               static_cast<int64_t>(size_of(dtype));
+  return bytes;
+}
+
+// The files of some sections, none much larger than `most`
+std::vector<TensorFile> split(TrainState& state, const std::string& stem, DType dtype,
+                              const std::vector<Section>& sections, int64_t most) {
+  std::vector<TensorFile> files(1);
+  int64_t bytes = 0;
+  for (const Section& section : sections)
+    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
+      const SectionOfBucket part{section, b};
+      const int64_t own = bytes_of(state, part, dtype);
+      if (own == 0) continue;
+      if (bytes > 0 && bytes + own > most) files.emplace_back(), bytes = 0;
+      files.back().parts.push_back(part);
+      bytes += own;
+    }
+  for (size_t i = 0; i < files.size(); ++i)
+    files[i].name = tensor_file_name(stem, i, files.size()), files[i].dtype = dtype;
+  return files;
+}
+
+// All that a checkpoint holds of the parameters, in the order in which it is written. All ranks walk it: each
+// writes its files, and sends the others its parts of theirs.
+std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions& options) {
+  const RunShape& shape = state.shape();
+  std::vector<TensorFile> files =
+      split(state, kWeightsStem, options.dtype, {{.prefix = "", .values = kMaster, .has = is_weight}},
+            options.file_bytes);
+  for (TensorFile& file : split(state, kOptimizerStem, DType::kF32, optimizer_sections(shape, options.dtype),
+                                options.file_bytes))
+    files.push_back(std::move(file));
+  if (shape.model.lora) {
+    TensorFile adapter{.name = kAdapterFolder, .dtype = DType::kF32};
+    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
+      adapter.parts.push_back({{.prefix = "", .values = kMaster, .has = is_adapter}, b});
+    files.push_back(std::move(adapter));
+  }
+  for (size_t i = 0; i < files.size(); ++i) files[i].rank = static_cast<int64_t>(i) % shape.ranks();
   return files;
 }
 
@@ -74,102 +140,124 @@ struct FoundValues {
 void for_each_value(TrainState& state, const TensorFile& file,
                     const std::function<void(const FoundValues&)>& visit) {
   const ParamLayout& layout = state.store().layout();
-  for (const Section& section : file.sections)
-    for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const auto is_in = [&](const ParamPlace& place) {
-        return place.bucket == b && section.has(state.shape(), place.info);
-      };
-      const bool any_frozen = std::ranges::any_of(
-          layout.places, [&](const ParamPlace& place) { return is_in(place) && !place.trained; });
-      const Tensor weights = any_frozen ? state.store().whole_weights(b) : Tensor{};
-      state.store().with_whole(section.values, b, [&](const Tensor& bucket) {
-        for (const ParamPlace& place : layout.places) {
-          if (!is_in(place)) continue;
-          const Tensor& from = place.trained ? bucket : weights;
-          visit({.place = place,
-                 .values = from.rows(place.first, place.info.shape.numel()),
-                 .bucket = bucket});
-        }
-      });
-    }
+  for (const SectionOfBucket& part : file.parts) {
+    const auto is_in = [&](const ParamPlace& place) {
+      return place.bucket == part.bucket && part.section.has(state.shape(), place.info);
+    };
+    const bool any_frozen = std::ranges::any_of(
+        layout.places, [&](const ParamPlace& place) { return is_in(place) && !place.trained; });
+    const Tensor weights = any_frozen ? state.store().whole_weights(part.bucket) : Tensor{};
+    state.store().with_whole(part.section.values, part.bucket, [&](const Tensor& bucket) {
+      for (const ParamPlace& place : layout.places) {
+        if (!is_in(place)) continue;
+        const Tensor& from = place.trained ? bucket : weights;
+        visit({.place = place, .values = from.rows(place.first, place.info.shape.numel()), .bucket = bucket});
+      }
+    });
+  }
 }
 
-Tensor on_host(TrainState& state, Arena& staging, const ParamInfo& info, const Tensor& values) {
-  const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-  state.stream().run(Copy{values.view(info.shape), host});
+// A tensor on the host, with the memory that it lies in
+struct HostCopy {
+  std::shared_ptr<Arena> arena;
+  Tensor tensor;
+};
+
+HostCopy on_host(TrainState& state, const ParamInfo& info, const Tensor& values) {
+  HostCopy copy{.arena = std::make_shared<Arena>(Arena::host()), .tensor = {}};
+  copy.tensor = copy.arena->alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+  state.stream().run(Copy{values.view(info.shape), copy.tensor});
   state.stream().synchronize();
-  return host;
+  return copy;
 }
 
 // Adds its adapter to a weight on the host, if it has one. Both are in the same bucket.
-void merge_adapter(TrainState& state, Arena& staging, const FoundValues& found, const Tensor& weight) {
+void merge_adapter(TrainState& state, const FoundValues& found, const Tensor& weight) {
   const auto adapter = state.store().layout().adapter_of(found.place);
   if (!adapter) return;
   const auto matrix = [&](const ParamPlace& place) {
-    return on_host(state, staging, place.info, found.bucket.rows(place.first, place.info.shape.numel()));
+    return on_host(state, place.info, found.bucket.rows(place.first, place.info.shape.numel()));
   };
-  const Tensor a = matrix(*adapter->a), b = matrix(*adapter->b);
-  add_adapter(weight, a, b, adapter->a->info.layers, state.shape().model.lora.scale());
+  const HostCopy a = matrix(*adapter->a), b = matrix(*adapter->b);
+  add_adapter(weight, a.tensor, b.tensor, adapter->a->info.layers, state.shape().model.lora.scale());
 }
+
+// Where a checkpoint is written: tasks of its queue alone touch the folder and `files`.
+struct Writing {
+  fs::path folder;
+  WriteQueue& queue;
+  FileChecksums& files;
+};
 
 // Error: a value that is not finite.
-FileChecksum write_params(TrainState& state, const fs::path& folder, const TensorFile& file) {
-  std::vector<std::string> prefixes;
-  for (const Section& section : file.sections) prefixes.push_back(section.prefix);
-  WeightsWriter writer(
-      folder / file.name, state.shape().model, prefixes, file.dtype,
-      [&](const std::string& prefix, const ParamPlace& place) {
-        return std::ranges::find(file.sections, prefix, &Section::prefix)->has(state.shape(), place.info);
-      });
-  Arena staging = Arena::host();
-  for_each_value(state, file, [&](const FoundValues& found) {
-    const Arena::Scope scope(staging);
-    const Tensor host = on_host(state, staging, found.place.info, found.values);
-    merge_adapter(state, staging, found, host);
-    writer.write(found.place.info, host);
+void write_params(const Writing& to, TrainState& state, const TensorFile& file) {
+  const auto writer = std::make_shared<std::optional<WeightsWriter>>();
+  to.queue.push(0, [=, path = to.folder / file.name, shape = state.shape()] {
+    writer->emplace(
+        path, shape.model, file.prefixes(), file.dtype,
+        [&](const std::string& prefix, const ParamPlace& place) { return file.has(shape, prefix, place); });
   });
-  return writer.commit();
+  for_each_value(state, file, [&](const FoundValues& found) {
+    const HostCopy copy = on_host(state, found.place.info, found.values);
+    merge_adapter(state, found, copy.tensor);
+    to.queue.push(static_cast<int64_t>(copy.tensor.bytes()),
+                  [writer, copy, info = found.place.info] { (*writer)->write(info, copy.tensor); });
+  });
+  to.queue.push(0, [writer, &files = to.files, name = file.name] { files[name] = (*writer)->commit(); });
 }
 
-FileChecksums write_adapter(TrainState& state, const fs::path& folder, const TensorFile& file,
-                            const std::string& base) {
-  fs::create_directory(folder / file.name);
-  const FileChecksums written =
-      write_peft_adapter(folder / file.name, state.shape().model, base, [&](const AdapterSink& sink) {
-        Arena staging = Arena::host();
-        for_each_value(state, file, [&](const FoundValues& found) {
-          const Arena::Scope scope(staging);
-          sink(found.place.info, on_host(state, staging, found.place.info, found.values));
-        });
-      });
-  sync_folder(folder / file.name);
-  FileChecksums files;
-  for (const auto& [name, checksum] : written) files[fmt::format("{}/{}", file.name, name)] = checksum;
-  return files;
+void write_adapter(const Writing& to, TrainState& state, const TensorFile& file, const std::string& base) {
+  struct Adapter {
+    ParamInfo info;
+    HostCopy values;
+  };
+  std::vector<Adapter> adapters;
+  for_each_value(state, file, [&](const FoundValues& found) {
+    adapters.push_back({found.place.info, on_host(state, found.place.info, found.values)});
+  });
+  to.queue.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
+                    adapters = std::move(adapters)] {
+    fs::create_directory(folder);
+    const FileChecksums written = write_peft_adapter(folder, model, base, [&](const AdapterSink& sink) {
+      for (const Adapter& one : adapters) sink(one.info, one.values.tensor);
+    });
+    sync_folder(folder);
+    for (const auto& [name, checksum] : written) files[fmt::format("{}/{}", file.name, name)] = checksum;
+  });
 }
 
 bool is_of(CheckpointPart part, const std::string& file) {
-  if (part == CheckpointPart::kWeights) return file == kWeightsFile;
+  if (part == CheckpointPart::kWeights) return is_tensor_file(file, kWeightsStem);
   return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
 }
 
-// Bytes of a checkpoint of this model, without the few kilobytes beside the tensors
-int64_t bytes_of_checkpoint(TrainState& state, DType dtype) {
-  const RunShape& shape = state.shape();
+// Bytes of tensors
+int64_t bytes_of(TrainState& state, const std::vector<TensorFile>& files) {
   int64_t bytes = 0;
-  for (const TensorFile& file : tensor_files(shape, dtype))
-    for (const Section& section : file.sections)
-      for (const ParamPlace& place : state.store().layout().places)
-        if (section.has(shape, place.info))
-          bytes += (place.info.shape.numel() - place.info.padding * shape.model.channels) *
-                   static_cast<int64_t>(size_of(file.dtype));
+  for (const TensorFile& file : files)
+    for (const SectionOfBucket& part : file.parts) bytes += bytes_of(state, part, file.dtype);
   return bytes;
 }
 
-std::string advice_on_space(const fs::path& folder, TrainState& state, DType dtype) {
+// Which file has which tensor, where a stem has several files
+nlohmann::ordered_json index_of(TrainState& state, const std::vector<TensorFile>& files, const char* stem) {
+  nlohmann::ordered_json names = nlohmann::ordered_json::object();
+  int64_t bytes = 0;
+  for (const TensorFile& file : files) {
+    if (!is_tensor_file(file.name, stem)) continue;
+    for (const std::string& name : tensor_names(state.shape().model, file.prefixes(),
+                                                [&](const std::string&prefix, const ParamPlace&place) {
+                                                  return file.has(state.shape(), prefix, place);
+                                                }))
+      names[name] = file.name;
+    for (const SectionOfBucket& part : file.parts) bytes += bytes_of(state, part, file.dtype);
+  }
+  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", names}};
+}
+
+std::string advice_on_space(const fs::path& folder, int64_t needed) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
-  const int64_t needed = bytes_of_checkpoint(state, dtype);
   if (error || space.available >= static_cast<uintmax_t>(needed)) return "";
   return fmt::format(
       " A checkpoint takes {}, and {} are free: free some space, or keep fewer checkpoints with --set "
@@ -177,26 +265,38 @@ std::string advice_on_space(const fs::path& folder, TrainState& state, DType dty
       format_bytes(needed), format_bytes(static_cast<int64_t>(space.available)));
 }
 
-void write_files(const fs::path& pending, TrainState& state, const RunState& run,
-                 const CheckpointOptions& options) {
-  FileChecksums files;
-  const DType dtype = options.dtype;
-  for (const TensorFile& file : tensor_files(state.shape(), dtype)) {
-    if (file.name == kAdapterFolder)
-      files.merge(write_adapter(state, pending, file, options.base));
+// The files of this rank
+void write_tensors(const Writing& to, TrainState& state, const std::vector<TensorFile>& files,
+                   const std::string& base) {
+  for (const TensorFile& file : files) {
+    if (file.rank != state.rank())
+      for_each_value(state, file, [](const FoundValues&) {});
+    else if (file.name == kAdapterFolder)
+      write_adapter(to, state, file, base);
     else
-      files[file.name] = write_params(state, pending, file);
+      write_params(to, state, file);
   }
-  nlohmann::ordered_json model = hugging_face_config(state.shape().model, dtype);
+}
+
+// What is no tensor
+void write_texts(const Writing& to, TrainState& state, const std::vector<TensorFile>& files,
+                 const RunState& run, const CheckpointOptions& options) {
+  std::map<std::string, nlohmann::ordered_json> texts;
+  texts[kModelFile] = hugging_face_config(state.shape().model, options.dtype);
   if (options.token_ids)
-    for (const auto& [field, id] : options.token_ids->items()) model[field] = id;
-  files[kModelFile] = write_json(pending / kModelFile, model);
+    for (const auto& [field, id] : options.token_ids->items()) texts[kModelFile][field] = id;
   RunState with_scales = run;
   with_scales.fp8_scales = state.fp8().scales(state.stream());
-  files[kStateFile] = write_json(pending / kStateFile, json_of(with_scales));
-  if (!options.config.empty()) files[kConfigFile] = write_file(pending / kConfigFile, options.config);
-  for (const auto& [name, bytes] : options.copied) files[name] = write_file(pending / name, bytes);
-  write_file(pending / kChecksumsFile, checksums_text(files));
+  texts[kStateFile] = json_of(with_scales);
+  for (const char* stem : {kWeightsStem, kOptimizerStem})
+    if (std::ranges::none_of(files, [&](const auto& f) { return f.name == tensor_file_name(stem, 0, 1); }))
+      texts[index_name(stem)] = index_of(state, files, stem);
+  to.queue.push(
+      0, [&found = to.files, folder = to.folder, texts, config = options.config, copied = options.copied] {
+        for (const auto& [name, json] : texts) found[name] = write_json(folder / name, json);
+        if (!config.empty()) found[kConfigFile] = write_file(folder / kConfigFile, config);
+        for (const auto& [name, bytes] : copied) found[name] = write_file(folder / name, bytes);
+      });
 }
 
 // The verdict on a file without a checksum
@@ -244,31 +344,90 @@ void update_fp32(Checksum& checksum, const Tensor& values) {
 
 }  // namespace
 
+PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, const RunState& run,
+                                     const CheckpointOptions& options)
+    : folder_(folder),
+      path_(folder / checkpoint_name(run.step)),
+      pending_(unfinished(path_)),
+      step_(run.step),
+      bytes_(0),
+      rank_(state.rank()) {
+  try {
+    const std::vector<TensorFile> files = tensor_files(state, options);
+    bytes_ = bytes_of(state, files);
+    if (rank_ == 0) {
+      fs::create_directories(folder);
+      remove_unfinished(folder);  // first, to free space
+      fs::create_directory(pending_);
+      for (int64_t rank = 1; rank < std::min(state.shape().ranks(), std::ssize(files)); ++rank)
+        others_.push_back(rank);
+    }
+    options.barrier();  // the folder is there
+    queue_ = std::make_unique<WriteQueue>(device_memory(Device::kCpu).free / 2 / state.shape().ranks());
+    const Writing to{.folder = pending_, .queue = *queue_, .files = files_};
+    write_tensors(to, state, files, options.base);
+    if (rank_ == 0)
+      write_texts(to, state, files, run, options);
+    else if (rank_ < std::ssize(files))
+      queue_->push(0, [this] { write_json(pending_ / rank_file_name(rank_), json_of(files_)); });
+  } catch (const std::exception& error) {
+    fail_with(error);
+  }
+}
+
+PendingCheckpoint::~PendingCheckpoint() = default;
+
+bool PendingCheckpoint::others_are_done() const {
+  return std::ranges::all_of(others_,
+                             [&](int64_t rank) { return fs::exists(pending_ / rank_file_name(rank)); });
+}
+
+bool PendingCheckpoint::done_within(double seconds) {
+  const Clock::time_point start = Clock::now();
+  if (!queue_->done_within(seconds)) return false;
+  while (!others_are_done()) {
+    if (seconds_since(start) >= seconds) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+void PendingCheckpoint::take_files_of_others() {
+  while (!others_are_done()) std::this_thread::sleep_for(kPoll);  // if one ends, the run does
+  for (const int64_t rank : others_) {
+    const fs::path path = pending_ / rank_file_name(rank);
+    files_.merge(read_checksums(read_json(path), path.string()));
+    fs::remove(path);
+  }
+}
+
+fs::path PendingCheckpoint::finish() {
+  try {
+    queue_->finish();
+    if (rank_ != 0) return path_;
+    take_files_of_others();
+    write_file(pending_ / kChecksumsFile, checksums_text(files_));
+    sync_folder(pending_);
+    give_name(pending_, path_);  // a resumed run may write the same step again
+    sync_folder(folder_);
+    remove_unfinished(folder_);
+  } catch (const std::exception& error) {
+    fail_with(error);
+  }
+  return path_;
+}
+
+void PendingCheckpoint::fail_with(const std::exception& error) const {
+  const std::string advice = advice_on_space(folder_, bytes_);
+  std::error_code ignored;
+  if (rank_ == 0) fs::remove_all(pending_, ignored);
+  fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", step_,
+       error.what(), folder_.string(), advice);
+}
+
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,
                          const CheckpointOptions& options) {
-  const fs::path final_path = folder / checkpoint_name(run.step), pending = unfinished(final_path);
-  if (state.rank() != 0) {
-    for (const TensorFile& file : tensor_files(state.shape(), options.dtype))
-      for_each_value(state, file, [](const FoundValues&) {});
-    return final_path;
-  }
-  try {
-    fs::create_directories(folder);
-    remove_unfinished(folder);  // first, to free space
-    fs::create_directory(pending);
-    write_files(pending, state, run, options);
-    sync_folder(pending);
-    give_name(pending, final_path);  // a resumed run may write the same step again
-    sync_folder(folder);
-    remove_unfinished(folder);
-  } catch (const std::exception& error) {
-    const std::string advice = advice_on_space(folder, state, options.dtype);
-    std::error_code ignored;
-    fs::remove_all(pending, ignored);
-    fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", run.step,
-         error.what(), folder.string(), advice);
-  }
-  return final_path;
+  return PendingCheckpoint(folder, state, run, options).finish();
 }
 
 RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
@@ -296,9 +455,9 @@ std::string load_base(const fs::path& folder, TrainState& state, PositionExtensi
 void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
   state.store().clear_kept();  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
-  const SafetensorsReader file(checkpoint / kOptimizerFile);
-  const auto masters = file.entries().lower_bound(kMasters);
-  const bool has_masters = masters != file.entries().end() && masters->first.starts_with(kMasters);
+  const TensorFiles files(checkpoint, kOptimizerStem);
+  const auto masters = files.tensors().lower_bound(kMasters);
+  const bool has_masters = masters != files.tensors().end() && masters->first.starts_with(kMasters);
   if (model.lora) {
     const std::string found = load_base(base.folder, state, base.extension);
     check(found == base.checksum,
@@ -311,11 +470,10 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
     check_weights(checkpoint, model, PositionExtension::kNone);
   else
     load_weights(checkpoint, state);
-  for (const Section& section :
-       optimizer_file(state.shape(), has_masters ? DType::kBF16 : DType::kF32).sections)
+  for (const Section& section : optimizer_sections(state.shape(), has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.store().layout().places)
       if (section.has(state.shape(), place.info))
-        read_param(file, model, place, section.prefix, state.store().writer(section.values));
+        read_param(files, model, place, section.prefix, state.store().writer(section.values));
   if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
 }
 
@@ -328,7 +486,9 @@ std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {
   }
   std::vector<FileVerdict> verdicts;
   if (files.empty())
-    for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+    for (const std::string& file :
+         {tensor_file_name(kWeightsStem, 0, 1), tensor_file_name(kOptimizerStem, 0, 1),
+          std::string(kModelFile), std::string(kStateFile)})
       verdicts.push_back(look_at_file(checkpoint / file));
   else
     verdicts = verify_files(checkpoint, files);

@@ -1,5 +1,6 @@
 // Checkpoints: a folder `step_00001000` that holds
 //   model.safetensors      the weights, in fp32 or bf16, with the names and layouts of the model's family
+//                          If they are large, several files, and model.safetensors.index.json; likewise:
 //   config.json            of that family, so that Hugging Face's transformers loads the folder
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name;
 //                          beside bf16 weights also `master.`: the fp32 weights that they were rounded from
@@ -21,12 +22,17 @@
 // belong to are not in the checkpoint: a run that resumes loads them from train.init_from again, and their
 // checksum has to be that of state.json.
 //
+// Each file of tensors is written by one rank, file after file by rank after rank. Which tensors are in which
+// file depends on their sizes alone, so any number of ranks writes the same files.
+//
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
 // complete; later damage to its files is found by the checksums. Values that are not finite are never saved.
 // Any number of ranks may resume from a checkpoint.
 #pragma once
 
+#include <exception>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +40,7 @@
 #include "model/formats/positions.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/run_state.h"
+#include "train/run/write_queue.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -44,10 +51,41 @@ struct CheckpointOptions {
   CopiedFiles copied = {};                    // files of the folder that the run started from
   const nlohmann::json* token_ids = nullptr;  // of its config.json; null: none
   std::string base = "";                      // train.init_from, which adapter/ names
+  int64_t file_bytes = int64_t{8} << 30;      // of the largest file of tensors, but for one large tensor
+  // Several ranks: waits for all of them. Called once, by each.
+  std::function<void()> barrier = [] {};
 };
 
-// Writes `folder`/step_N and returns its path. Every rank calls it; the first one writes. Error: disk full,
-// no permission, weights or moments that are not finite; no other checkpoint is touched.
+// A checkpoint that is being written, from copies, beside whatever its rank does: training may go on, and
+// change the weights, as soon as it exists. Copies take at most half of the memory that was free; with less,
+// the constructor waits for the disk.
+class PendingCheckpoint {
+ public:
+  // Writes `folder`/step_N. Every rank makes one, and writes its files; the first one all that are no tensors.
+  // Error: as finish().
+  PendingCheckpoint(const std::filesystem::path& folder, TrainState& state, const RunState& run,
+                    const CheckpointOptions& options = {});
+  ~PendingCheckpoint();  // without finish(): the files stay unfinished, as if the run had been killed
+
+  bool done_within(double seconds);  // whether finish() would not wait; waits for that at most so long
+  // Waits until all of this rank is on the disk; the first rank waits for all ranks, gives the checkpoint its
+  // name. Every rank calls it. Returns the path. Error: disk full, no
+  // permission, weights or moments that are not finite; no other checkpoint is touched.
+  std::filesystem::path finish();
+
+ private:
+  [[noreturn]] void fail_with(const std::exception& error) const;
+  bool others_are_done() const;
+  void take_files_of_others();
+
+  std::filesystem::path folder_, path_, pending_;
+  int64_t step_, bytes_, rank_;
+  std::vector<int64_t> others_ = {};  // rank 0: the ranks that write, too
+  FileChecksums files_ = {};          // that this rank has written, and on rank 0 in the end all
+  std::unique_ptr<WriteQueue> queue_;
+};
+
+// One that is written and finished at once
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, TrainState& state,
                                       const RunState& run, const CheckpointOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
@@ -37,7 +38,26 @@ nlohmann::json read_token_ids(const fs::path& folder) {
   return ids;
 }
 
+std::string tensor_file_name(std::string_view stem, size_t part, size_t parts) {
+  if (parts == 1) return fmt::format("{}.safetensors", stem);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, part + 1, parts);
+}
+
+std::string index_name(std::string_view stem) { return fmt::format("{}.safetensors.index.json", stem); }
+
+std::string rank_file_name(int64_t rank) { return fmt::format("rank_{:05}.json", rank); }
+
+bool is_tensor_file(std::string_view name, std::string_view stem) {
+  if (!name.starts_with(stem)) return false;
+  static const std::regex rest("(-[0-9]{5}-of-[0-9]{5})?\\.safetensors|\\.safetensors\\.index\\.json");
+  return std::regex_match(std::string(name.substr(stem.size())), rest);
+}
+
 bool is_checkpoint_file(std::string_view name) {
+  static const std::regex of_a_rank("rank_[0-9]{5}\\.json");
+  if (is_tensor_file(name, kWeightsStem) || is_tensor_file(name, kOptimizerStem) ||
+      std::regex_match(std::string(name), of_a_rank))
+    return true;
   return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end() ||
          std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
 }
@@ -62,8 +82,13 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
         brief(json["format"]), kChecksumsFormat);
   check(json.contains("files"), "{} lacks \"files\"", path.string());
   FileChecksums files = read_checksums(json["files"], path.string());
-  for (const char* file : {kWeightsFile, kOptimizerFile, kModelFile, kStateFile})
+  for (const char* file : {kModelFile, kStateFile})
     check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
+  for (const char* stem : {kWeightsStem, kOptimizerStem}) {
+    const std::string file = tensor_file_name(stem, 0, 1);
+    check(files.contains(file) || files.contains(index_name(stem)), "{} lacks the checksum of {}",
+          path.string(), file);
+  }
   const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
   const std::string written = checksums_text(files);
   check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),

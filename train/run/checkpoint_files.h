@@ -13,20 +13,26 @@
 
 namespace tessera {
 
-inline constexpr const char* kWeightsFile = "model.safetensors";
-inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
+// Tensors are in STEM.safetensors, or in several files with the index STEM.safetensors.index.json.
+inline constexpr const char* kWeightsStem = "model";
+inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kModelFile = "config.json";
 inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
 inline constexpr const char* kChecksumsFile = "checksums.json";
 inline constexpr const char* kAdapterFolder = "adapter";  // with train.lora
-inline constexpr std::array<std::string_view, 8> kCheckpointFiles{kWeightsFile,
-                                                                  kOptimizerFile,
-                                                                  kModelFile,
+inline constexpr std::array<std::string_view, 6> kCheckpointFiles{kModelFile,
                                                                   kConfigFile,
                                                                   kStateFile,
                                                                   kChecksumsFile,
                                                                   "adapter/adapter_config.json",
                                                                   "adapter/adapter_model.safetensors"};
+
+std::string tensor_file_name(std::string_view stem, size_t part, size_t parts);  // part: from 0
+std::string index_name(std::string_view stem);
+// Whether it is one of those files, or its index
+bool is_tensor_file(std::string_view name, std::string_view stem);
+// What a rank other than the first has written, while a checkpoint is unfinished: its checksums
+std::string rank_file_name(int64_t rank);
 
 // Files that other programs keep beside the weights. A run that starts from a folder copies them, unchanged,
 // into every checkpoint, so that a checkpoint serves wherever the folder did.

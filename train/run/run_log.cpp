@@ -184,14 +184,16 @@ void RunLog::sample(const std::string& text, double seconds) {
                           printable(config_.sampling.prompt), printable(text)));
 }
 
-void RunLog::checkpoint(const std::filesystem::path& path, double seconds, bool best) {
-  time_left_.took(TimeLeft::kCheckpoint, seconds);
+void RunLog::checkpoint(const std::filesystem::path& path, int64_t step, double seconds, bool best) {
+  const bool beside_training = step != run_.step;
+  if (!beside_training) time_left_.took(TimeLeft::kCheckpoint, seconds);
   nlohmann::ordered_json figures{{"path", path.string()}, {"seconds", seconds}};
   if (best) figures["best"] = true;
   record("checkpoint", figures);
   sync();
-  line_.print_wrapped(
-      fmt::format("step {}: checkpoint {} written in {:.1f} s", run_.step, path.string(), seconds), 2);
+  line_.print_wrapped(fmt::format("step {}: checkpoint {} written in {:.1f} s{}", step, path.string(),
+                                  seconds, beside_training ? ", beside training" : ""),
+                      2);
 }
 
 void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(number)}}); }

@@ -49,7 +49,7 @@ class RunLog {
   void evaluation(const DataLoss& loss, double seconds, const PositionLosses& positions,
                   const std::vector<TaskResult>& tasks);
   void sample(const std::string& text, double seconds);
-  void checkpoint(const std::filesystem::path& path, double seconds, bool best);
+  void checkpoint(const std::filesystem::path& path, int64_t step, double seconds, bool best);
   void signal(int number);
   // Called once, last. `reason`: "finished", "signal" or "error"
   void stop(const char* reason, const std::string& message);

@@ -24,6 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
+
 // What the ranks add up of their sequences of a step: the tokens that count, the length of each token's
 // document
 std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
@@ -120,27 +122,45 @@ void TrainLoop::sample() {
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
+// Training goes on while a large checkpoint is written. One is written at a time.
 void TrainLoop::save() {
   Arena::Phase arena_phase(phase().arena(), "checkpoint", MemoryRecording::kNone,
                            Arena::Phase::kRecordFirstFew);
   run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
-  const Clock::time_point start = Clock::now();
   set_stopping_point("this checkpoint");
+  finish_saving(/*waits=*/true);
+  const Clock::time_point start = Clock::now();
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
-  const fs::path path = save_checkpoint(run_.checkpoints, phase().state(), run_.now,
-                                        {.config = print_config(run_.config),
-                                         .dtype = run_.config.checkpoint.dtype,
-                                         .copied = run_.copied,
-                                         .token_ids = &run_.token_ids,
-                                         .base = run_.config.train.init_from});
-  if (!run_.ranks.is_rank_0()) return;
+  auto checkpoint = std::make_unique<PendingCheckpoint>(
+      run_.checkpoints, phase().state(), run_.now,
+      CheckpointOptions{.config = print_config(run_.config),
+                        .dtype = run_.config.checkpoint.dtype,
+                        .copied = run_.copied,
+                        .token_ids = &run_.token_ids,
+                        .base = run_.config.train.init_from,
+                        .file_bytes = run_.config.checkpoint.file_gib << 30,
+                        .barrier = [&] { run_.ranks.sum({0}); }});
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
-  prune_checkpoints(run_.checkpoints,
-                    {.newest = run_.config.checkpoint.keep,
-                     .every = run_.config.checkpoint.keep_every,
-                     .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt});
-  run_.log.checkpoint(path, seconds_since(start), keeps_best && run_.now.best->step == run_.now.step);
+  saving_ = {.checkpoint = std::move(checkpoint),
+             .keep = {.newest = run_.config.checkpoint.keep,
+                      .every = run_.config.checkpoint.keep_every,
+                      .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt},
+             .step = run_.now.step,
+             .is_best = keeps_best && run_.now.best->step == run_.now.step,
+             .start = start};
+  if (saving_->checkpoint->done_within(kSecondsBeforeTrainingGoesOn)) finish_saving(/*waits=*/true);
+}
+
+void TrainLoop::finish_saving(bool waits) {
+  if (!saving_ || (!waits && !saving_->checkpoint->done_within(0))) return;
+  if (waits) run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
+  const Saving saving = std::move(*saving_);
+  saving_.reset();
+  const fs::path path = saving.checkpoint->finish();
+  if (!run_.ranks.is_rank_0()) return;
+  prune_checkpoints(run_.checkpoints, saving.keep);
+  run_.log.checkpoint(path, saving.step, seconds_since(saving.start), saving.is_best);
 }
 
 void TrainLoop::write_profile() {
@@ -194,12 +214,14 @@ bool TrainLoop::train_step(int64_t step) {
   const double ranks = static_cast<double>(run_.ranks.size());
   result.loss = all[0] / ranks;
   arena_phase.end();
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
+    finish_saving(/*waits=*/true);
     fail(
         "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
         "last checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
         "(optimizer.max_grad_norm) usually helps",
         step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
+  }
   run_.now.step = step;
   run_.now.data_position = position;
   if (!skips) step_seconds_ = all[1] / ranks;
@@ -287,6 +309,7 @@ bool TrainLoop::evaluates_first() const {
 // stopped there does.
 void TrainLoop::begin_phase() {
   if (run_.now.step > saved_) save();
+  finish_saving(/*waits=*/true);
   run_.begin_next_phase();
   run_.log.begin_phase(run_.description());
   expect_steps();
@@ -314,12 +337,15 @@ void TrainLoop::train_all() {
       Arena::Phase writing(phase().arena(), "memory profile");
       write_profile();
     }
+    finish_saving(/*waits=*/false);
     work(due_after(step));
     if (run_.config.begins_phase(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_phase();
   }
   if (dropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
   if (run_.now.step > saved_) save();  // the last step, or the last before the signal
+  run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
+  finish_saving(/*waits=*/true);
   end();
 }
 
@@ -355,6 +381,10 @@ void TrainLoop::run() {
   try {
     train_all();
   } catch (const std::exception& error) {
+    try {
+      finish_saving(/*waits=*/true);
+    } catch (const std::exception&) {  // the first error is reported
+    }
     try {
       run_.log.stop("error", error.what());
     } catch (const std::exception&) {  // the first error is reported

@@ -1,11 +1,15 @@
 // The training loop: steps, evaluations, samples and checkpoints, until the last step or a signal.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "kernels/base/clock.h"
+#include "train/run/checkpoint.h"
+#include "train/run/checkpoint_folder.h"
 #include "train/run/open_run.h"
 #include "train/run/position_losses.h"
 #include "train/run/stopping.h"
@@ -44,13 +48,23 @@ class TrainLoop {
   std::vector<TaskResult> evaluate_tasks();
   void sample();
   void save();
+  void finish_saving(bool waits);  // false: only if it is on the disk
   void end();
   void report_ranks();
   void write_profile();
 
   OpenRun& run_;
   Stopping stopping_;
-  int64_t saved_;             // the step of the newest checkpoint of this run
+  // A checkpoint that is written beside training
+  struct Saving {
+    std::unique_ptr<PendingCheckpoint> checkpoint;
+    KeepRule keep;  // of what is there when it is done
+    int64_t step;
+    bool is_best;  // its evaluation was the best then
+    Clock::time_point start;
+  };
+  std::optional<Saving> saving_;
+  int64_t saved_;             // the step of the newest checkpoint of this run, maybe still being written
   StepTokens next_tokens_;    // of phase().next(), over all ranks
   PositionLosses positions_;  // of the last evaluation, with evaluation.by_position
   double step_seconds_ = 0;   // of the last step, or expected before the first; equal on all ranks

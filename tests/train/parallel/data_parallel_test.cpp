@@ -153,7 +153,8 @@ void expect_resuming(int before, int after, DType moments = DType::kF32) {
   on_ranks(before, [&](const Ranks& ranks) {
     run_shared(ranks, {.shape = shape(before), .steps = 3, .after = [&](TrainState& state) {
                          save_checkpoint(folder, state,
-                                         {.step = 3, .device = Device::kCpu, .data = "builtin"});
+                                         {.step = 3, .device = Device::kCpu, .data = "builtin"},
+                                         {.barrier = [&] { ranks.exchange("the folder is there"); }});
                        }});
   });
   const auto resume = [&](const Ranks& ranks) {

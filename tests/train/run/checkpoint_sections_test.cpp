@@ -20,6 +20,7 @@ struct Case {
   std::function<void(RunShape&)> choose;
   DType dtype = DType::kF32;
   size_t files = 5;  // of tensors and beside them
+  int64_t file_bytes = int64_t{1} << 30;
 };
 
 std::vector<Case> cases() {
@@ -37,7 +38,10 @@ std::vector<Case> cases() {
              lora(s);
              s.rule = momentum_rule();
            },
-           DType::kBF16, 7}};
+           DType::kBF16, 7},
+          // In fp32 a block is a file by itself: 4 of weights, 8 of moments, two indices, three texts.
+          {"small files", [](RunShape&) {}, DType::kF32, 17, 20'000},
+          {"small files of frozen parts and adapters", lora, DType::kBF16, 12, 20'000}};
 }
 
 // Values that depend on the name alone, for all that is kept
@@ -77,9 +81,14 @@ std::map<std::string, std::string> saved(const Ranks& ranks, const Case& one,
   TrainState state(*be, arena, shape, comm.get());
   state.initialize(3);
   fill(state);
-  const fs::path folder =
-      fs::temp_directory_path() / fmt::format("tessera_sections_{}_{}", getpid(), ranks.rank);
-  const fs::path path = save_checkpoint(folder, state, kRun, {.dtype = one.dtype});
+  std::string folder =
+      fs::temp_directory_path() / fmt::format("tessera_sections_{}_{}", getpid(), ranks.size);
+  CheckpointOptions options{.dtype = one.dtype, .file_bytes = one.file_bytes};
+  if (ranks.size > 1) {
+    folder = ranks.exchange(folder)[0];
+    options.barrier = [&] { ranks.exchange("the folder is there"); };
+  }
+  const fs::path path = save_checkpoint(folder, state, kRun, options);
   if (ranks.rank != 0) return {};
   const auto files = files_of(path);
   fs::remove_all(folder);
@@ -103,6 +112,43 @@ TEST(CheckpointSections, RanksWriteTheFilesThatOneWrites) {
         }
       }
   });
+}
+
+// Several files are read as one is.
+TEST(CheckpointSections, SmallFilesLoad) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arenas[3] = {Arena::host(), Arena::host(), Arena::host()};
+  const RunShape shape = shared_shape(1);
+  TrainState state(*be, arenas[0], shape), loaded(*be, arenas[1], shape), weights(*be, arenas[2], shape);
+  state.initialize(3), loaded.initialize(4), weights.initialize(5);
+  fill(state);
+  const fs::path folder = fs::temp_directory_path() / fmt::format("tessera_small_{}", getpid());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const fs::path path = save_checkpoint(folder, state, kRun, {.dtype = dtype, .file_bytes = 20'000});
+    EXPECT_FALSE(fs::exists(path / "model.safetensors"));
+    EXPECT_TRUE(fs::exists(path / "model.safetensors.index.json"));
+    EXPECT_TRUE(check_undamaged(path));
+    load_checkpoint(path, loaded);
+    for (const std::string& name : state.store().kept_names())
+      for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
+        const Tensor &left = state.store().kept(name, b), &right = loaded.store().kept(name, b);
+        EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << name << ", bucket " << b;
+      }
+    load_weights(path, weights);  // as train.init_from does
+    EXPECT_TRUE(dtype == DType::kBF16 || weight_bytes(weights) == weight_bytes(state));
+    // Damage of any of them is found.
+    for (const auto& entry : fs::directory_iterator(path)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const fs::path kept = folder / "kept";
+      fs::copy_file(entry.path(), kept, fs::copy_options::overwrite_existing);
+      std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary).seekp(-3, std::ios::end)
+          << '!';
+      EXPECT_THROW(check_undamaged(path), Error) << entry.path();
+      fs::rename(kept, entry.path());
+    }
+    EXPECT_TRUE(check_undamaged(path));
+  }
+  fs::remove_all(folder);
 }
 
 // A rule with other state needs no change in the optimizer, plans and checkpoints.

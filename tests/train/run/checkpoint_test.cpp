@@ -85,6 +85,35 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   EXPECT_EQ(read.data, "builtin");
 }
 
+// It is written from copies: what the weights become meanwhile is not in it.
+TEST_F(Checkpoint, IsOfTheMomentThatItBegan) {
+  Arena then_arena = Arena::host(), read_arena = Arena::host();
+  TrainState then(*be, then_arena, state.shape()), read(*be, read_arena, state.shape());
+  load_checkpoint(save(), then);
+  RunState later = run;
+  later.step = 121;
+  PendingCheckpoint pending(folder, state, later);
+  state.initialize(99);
+  EXPECT_TRUE(pending.done_within(60));
+  EXPECT_FALSE(fs::exists(folder / "step_00000121")) << "it has its name before it is finished";
+  const fs::path path = pending.finish();
+  EXPECT_TRUE(check_undamaged(path));
+  load_checkpoint(path, read);
+  expect_same_optimizer(then, read);
+}
+
+// As if the run had been killed: the next one removes what is left.
+TEST_F(Checkpoint, ThatIsNotFinishedHasNoName) {
+  const fs::path whole = save();
+  RunState later = run;
+  later.step = 121;
+  { const PendingCheckpoint pending(folder, state, later); }
+  EXPECT_TRUE(fs::exists(folder / "step_00000121.unfinished"));
+  EXPECT_EQ(latest_checkpoint(folder), whole);
+  save();
+  EXPECT_FALSE(fs::exists(folder / "step_00000121.unfinished"));
+}
+
 // The weights are rounded in the file; what a run resumes from is not.
 TEST_F(Checkpoint, WeightsInBf16ResumeWithEveryBit) {
   const fs::path path = save_checkpoint(folder, state, run, {.dtype = DType::kBF16});
