@@ -140,25 +140,25 @@ size_t ParamStore::bucket_at(int64_t position) const {
 }
 
 WeightLease<TableParams> ParamStore::lease_tables() {
-  prepare(0);
+  make_whole(0);
   return {leases_[ParamLayout::kTables], weights_};
 }
 
 WeightLease<BlockParams> ParamStore::lease_block(size_t layer, bool with_fp8) {
   const auto number = static_cast<int64_t>(layer);
-  prepare(number + 1);
+  make_whole(number + 1);
   if (with_fp8) make_fp8(number);
   return {leases_[ParamLayout::bucket_of_block(number)], weights_.blocks[layer]};
 }
 
 WeightLease<HeadParams> ParamStore::lease_head(bool with_fp8) {
-  prepare(position_of_head());
+  make_whole(position_of_head());
   if (with_fp8) make_fp8(shape_.model.layers);
   return {leases_[layout_.head], weights_};
 }
 
 // Makes a part of the model whole before its lease.
-void ParamStore::prepare(int64_t position) {
+void ParamStore::make_whole(int64_t position) {
   const size_t bucket = bucket_at(position);
   if (!weight_turns_) {
     if (gathers_[bucket] > 0) axis().wait_for(std::exchange(gathers_[bucket], 0));
@@ -166,10 +166,10 @@ void ParamStore::prepare(int64_t position) {
   }
   fetch(bucket);
   axis().wait_for(weight_turns_->of(bucket).collectives);
-  if (position != position_) forwards_ = position > position_ || position == 0;
+  if (position != position_) moves_forward_ = position > position_ || position == 0;
   position_ = position;
   // The next one. Nothing but a forward reads the tables, and the last block is still in its buffer after it.
-  const int64_t next = position + (forwards_ && position < position_of_head() ? 1 : -1);
+  const int64_t next = position + (moves_forward_ && position < position_of_head() ? 1 : -1);
   if (next < 1) return;
   const size_t tenant = weight_turns_->of(bucket_at(next)).bucket;
   if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next));
@@ -308,9 +308,10 @@ void ParamStore::keep_masters() {
 void ParamStore::keep(const std::string& name, DType dtype) {
   std::string words = name;  // "first moment block 3"
   std::ranges::replace(words, '_', ' ');
-  kept_.push_back({.name = name,
-                   .buckets = allocate(MemoryTag::kOptimizer, words,
-                                       {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis})});
+  kept_.push_back(
+      {.name = name,
+       .buckets = allocate(MemoryTag::kOptimizer, words,
+                           {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis})});
 }
 
 std::vector<std::string> ParamStore::kept_names() const {

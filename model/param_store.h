@@ -240,7 +240,7 @@ class ParamStore {
   std::vector<Tensor> allocate(MemoryTag tag, const std::string& name, const Placement& placement) const;
   std::vector<Tensor> allocate_whole_gradients() const;
   void allocate_gradients(const Training& training);
-  void prepare(int64_t position);
+  void make_whole(int64_t position);
   void fetch(size_t bucket);
   void make_fp8(int64_t layer);
   void begin_gradients(size_t bucket);
@@ -279,7 +279,7 @@ class ParamStore {
   MicroStep micro_step_{};
   std::vector<int64_t> leases_;  // that live, of each bucket
   int64_t position_ = 0;         // of the last lease
-  bool forwards_ = true;         // the direction of travel
+  bool moves_forward_ = true;    // the direction of travel
 };
 
 template <class Views>

@@ -5,8 +5,8 @@
 // split of the optimizer's tensors, gradients and weights is the store's affair (model/param_store.h).
 //
 // From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
-// of hundreds, of the same kernels. Without one run those that drop at random, as their masks differ from
-// step to step, those that other ranks wait for, and all of a run whose memory is recorded.
+// of hundreds, of the same kernels. These run without a graph: micro-steps with dropout (their masks
+// change from step to step), micro-steps that communicate, and all of a run whose memory is recorded.
 //
 // The same code runs over an empty arena with a backend that does nothing: see memory_plan.h.
 #pragma once
@@ -87,7 +87,7 @@ class TrainState {
   Arena& arena_;
   RunShape shape_;
   Session session_;
-  Model model_;  // the session's; keeps what the backward needs
+  Model model_;                           // the session's; keeps what the backward needs
   std::optional<Arena> optimizer_arena_;  // of host memory; none: its tensors lie on the device
   Optimizer optimizer_;
   Arena host_;  // of the tensors that the host sends and fetches
