@@ -61,16 +61,16 @@ struct CheckpointOptions {
 // the constructor waits for the disk.
 class PendingCheckpoint {
  public:
-  // Writes `folder`/step_N. Every rank makes one, and writes its files; the first one all that are no tensors.
-  // Error: as finish().
+  // Writes `folder`/step_N. Every rank makes one, and writes its files; the first one all that are no
+  // tensors. Error: as finish().
   PendingCheckpoint(const std::filesystem::path& folder, TrainState& state, const RunState& run,
                     const CheckpointOptions& options = {});
   ~PendingCheckpoint();  // without finish(): the files stay unfinished, as if the run had been killed
 
   bool done_within(double seconds);  // whether finish() would not wait; waits for that at most so long
-  // Waits until all of this rank is on the disk; the first rank waits for all ranks, gives the checkpoint its
-  // name. Every rank calls it. Returns the path. Error: disk full, no
-  // permission, weights or moments that are not finite; no other checkpoint is touched.
+  // Waits until all of this rank is on the disk; the first rank waits for all ranks and gives the checkpoint
+  // its name. Every rank calls it. Returns the path. Error: disk full, no permission, weights or moments that
+  // are not finite; no other checkpoint is touched.
   std::filesystem::path finish();
 
  private:
