@@ -1,6 +1,7 @@
 #include "train/session/fastest_shape.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "train/session/memory_plan.h"
@@ -45,7 +46,11 @@ class Search {
     shape.micro_batch = micro_batch, shape.micro_steps = sequences / micro_batch;
     return shape;
   }
-  int64_t peak(const RunShape& shape) const { return plan_memory(shape, device_).peak_bytes(); }
+  // On the device; more than any has, where what is offloaded does not fit the host
+  int64_t peak(const RunShape& shape) const {
+    const MemoryPlan plan = plan_stages(shape, device_);
+    return plan.host_bytes <= limit_.pinned ? plan.ledger.peak_bytes() : std::numeric_limits<int64_t>::max();
+  }
 
   // In the order in which they are preferred
   std::vector<RunShape> alternatives(const RunShape& shape) const {

@@ -20,6 +20,7 @@ struct FreeFields {
 //                sequence is longer, 1
 //   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
 //                offloaded comes first where a step is within 2%
+// What is offloaded fits the host's memory, too.
 // If nothing fits that share of the device, what fits `limit`; if nothing does, what needs the least. An
 // unknown limit: everything fits, with a micro-batch of 1.
 RunShape fastest_shape(const RunShape& shape, const FreeFields& free, const DeviceTraits& device,

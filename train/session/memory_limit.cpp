@@ -11,6 +11,7 @@ namespace tessera {
 namespace {
 
 constexpr double kLeastWithoutUnit = 1 << 20;  // bytes: a smaller number is one whose unit was left out
+constexpr double kUsablePinned = 0.9;          // of the host's free memory
 constexpr double kLargestSize = 1 << 20;       // TiB; far beyond any device, and well within int64_t in bytes
 
 // Bytes of a unit in lower case; 0: unknown.
@@ -41,7 +42,11 @@ MemoryLimit MemoryLimit::shared_by(Device device, int64_t ranks) const {
 MemoryLimit present_memory(Device device, int64_t ranks) {
   const DeviceMemory memory = device_memory(device);
   const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));
-  return {.bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours};
+  MemoryLimit limit{.bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours};
+  if (device == Device::kCuda)
+    limit.pinned =
+        static_cast<int64_t>(kUsablePinned * static_cast<double>(device_memory(Device::kCpu).free)) / ranks;
+  return limit;
 }
 
 MemoryLimit given_memory(Device device, int64_t total, int64_t ranks) {

@@ -22,6 +22,8 @@ struct MemoryLimit {
   int64_t total = 0;     // of the device; 0: no limit is known
   int64_t not_ours = 0;  // the allowances, not part of `bytes`
   bool given = false;    // by the user, rather than read from the device
+  // Host memory that each rank can pin for its device; not known: more than any machine has
+  int64_t pinned = int64_t{1} << 60;
 
   bool known() const { return total > 0; }
   // The limit of each of `ranks` ranks: each has its own GPU; they share the machine's memory.

@@ -153,6 +153,12 @@ TEST(FastestShape, LeavesWhatIsGiven) {
   // Nothing fits: what needs the least
   const MemoryLimit none{.bytes = 1 << 20, .total = 1 << 20, .not_ours = 0};
   EXPECT_EQ(fastest_shape(shape, {.keep = true}, kH100, none).keep, kKeepOutputs);
+  // What is offloaded has to fit the host.
+  const MemoryLimit tight{.bytes = int64_t{9} << 30, .total = int64_t{9} << 30};
+  MemoryLimit no_host = tight;
+  no_host.pinned = 1 << 20;
+  EXPECT_TRUE(fastest_shape(shape, {.offload = true}, kH100, tight).offload_optimizer);
+  EXPECT_FALSE(fastest_shape(shape, {.offload = true}, kH100, no_host).offload_optimizer);
   // No limit is known: everything fits.
   EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).keep, kKeepAll);
   EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).micro_batch, 1);
