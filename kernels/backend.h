@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/base/arena.h"
@@ -49,6 +50,29 @@ class Transfer {
   virtual void start() = 0;  // enqueues it
   virtual void wait() = 0;   // until the last one is done; returns at once if there was none
 };
+
+// Copies between a device and host memory of Arena::mapped(), beside the operations of a stream: one start()
+// after the other, in a queue of their own. The queue owns the tensors of a start() until wait_for() says that
+// it is done: until then no operation may read or write them.
+//
+// A queue that poisons, for tests, fills with NaN what a copy has read, and before it what it will write. So
+// a tensor that is read too late or too early shows as NaN, and so does, on the CPU, one that is written
+// before wait_for().
+class CopyQueue {
+ public:
+  virtual ~CopyQueue() = default;
+  // Begins when the operations that the stream was given before are done. Error: two tensors of a copy differ
+  // in dtype or size.
+  void start(std::span<const Copy> copies);
+  int64_t started() const { return started_; }
+  // Operations that the stream is given later wait for the first `count` starts. Does not block the host.
+  virtual void wait_for(int64_t count) = 0;
+
+ private:
+  virtual void do_start(std::span<const Copy> copies) = 0;
+  int64_t started_ = 0;
+};
+enum class Poison : bool { kNo, kYes };
 
 // Operations that run again and again with the same arguments, on CUDA as a CUDA graph. What changes is in
 // the tensors.
@@ -93,6 +117,9 @@ class Backend {
   // host wrote before it. The host may write `from` again when wait() has returned.
   virtual std::unique_ptr<Transfer> send(CUstream_st* stream, const Tensor& from, const Tensor& to);
 
+  // The backend and the tensors must outlive it. Its copies cannot be captured in a graph.
+  virtual std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison);
+
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void remove_observer(OpObserver& observer) { std::erase(observers_, &observer); }
@@ -125,11 +152,17 @@ int64_t workspace_bytes(Device device, int64_t rows, int64_t channels, int64_t f
 
 std::unique_ptr<Backend> make_cpu_backend();
 std::unique_ptr<Backend> make_cuda_backend();  // fails without a CUDA build or device
+// Who is told what a queue beside a stream is asked for
+struct QueueObserver {
+  std::function<void(int64_t bytes)> start = {};     // that are sent or copied
+  std::function<void(int64_t count)> wait_for = {};  // until the first `count` starts are done
+};
 // Checks arguments and does nothing: walking a step with it over Arena::plan() gives the step's memory, on a
 // machine without the device.
-// `see` gets every operation.
+// `see` gets every operation; `observe` gives each queue of copies, when it is made, whom to tell.
 std::unique_ptr<Backend> make_plan_backend(const DeviceTraits& traits,
-                                           std::function<void(const AnyOp&)> see = {});
+                                           std::function<void(const AnyOp&)> see = {},
+                                           std::function<QueueObserver()> observe = {});
 
 // Bytes of FusedDecodeStep::memory with which a device computes these operations as one kernel; 0: it runs
 // them one by one. By their shapes alone.

@@ -47,7 +47,7 @@ void check_sums(const Argument& sums, const Argument& summand, Device device) {
 
 class PlanCommunicator final : public Communicator {
  public:
-  PlanCommunicator(Device device, int rank, int size, CollectiveObserver observer)
+  PlanCommunicator(Device device, int rank, int size, QueueObserver observer)
       : Communicator(device, rank, size), observer_(std::move(observer)) {}
   void wait_for(int64_t count) override {
     if (observer_.wait_for) observer_.wait_for(count);
@@ -63,7 +63,7 @@ class PlanCommunicator final : public Communicator {
   void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, 1); }
   void run(const AllGather& a) override { tell(a.whole, 1); }
 
-  CollectiveObserver observer_;
+  QueueObserver observer_;
 };
 
 }  // namespace
@@ -110,7 +110,7 @@ void Communicator::all_gather(const AllGather& a) {
 }
 
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,
-                                                     CollectiveObserver observer) {
+                                                     QueueObserver observer) {
   return std::make_unique<PlanCommunicator>(device, rank, size, std::move(observer));
 }
 

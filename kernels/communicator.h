@@ -92,13 +92,9 @@ class Communicator {
   int64_t started_ = 0;
 };
 
-// Who is told what a communicator is asked for
-struct CollectiveObserver {
-  std::function<void(int64_t sent)> start = {};      // a collective; bytes that each rank sends, along a ring
-  std::function<void(int64_t count)> wait_for = {};  // see Communicator::wait_for()
-};
-// Checks its arguments and does nothing, for plans.
+// Checks its arguments and does nothing, for plans. The observer is told the bytes that each rank sends, along
+// a ring.
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,
-                                                     CollectiveObserver observer = {});
+                                                     QueueObserver observer = {});
 
 }  // namespace tessera

@@ -9,6 +9,8 @@
 
 namespace tessera {
 
+class ActivationOffload;  // activation_offload.h
+
 // One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
 struct Batch {
   Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
@@ -23,9 +25,10 @@ struct Model {
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
-  int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
-  bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
-  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
+  int64_t classifier_chunk = 0;          // rows of [N, padded V] logits that exist at a time; 0: all N
+  bool fused_head = false;               // trains by HeadLoss, if the classifier is trained and not in FP8
+  const Fp8Layers* fp8 = nullptr;        // of a training step in FP8: those of the store, see fp8.h
+  ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
 
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
   const Fp8Linear& fp8_of_head() const;

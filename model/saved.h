@@ -4,10 +4,16 @@
 #include "kernels/base/arena.h"
 #include "model/model.h"
 #include "model/saved_tensors.h"
+#include "model/stages.h"
 
 namespace tessera {
 
-// What `keep` does not keep is allocated once for all blocks.
+// What `keep` does not keep is allocated once for all blocks. Where the model offloads what blocks keep, these
+// take turns in it: see activation_offload.h.
 Saved allocate_saved(Arena& arena, const Model& model, Keep keep);
+
+// Calls visit() for what a block has to have for its backward: its input, and what `keep` keeps of it but for
+// its output, which is the next block's input.
+void visit_kept(Saved& saved, const Model& model, Keep keep, size_t layer, const TakeSaved& visit);
 
 }  // namespace tessera

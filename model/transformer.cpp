@@ -1,5 +1,6 @@
 #include "model/transformer.h"
 
+#include "model/activation_offload.h"
 #include "model/stages.h"
 
 namespace tessera {
@@ -35,7 +36,12 @@ void embed_backward(const Pass& pass, const Tensor& d) {
 
 void forward(const Pass& pass, const Saved& saved) {
   embed(pass, saved.embedded);
-  for (size_t l = 0; l < saved.blocks.size(); ++l) forward_stages(Block(pass, saved, l), Keep::nothing());
+  ActivationOffload* offload = pass.model.offload;
+  for (size_t l = 0; l < saved.blocks.size(); ++l) {
+    if (offload) offload->begin_forward(l);
+    forward_stages(Block(pass, saved, l), Keep::nothing());
+    if (offload) offload->end_forward(l);
+  }
   final_norm_forward(pass, saved);
 }
 
@@ -66,7 +72,9 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
                   .accumulate = trained.accumulate};
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "forward");
-  const Saved saved = allocate_saved(arena, model, model.keep);
+  Saved saved = allocate_saved(arena, model, model.keep);
+  ActivationOffload* offload = model.offload;
+  if (offload) offload->use(saved, model);
   forward(pass, saved);
 
   phase.next("backward");
@@ -93,10 +101,12 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
   for (size_t l = layers; l-- > 0;) {
     Arena::Phase block_phase(arena, "block", static_cast<int64_t>(l));
     GradientScope<BlockParams> below = gradients_below(l);
+    if (offload) offload->begin_backward(l);
     const Block block(pass, saved, l);
     // Tensors that blocks share still hold the values of the last block.
     if (l + 1 < layers) forward_stages(block, model.keep);
     backward_stages(arena, block, {.gradients = gradients, .below = below, .d = d});
+    if (offload) offload->end_backward(l);
     gradients = std::move(below);
   }
   embed_backward(pass, d);

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "kernels/attention/cudnn.h"
@@ -193,7 +194,52 @@ class CudaTransfer final : public Transfer {
   CudaEvent before_, done_;
 };
 
+// In a stream of its own. Events order the two streams: a start waits for the operations that the backend's
+// stream holds, and wait_for() makes that stream wait for a start.
+class CudaCopyQueue final : public CopyQueue {
+ public:
+  CudaCopyQueue(cudaStream_t stream, Poison poison) : stream_(stream), poison_(poison == Poison::kYes) {
+    TESSERA_CUDA(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking));
+  }
+  ~CudaCopyQueue() override { cudaStreamDestroy(own_); }
+  CudaCopyQueue(const CudaCopyQueue&) = delete;
+  CudaCopyQueue& operator=(const CudaCopyQueue&) = delete;
+
+  void wait_for(int64_t count) override {
+    if (count <= waited_for_) return;
+    waited_for_ = count;
+    TESSERA_CUDA(cudaStreamWaitEvent(stream_, done_[static_cast<size_t>(count - 1) % kEvents], 0));
+  }
+
+ private:
+  static constexpr size_t kEvents = 16;
+
+  void do_start(std::span<const Copy> copies) override {
+    TESSERA_CUDA(cudaEventRecord(before_, stream_));
+    TESSERA_CUDA(cudaStreamWaitEvent(own_, before_, 0));
+    for (const auto& [from, to] : copies) {
+      poison(to);
+      TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, own_));
+      poison(from);
+    }
+    TESSERA_CUDA(cudaEventRecord(done_[static_cast<size_t>(started()) % kEvents], own_));
+  }
+  void poison(const Tensor& tensor) {
+    if (poison_) TESSERA_CUDA(cudaMemsetAsync(tensor.data, 0xff, tensor.bytes(), own_));  // NaN
+  }
+
+  cudaStream_t stream_, own_ = nullptr;
+  bool poison_;
+  CudaEvent before_;
+  std::array<CudaEvent, kEvents> done_;  // of start number n at n mod kEvents, or of a later one
+  int64_t waited_for_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<CopyQueue> CudaBackend::make_copy_queue(CUstream_st* stream, Poison poison) {
+  return std::make_unique<CudaCopyQueue>(stream, poison);
+}
 
 std::unique_ptr<Transfer> CudaBackend::fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) {
   return std::make_unique<CudaTransfer>(stream, fetch_stream_, from, to);

@@ -1,6 +1,7 @@
 // A step of several GPUs is the step of one.
 #include "tests/data_parallel.h"
 
+#include "tests/offloaded_steps.h"
 #include "tests/tolerances.h"
 
 namespace tessera::testing {
@@ -102,7 +103,7 @@ TEST(CudaOffload, TheOptimizerInHostMemoryChangesNoBit) {
       const auto run = [&](bool offload) {
         RunShape shape = cuda_shape(1, dtype, Shard::kNone);
         shape.rule = adamw(moments);
-        shape.offload_optimizer = offload;
+        shape.offload.optimizer = offload;
         return run_shared({}, {.device = device, .shape = shape, .steps = 5, .after = [&](TrainState& state) {
                                  weights = weight_bytes(state);
                                }});
@@ -119,9 +120,87 @@ TEST_F(CudaDataParallel, TheOptimizerInHostMemory) {
     for (const Shard shard : kAllShards) {
       RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard);
       const std::vector<double> losses = run_shared(ranks, {.device = device, .shape = shape, .steps = 5});
-      shape.offload_optimizer = true;
+      shape.offload.optimizer = true;
       EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses) << name_of(shard);
     }
+  });
+}
+
+TEST(CudaOffload, ActivationsInHostMemoryChangeNoBit) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  const std::unique_ptr<Backend> be = make_cuda_backend();
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const auto& [name, shape] : offloaded_shapes(dtype)) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), name));
+      for (const Poison poison : {Poison::kNo, Poison::kYes})
+        expect_offload_changes_no_bit(*be, shape, poison);
+    }
+}
+
+TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  for (const auto& [name, plain] : offloaded_shapes(DType::kBF16)) {
+    SCOPED_TRACE(name);
+    RunShape shape = plain;
+    shape.offload = {.optimizer = true, .activations = true};
+    expect_plan_is_the_step(device, shape);
+  }
+}
+
+// So large that a copy takes longer than it takes to enqueue the operations of a block, and longer than a
+// small block computes
+TEST(CudaOffload, CopiesThatAreLateChangeNoBit) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  for (const Keep keep : {kKeepAll, kKeepAttention, kKeepOutputs})
+    for (const Poison poison : {Poison::kNo, Poison::kYes}) {
+      RunShape shape = offloaded_shapes(DType::kBF16)[1].shape;
+      shape.model.context = shape.sequence_length = 1024;
+      shape.model.channels = 512, shape.model.heads = 8, shape.model.head_dim = 64;
+      shape.model.mlp_width = 2048, shape.model.layers = 8;
+      shape.micro_batch = 8, shape.keep = keep;
+      std::string weights;
+      const auto run = [&](const Offload& offload) {
+        shape.offload = offload, shape.poison = poison;
+        const std::unique_ptr<Backend> be = make_cuda_backend();
+        Arena arena = Arena::cuda();
+        TrainState state(*be, arena, shape);
+        state.initialize(3);
+        HostTensors make;
+        std::vector<double> losses;
+        for (int step = 1; step <= 4; ++step) {
+          const Tensor ids = make.tokens({shape.tokens_per_step() + 1}, shape.model.vocab_size);
+          const std::span all(ids.as<int32_t>(), static_cast<size_t>(ids.numel()));
+          state.step({.tokens = all.first(all.size() - 1), .targets = all.last(all.size() - 1)},
+                     shape.tokens_per_step(), kTestOptimizer, kSharedRate, step);
+          losses.push_back(state.finish_step().loss);
+        }
+        weights = weight_bytes(state);
+        return losses;
+      };
+      const std::vector<double> losses = run({});
+      const std::string on_gpu = weights;
+      EXPECT_EQ(run({.activations = true}), losses) << text_of(keep);
+      EXPECT_TRUE(weights == on_gpu) << text_of(keep);
+    }
+}
+
+TEST_F(CudaDataParallel, ActivationsInHostMemory) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const Shard shard : kAllShards)
+      for (const Keep keep : {kKeepAll, kKeepAttention}) {
+        RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard);
+        shape.model.layers = 5, shape.keep = keep;
+        const std::vector<double> losses = run_shared(ranks, {.device = device, .shape = shape, .steps = 5});
+        shape.offload = {.activations = true}, shape.poison = Poison::kYes;
+        EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses)
+            << name_of(shard) << " " << text_of(keep);
+      }
   });
 }
 

@@ -19,6 +19,7 @@
 #include "model/fp8_config.h"
 #include "model/freeze.h"
 #include "model/keep.h"
+#include "model/offload.h"
 #include "model/presets.h"
 #include "model/shards.h"
 #include "train/config/data_sources.h"
@@ -76,11 +77,6 @@ struct WarmUp {
 inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 inline constexpr const char* kRequired = "required";    // train.init_from: one has to be named
-
-enum class Offload : uint8_t { kNone, kOptimizer };
-constexpr auto words_of(Offload) {  // of memory.offload
-  return std::array{Word{"none", Offload::kNone}, Word{"optimizer", Offload::kOptimizer}};
-}
 
 struct Config {
   DeviceRequest device = DeviceRequest::kAuto;
@@ -147,7 +143,7 @@ struct Config {
   } train;
 
   struct Memory {
-    std::optional<Offload> offload = Offload::kNone;  // none: as recompute
+    std::optional<Offload> offload = Offload{};  // none: as recompute
     bool operator==(const Memory&) const = default;
   } memory;
 

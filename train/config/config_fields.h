@@ -197,9 +197,11 @@ void visit_fp8(Section& fp8, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_memory(Section& memory, Visit& visit) {
-  visit("memory.offload", memory.offload, OrAuto<OneOf<Offload>>{},
-        "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
-        "update reads and writes over the bus; auto: what makes a step that fits fastest");
+  visit(
+      "memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
+      "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
+      "update reads and writes over the bus; activations: what blocks keep for the backward, copied out and "
+      "back while other blocks compute; auto: what makes a step that fits fastest");
 }
 
 template <class Section, class Visit>

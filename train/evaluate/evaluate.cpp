@@ -181,7 +181,7 @@ void Evaluation::choose_shape() {
     config_.train.micro_batch = batch;
     config_.train.tokens_per_step = batch * T;
     config_.train.recompute = kKeepAll, config_.parallel.shard = Shard::kNone;  // no step is planned
-    config_.memory.offload = Offload::kNone;
+    config_.memory.offload = Offload{};
     shape_ = run_shape(config_, device_).session();
     return plan_session(shape_, device_).ledger.peak_bytes();
   };

@@ -19,9 +19,15 @@ class Adviser {
 
   std::vector<Advice> find() {
     if (const std::optional<Change> change = fastest(start_); change && fits(*change)) offer(*change);
-    const auto single = {chunked_logits(start_),    split_weights(start_),       recompute(start_),
-                         offload(start_),           smaller_micro_batch(start_), flash(start_),
-                         shorter_sequences(start_), smaller_step(start_)};
+    const auto single = {chunked_logits(start_),
+                         split_weights(start_),
+                         recompute(start_),
+                         offload(start_, Offloaded::kOptimizer),
+                         offload(start_, Offloaded::kActivations),
+                         smaller_micro_batch(start_),
+                         flash(start_),
+                         shorter_sequences(start_),
+                         smaller_step(start_)};
     for (const std::optional<Change>& change : single)
       if (change) offer(*change);
     offer_bf16_moments(start_);
@@ -96,10 +102,12 @@ class Adviser {
     return with_shard(from, Shard::kWeights);
   }
 
-  std::optional<Change> offload(const Change& from) const {
+  std::optional<Change> offload(const Change& from, Offloaded what) const {
     const bool on_gpu = plan_.device.device == Device::kCuda;
-    if (!on_gpu || from.config.memory.offload == Offload::kOptimizer) return std::nullopt;
-    return with_offload(from, Offload::kOptimizer);
+    Offload more = from.config.memory.offload.value_or(Offload{});
+    more.add(what);
+    if (!on_gpu || from.config.memory.offload == more) return std::nullopt;
+    return with_offload(from, more);
   }
 
   // What auto would find for all keys that have it
@@ -115,11 +123,10 @@ class Adviser {
       return std::nullopt;
     }
     Change change = from;
-    const Offload offload = shape.offload_optimizer ? Offload::kOptimizer : Offload::kNone;
     if (from.config.train.recompute != shape.keep) change = with_recompute(change, shape.keep);
     if (from.config.ranks > 1 && from.config.parallel.shard != shape.shard)
       change = with_shard(change, shape.shard);
-    if (from.config.memory.offload != offload) change = with_offload(change, offload);
+    if (from.config.memory.offload != shape.offload) change = with_offload(change, shape.offload);
     if (from.config.train.micro_batch != shape.micro_batch)
       change = with_micro_batch(change, shape.micro_batch);
     return change;

@@ -155,7 +155,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"attention", name_of(s.attention)},
             {"recompute", text_of(s.keep)},
             {"shard", name_of(s.shards().what)},
-            {"offload", name_of(s.offload_optimizer ? Offload::kOptimizer : Offload::kNone)},
+            {"offload", text_of(s.offload)},
             {"tokens_per_second", tokens_per_second(s, plan.device)},
             {"peak_bytes", plan.peak()},
             {"host_bytes", plan.memory.host_bytes},

@@ -14,7 +14,7 @@ void set(Change& change, const std::string& key, V& member, std::type_identity_t
     change.switches.push_back(fmt::format("{}={}", key, name_of(value)));
   } else if constexpr (requires { name_of(*value); }) {
     change.switches.push_back(fmt::format("{}={}", key, value ? name_of(*value) : "auto"));
-  } else if constexpr (std::is_same_v<V, std::optional<Keep>>) {
+  } else if constexpr (requires { text_of(*value); }) {
     change.switches.push_back(fmt::format("{}={}", key, value ? text_of(*value) : "auto"));
   } else {
     change.switches.push_back(fmt::format("{}={}", key, value));

@@ -54,16 +54,21 @@ class Search {
 
   // In the order in which they are preferred
   std::vector<RunShape> alternatives(const RunShape& shape) const {
-    const auto offloads = free_.offload && cuda_ ? std::vector{false, true} : only(shape.offload_optimizer);
+    const auto offloads = free_.offload && cuda_
+                              ? std::vector<Offload>{{},
+                                                     {.optimizer = true},
+                                                     {.activations = true},
+                                                     {.optimizer = true, .activations = true}}
+                              : only(shape.offload);
     const auto shards = free_.shard && shape.ranks() > 1
                             ? std::vector{Shard::kOptimizer, Shard::kGradients, Shard::kWeights}
                             : only(shape.shard);
     std::vector<RunShape> all;
-    for (const bool offload : offloads)
+    for (const Offload& offload : offloads)
       for (const Shard shard : shards)
         for (const Keep keep : free_.keep ? keeps(shape.model) : only(shape.keep)) {
           all.push_back(shape);
-          all.back().offload_optimizer = offload, all.back().shard = shard, all.back().keep = keep;
+          all.back().offload = offload, all.back().shard = shard, all.back().keep = keep;
         }
     return all;
   }

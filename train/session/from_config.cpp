@@ -122,7 +122,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .mesh = {.data = c.ranks},
-                 .offload_optimizer = cuda && c.memory.offload == Offload::kOptimizer,
+                 .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},
                  .shard = c.parallel.shard ? *c.parallel.shard : earlier.shard.value_or(Shard::kOptimizer),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
   const bool as_before = earlier.micro_batch > 0 && sequences % earlier.micro_batch == 0;
@@ -148,8 +148,7 @@ std::vector<std::string> found_for_auto(const Config& config, const RunShape& sh
   if (config.train.micro_batch == 0) tell("train.micro_batch", shape.micro_batch);
   if (!config.train.recompute) tell("train.recompute", text_of(shape.keep));
   if (!config.parallel.shard) tell("parallel.shard", name_of(shape.shard));
-  if (!config.memory.offload)
-    tell("memory.offload", name_of(shape.offload_optimizer ? Offload::kOptimizer : Offload::kNone));
+  if (!config.memory.offload) tell("memory.offload", text_of(shape.offload));
   return found;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/attention/choose.h"
 #include "model/config.h"
 #include "model/fp8_config.h"
+#include "model/offload.h"
 #include "model/params.h"
 #include "model/saved.h"
 #include "model/shards.h"
@@ -53,7 +54,8 @@ struct RunShape {
   bool fused_head = false;       // see Model
 
   MeshShape mesh = {};              // the ranks of the run
-  bool offload_optimizer = false;   // memory.offload
+  Offload offload = {};             // memory.offload
+  Poison poison = Poison::kNo;      // of offloaded activations, in tests: see CopyQueue
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
   bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 

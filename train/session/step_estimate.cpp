@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 
 #include "kernels/op_cost.h"
 #include "train/session/train_state.h"
@@ -23,11 +24,20 @@ constexpr std::array kSpeeds{
 constexpr double kBackwardOfAttention = 1.2;
 constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
 
-// The two streams of a rank: operations, and collectives beside them
-class Clock {
+// A queue beside the operations: collectives, or copies in one direction. `now`: when the operations that the
+// device has been given are done
+class Queue {
  public:
-  void operation(double seconds) { now_ += seconds; }
-  void collective(double seconds) {
+  Queue(double& now, double bytes_per_second) : now_(now), bytes_per_second_(bytes_per_second) {}
+
+  QueueObserver observer() {
+    return {.start = [this](int64_t bytes) { start(static_cast<double>(bytes) / bytes_per_second_); },
+            .wait_for = [this](int64_t count) { wait_for(count); }};
+  }
+  double waits() const { return waits_; }  // of the operations, seconds
+
+ private:
+  void start(double seconds) {
     free_ = std::max(free_, now_) + seconds;
     ends_.push_back(free_);
   }
@@ -37,10 +47,9 @@ class Clock {
     waits_ += std::max(end - now_, 0.0);
     now_ = std::max(now_, end);
   }
-  StepEstimate estimate() const { return {.seconds = now_, .waits = waits_}; }
 
- private:
-  double now_ = 0, free_ = 0, waits_ = 0;
+  double& now_;
+  double bytes_per_second_, free_ = 0, waits_ = 0;
   std::vector<double> ends_;
 };
 
@@ -75,20 +84,20 @@ struct OpTime {
 
 StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
   const DeviceSpeed speed = speed_of(device);
-  const OpTime time{.speed = speed, .offload_optimizer = shape.offload_optimizer};
-  Clock clock;
-  const std::unique_ptr<Backend> be =
-      make_plan_backend(device, [&](const AnyOp& op) { clock.operation(time(op)); });
+  const OpTime time{.speed = speed, .offload_optimizer = shape.offload.optimizer};
+  double now = 0;
+  Queue collectives(now, speed.link);
+  std::deque<Queue> copies;  // in each direction
+  const std::unique_ptr<Backend> be = make_plan_backend(
+      device, [&](const AnyOp& op) { now += time(op); },
+      [&] { return copies.emplace_back(now, speed.bus).observer(); });
   Arena arena = Arena::plan(device.device);
-  const std::unique_ptr<Communicator> comm = make_plan_communicator(
-      device.device, 0, static_cast<int>(shape.ranks()),
-      {.start = [&](int64_t sent) { clock.collective(static_cast<double>(sent) / speed.link); },
-       .wait_for = [&](int64_t count) { clock.wait_for(count); }});
+  const std::unique_ptr<Communicator> comm =
+      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()), collectives.observer());
   TrainState state(*be, arena, shape, comm.get());
-  const double setup = clock.estimate().seconds, setup_waits = clock.estimate().waits;
+  const double setup = now, setup_waits = collectives.waits();
   state.walk_step(micro_steps);
-  const StepEstimate all = clock.estimate();
-  return {.seconds = all.seconds - setup, .waits = all.waits - setup_waits};
+  return {.seconds = now - setup, .waits = collectives.waits() - setup_waits};
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
-  if (!shape.offload_optimizer) return {};
+  if (!shape.offload) return {};
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
@@ -40,12 +40,14 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       shape_(shape),
       session_(be, arena, shape.session(), shape.shards(), shape.freeze),
       model_(session_.training_model(shape.keep)),
-      optimizer_arena_(host_arena(arena, shape)),
-      optimizer_(arena, prepared(store(), shape, comm, optimizer_arena_ ? &*optimizer_arena_ : nullptr),
+      offloaded_(host_arena(arena, shape)),
+      optimizer_(arena, prepared(store(), shape, comm, shape.offload.optimizer ? &*offloaded_ : nullptr),
                  shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;
+  if (shape.offload.activations)
+    model_.offload = &activations_.emplace(stream(), *offloaded_, model_, shape.poison);
   const Shape per_token{shape.micro_steps, shape.rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);
@@ -162,7 +164,8 @@ void TrainState::compute(const MicroStep& micro_step) {
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
   return shape_.cuda_graphs && stepped_ && !micro_step.dropout.probabilities &&
-         !store().communicates({micro_step.first, micro_step.last}) && !arena_.ledger().recording();
+         !store().communicates({micro_step.first, micro_step.last}) && !activations_ &&
+         !arena_.ledger().recording();
 }
 
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have

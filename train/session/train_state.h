@@ -6,7 +6,8 @@
 //
 // From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
 // of hundreds, of the same kernels. These run without a graph: micro-steps with dropout (their masks
-// change from step to step), micro-steps that communicate, and all of a run whose memory is recorded.
+// change from step to step), micro-steps that communicate or copy activations to the host, and all of a run
+// whose memory is recorded.
 //
 // The same code runs over an empty arena with a backend that does nothing: see memory_plan.h.
 #pragma once
@@ -19,6 +20,7 @@
 
 #include "kernels/communicator.h"
 #include "kernels/timer.h"
+#include "model/activation_offload.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
 #include "train/session/session.h"
@@ -59,7 +61,7 @@ class TrainState {
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
   // What lies in host memory for the device; null: nothing
-  const MemoryLedger* host_ledger() const { return optimizer_arena_ ? &optimizer_arena_->ledger() : nullptr; }
+  const MemoryLedger* host_ledger() const { return offloaded_ ? &offloaded_->ledger() : nullptr; }
   Fp8& fp8() { return store().fp8(); }
   const Grads& grads() { return store().gradients(); }
 
@@ -87,9 +89,10 @@ class TrainState {
   Arena& arena_;
   RunShape shape_;
   Session session_;
-  Model model_;                           // the session's; keeps what the backward needs
-  std::optional<Arena> optimizer_arena_;  // of host memory; none: its tensors lie on the device
+  Model model_;                     // the session's; keeps what the backward needs
+  std::optional<Arena> offloaded_;  // host memory; none: nothing is offloaded
   Optimizer optimizer_;
+  std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
   SentTensor tokens_, targets_;  // [micro_steps, B T]

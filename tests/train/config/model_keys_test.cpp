@@ -230,6 +230,24 @@ TEST_F(ModelKeys, FamiliesLoad) {
   load("", {"model.mlp=relu", "model.tied=false"});
 }
 
+TEST_F(ModelKeys, WhatIsOffloaded) {
+  const auto offload = [&](const std::string& words) {
+    return load("", {"memory.offload=" + words}).memory.offload;
+  };
+  EXPECT_EQ(load("").memory.offload, Offload{});
+  EXPECT_EQ(offload("none"), Offload{});
+  EXPECT_EQ(offload("auto"), std::nullopt);
+  EXPECT_EQ(offload("optimizer"), Offload{.optimizer = true});
+  EXPECT_EQ(offload("activations"), Offload{.activations = true});
+  EXPECT_EQ(offload("activations+optimizer"), (Offload{.optimizer = true, .activations = true}));
+  EXPECT_NE(print_config(load("", {"memory.offload=activations+optimizer"}))
+                .find("\n  offload: optimizer+activations\n"),
+            std::string::npos);
+  EXPECT_TRUE(says(refused_override("memory.offload=activation"),
+                   {"memory.offload", "auto", "none", "optimizer", "activations", "\"activation\""}));
+  EXPECT_TRUE(says(refused_override("memory.offload=optimizer+none"), {"memory.offload", "\"none\""}));
+}
+
 TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
   const auto keep = [&](const std::string& words, std::string_view yaml = kLlama) {
     return load(yaml, {"train.recompute=" + words}).train.recompute;

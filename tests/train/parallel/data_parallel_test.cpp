@@ -116,7 +116,7 @@ TEST_F(DataParallel, TheOptimizerInHostMemory) {
   RunShape shape = shared_shape(1);
   const MemoryPlan before = plan_stages(shape, {});
   const std::vector<double> losses = run_shared({}, {.shape = shape, .steps = 5});
-  shape.offload_optimizer = true;
+  shape.offload.optimizer = true;
   EXPECT_EQ(run_shared({}, {.shape = shape, .steps = 5}), losses);
   const MemoryPlan plan = plan_stages(shape, {});
   EXPECT_EQ(before.host_bytes, 0);
@@ -127,18 +127,44 @@ TEST_F(DataParallel, TheOptimizerInHostMemory) {
     on_ranks(2, [&](const Ranks& ranks) {
       RunShape split = shared_shape(2, shard);
       const std::vector<double> whole = run_shared(ranks, {.shape = split, .steps = 5});
-      split.offload_optimizer = true;
+      split.offload.optimizer = true;
       EXPECT_EQ(run_shared(ranks, {.shape = split, .steps = 5}), whole);
     });
 }
 
+TEST_F(DataParallel, ActivationsInHostMemory) {
+  const ModelConfig qwen3 = families_of(kSharedModel).back().model;
+  for (const ModelConfig& model : {kSharedModel, qwen3})
+    for (const Keep keep : {kKeepAll, kKeepAttention, kKeepOutputs})
+      on_ranks(2, [&](const Ranks& ranks) {
+        for (const Shard shard : kAllShards) {
+          RunShape shape = shared_shape(2, shard);
+          shape.model = model, shape.model.layers = 5, shape.keep = keep;
+          std::string weights;
+          const auto run = [&] {
+            return run_shared(ranks, {.shape = shape, .steps = 3, .after = [&](TrainState& state) {
+                                        weights = weight_bytes(state);
+                                      }});
+          };
+          const std::vector<double> losses = run();
+          const std::string on_device = weights;
+          shape.offload = {.optimizer = true, .activations = true}, shape.poison = Poison::kYes;
+          EXPECT_EQ(run(), losses) << name_of(shard);
+          EXPECT_TRUE(weights == on_device) << name_of(shard);
+        }
+      });
+}
+
 TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(2, [](const Ranks& ranks) {
-    for (const Shard shard : kAllShards) {
-      const std::unique_ptr<Backend> be = make_cpu_backend();
-      const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
-      expect_ledger_is_plan(*be, comm.get(), shared_shape(2, shard));
-    }
+    for (const Shard shard : kAllShards)
+      for (const bool offload : {false, true}) {
+        const std::unique_ptr<Backend> be = make_cpu_backend();
+        const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
+        RunShape shape = shared_shape(2, shard);
+        shape.offload.activations = offload;
+        expect_ledger_is_plan(*be, comm.get(), shape);
+      }
   });
 }
 

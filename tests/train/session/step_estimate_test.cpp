@@ -71,9 +71,9 @@ TEST(StepEstimate, GrowsWithWhatAStepDoes) {
     before = seconds(shape);
   }
   shape.keep = kKeepAll;
-  shape.offload_optimizer = true;
+  shape.offload.optimizer = true;
   EXPECT_GT(seconds(shape), one + 0.1) << "1.2 billion parameters take 8 bytes each over the bus";
-  shape.offload_optimizer = false;
+  shape.offload.optimizer = false;
   // Micro-steps beyond the third are each like the third.
   const auto of_micro_steps = [&](int64_t count) {
     shape.micro_steps = count;
@@ -102,6 +102,31 @@ TEST(StepEstimate, WaitsForOtherRanks) {
   }
 }
 
+// Copies run beside the blocks, as far as the bus is fast enough for them.
+TEST(StepEstimate, CopiesOfActivationsRunBesideTheBlocks) {
+  RunShape shape = shape_of({"train.tokens_per_step=16384"});
+  const auto added = [&](Keep keep) {
+    shape.keep = keep;
+    shape.offload = {};
+    const double without = estimate_step(shape, kH100).seconds;
+    shape.offload = {.activations = true};
+    const StepEstimate with = estimate_step(shape, kH100);
+    EXPECT_EQ(with.waits, 0) << "for other ranks";
+    return with.seconds / without - 1;
+  };
+  const double all = added(kKeepAll), attention = added(kKeepAttention), inputs = added(kKeepOutputs);
+  EXPECT_GT(all, 1) << "a block keeps more than the bus copies meanwhile";
+  EXPECT_LT(attention, all);
+  EXPECT_LT(inputs, 0.01);
+  // What the bus takes to copy all blocks but two out and back, is the least that a micro-batch takes.
+  shape.keep = kKeepAll;
+  const double bytes = static_cast<double>(shape.micro_steps * plan_stages(shape, kH100).host_bytes);
+  EXPECT_GT(estimate_step(shape, kH100).seconds, 2 * bytes / speed_of(kH100).bus);
+}
+
+const Offload kOffloads[] = {
+    {}, {.optimizer = true}, {.activations = true}, {.optimizer = true, .activations = true}};
+
 // What auto may find, one by one
 std::vector<RunShape> everything(const RunShape& shape) {
   std::vector<RunShape> all;
@@ -109,12 +134,12 @@ std::vector<RunShape> everything(const RunShape& shape) {
   for (const Keep keep : {kKeepAll, Keep{Recomputed::kNorms}, Keep{Recomputed::kActivation},
                           Keep{Recomputed::kNorms, Recomputed::kActivation}, kKeepAllButMlp,
                           Keep{Recomputed::kNorms, Recomputed::kMlp}, kKeepAttention, kKeepOutputs})
-    for (const bool offload : {false, true})
+    for (const Offload& offload : kOffloads)
       for (const Shard shard : {Shard::kOptimizer, Shard::kGradients, Shard::kWeights})
         for (int64_t b = 1; b <= sequences && b * shape.sequence_length <= 65536; ++b) {
           if (sequences % b != 0 || (shape.ranks() == 1 && shard != Shard::kOptimizer)) continue;
           all.push_back(shape);
-          all.back().keep = keep, all.back().offload_optimizer = offload, all.back().shard = shard;
+          all.back().keep = keep, all.back().offload = offload, all.back().shard = shard;
           all.back().micro_batch = b, all.back().micro_steps = sequences / b;
         }
   return all;
@@ -138,7 +163,7 @@ TEST(FastestShape, IsAsFastAsTheBestThatFits) {
           best = std::min(best, estimate_step(each, kH100).seconds);
       EXPECT_LT(own, 1.05 * best);
       if (ranks == 1) {
-        EXPECT_EQ(found.offload_optimizer, gib == 6 || gib == 9 || gib == 13);
+        EXPECT_EQ(found.offload.optimizer, gib == 6 || gib == 9 || gib == 13);
       }
     }
 }
@@ -148,7 +173,7 @@ TEST(FastestShape, LeavesWhatIsGiven) {
   const RunShape shape = shape_of({"train.tokens_per_step=16384"});
   const RunShape found = fastest_shape(shape, {.keep = true}, kH100, small);
   EXPECT_EQ(found.micro_batch, shape.micro_batch);
-  EXPECT_EQ(found.offload_optimizer, shape.offload_optimizer);
+  EXPECT_EQ(found.offload.optimizer, shape.offload.optimizer);
   EXPECT_EQ(found.shard, shape.shard);
   // Nothing fits: what needs the least
   const MemoryLimit none{.bytes = 1 << 20, .total = 1 << 20, .not_ours = 0};
@@ -157,8 +182,8 @@ TEST(FastestShape, LeavesWhatIsGiven) {
   const MemoryLimit tight{.bytes = int64_t{9} << 30, .total = int64_t{9} << 30};
   MemoryLimit no_host = tight;
   no_host.pinned = 1 << 20;
-  EXPECT_TRUE(fastest_shape(shape, {.offload = true}, kH100, tight).offload_optimizer);
-  EXPECT_FALSE(fastest_shape(shape, {.offload = true}, kH100, no_host).offload_optimizer);
+  EXPECT_TRUE(fastest_shape(shape, {.offload = true}, kH100, tight).offload.optimizer);
+  EXPECT_FALSE(fastest_shape(shape, {.offload = true}, kH100, no_host).offload.optimizer);
   // No limit is known: everything fits.
   EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).keep, kKeepAll);
   EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).micro_batch, 1);
