@@ -1,7 +1,6 @@
 // Copies beside the operations of a stream: what they copy, and what a queue that poisons makes visible.
 #include <cmath>
 
-#include "tests/says.h"
 #include "tests/support.h"
 
 namespace tessera::testing {
@@ -50,7 +49,7 @@ TEST_F(CopyQueues, RefuseTensorsThatDiffer) {
   const std::unique_ptr<CopyQueue> own = queue(Poison::kNo);
   for (const Tensor& other : {make.zeros({41}), make.empty({40}, DType::kI32), Tensor{}}) {
     const Copy bad{.from = from, .to = other};
-    EXPECT_TRUE(says(error_of([&] { own->start(std::span(&bad, 1)); }), {"copies", "dtype", "size"}));
+    EXPECT_THROW(own->start(std::span(&bad, 1)), Error);
   }
 }
 

@@ -1,6 +1,8 @@
 // Training with activations in host memory, on the CPU: the bits, the copies, the plan.
 #include "model/activation_offload.h"
 
+#include <deque>
+
 #include "tests/offloaded_steps.h"
 
 namespace tessera::testing {
