@@ -141,11 +141,12 @@ class HostCopyQueue final : public CopyQueue {
 // Takes the values at once, and writes them as late as a device may.
 class PoisoningHostCopyQueue final : public CopyQueue {
  public:
+  explicit PoisoningHostCopyQueue(bool sources) : sources_(sources) {}
   void wait_for(int64_t count) override {
     for (; done_ < count; ++done_, waiting_.pop_front())
       for (const Taken& taken : waiting_.front()) {
         std::memcpy(taken.copy.to.data, taken.values.data(), taken.values.size());
-        fill_with_nan(taken.copy.from);
+        if (sources_) fill_with_nan(taken.copy.from);
       }
   }
 
@@ -158,10 +159,12 @@ class PoisoningHostCopyQueue final : public CopyQueue {
     waiting_.emplace_back();
     for (const Copy& copy : copies) {
       waiting_.back().push_back({copy, {copy.from.as<char>(), copy.from.bytes()}});
-      fill_with_nan(copy.from), fill_with_nan(copy.to);
+      if (sources_) fill_with_nan(copy.from);
+      fill_with_nan(copy.to);
     }
   }
 
+  bool sources_;
   std::deque<std::vector<Taken>> waiting_;  // of each start that is not done
   int64_t done_ = 0;
 };
@@ -169,7 +172,7 @@ class PoisoningHostCopyQueue final : public CopyQueue {
 }  // namespace
 
 std::unique_ptr<CopyQueue> Backend::make_copy_queue(CUstream_st* /*stream*/, Poison poison) {
-  if (poison == Poison::kYes) return std::make_unique<PoisoningHostCopyQueue>();
+  if (poison != Poison::kNo) return std::make_unique<PoisoningHostCopyQueue>(poison == Poison::kYes);
   return std::make_unique<HostCopyQueue>();
 }
 

@@ -55,9 +55,9 @@ class Transfer {
 // after the other, in a queue of their own. The queue owns the tensors of a start() until wait_for() says that
 // it is done: until then no operation may read or write them.
 //
-// A queue that poisons, for tests, fills with NaN what a copy has read, and before it what it will write. So
-// a tensor that is read too late or too early shows as NaN, and so does, on the CPU, one that is written
-// before wait_for().
+// A queue that poisons, for tests, fills with NaN what a copy will write, and what it has read unless that
+// stays (kTargets). So a tensor that is read too late or too early shows as NaN, and so does, on the CPU, one
+// that is written before wait_for().
 class CopyQueue {
  public:
   virtual ~CopyQueue() = default;
@@ -72,7 +72,7 @@ class CopyQueue {
   virtual void do_start(std::span<const Copy> copies) = 0;
   int64_t started_ = 0;
 };
-enum class Poison : bool { kNo, kYes };
+enum class Poison : uint8_t { kNo, kTargets, kYes };
 
 // Operations that run again and again with the same arguments, on CUDA as a CUDA graph. What changes is in
 // the tensors.

@@ -75,8 +75,8 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
                   .saved = tensors.saved,
                   .logits = tensors.logits};
   const Model& model = step.model;
-  if (model.params->shards().weights()) {
-    step.why_separate_kernels = "weights that are gathered block by block";
+  if (!model.params->has_whole_weights()) {
+    step.why_separate_kernels = "weights that are gathered or copied block by block";
     return step;
   }
   step.tables = model.lease_tables();

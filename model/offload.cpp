@@ -3,11 +3,10 @@
 namespace tessera {
 
 std::string text_of(const Offload& offload) {
-  if (offload.optimizer && offload.activations)
-    return fmt::format("{}+{}", name_of(Offloaded::kOptimizer), name_of(Offloaded::kActivations));
-  return offload.optimizer     ? name_of(Offloaded::kOptimizer)
-         : offload.activations ? name_of(Offloaded::kActivations)
-                               : "none";
+  std::string text;
+  for (const Offloaded what : values_with_words<Offloaded>())
+    if (offload.has(what)) text += (text.empty() ? "" : "+") + std::string(name_of(what));
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace tessera

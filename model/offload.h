@@ -12,17 +12,27 @@ namespace tessera {
 enum class Offloaded : uint8_t {
   kOptimizer,    // masters and moments, where the update reads and writes them
   kActivations,  // what blocks keep for their backward: activation_offload.h
+  kWeights,      // copied to the device block by block: param_store.h
 };
 constexpr auto words_of(Offloaded) {
-  return std::array{Word{"optimizer", Offloaded::kOptimizer}, Word{"activations", Offloaded::kActivations}};
+  return std::array{Word{"optimizer", Offloaded::kOptimizer}, Word{"activations", Offloaded::kActivations},
+                    Word{"weights", Offloaded::kWeights}};
 }
 
 struct Offload {
-  bool optimizer = false, activations = false;
+  bool optimizer = false, activations = false, weights = false;
 
-  void add(Offloaded what) { (what == Offloaded::kOptimizer ? optimizer : activations) = true; }
+  bool has(Offloaded what) const { return this->*field(what); }
+  void add(Offloaded what) { this->*field(what) = true; }
   bool operator==(const Offload&) const = default;
-  explicit operator bool() const { return optimizer || activations; }
+  explicit operator bool() const { return optimizer || activations || weights; }
+
+ private:
+  static constexpr bool Offload::*field(Offloaded what) {
+    return what == Offloaded::kOptimizer     ? &Offload::optimizer
+           : what == Offloaded::kActivations ? &Offload::activations
+                                             : &Offload::weights;
+  }
 };
 // "none", or words with a plus between them: "optimizer+activations"
 std::string text_of(const Offload& offload);

@@ -24,8 +24,14 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
       gathers_(layout_.buckets.size()),
       scopes_left_(layout_.buckets.size()),
       leases_(layout_.buckets.size()) {
-  if (shape.shards.weights()) {
-    own_ = allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_, shape.shards.parts);
+  const bool split = shape.shards.weights();
+  if (shape.host || split) {
+    check(split || shape.shards.parts == 1,
+          "weights in host memory, of which {} ranks would have all: they have to split them",
+          shape.shards.parts);
+    own_ = allocate_buckets(shape.host ? *shape.host : arena, MemoryTag::kWeights, "weights", shape.dtype,
+                            layout_, shape.shards.parts);
+    if (!split) copies_ = stream.backend().make_copy_queue(stream.queue(), shape.poison);
     weight_turns_.emplace(arena, MemoryTag::kWeights, "gathered weights", shape.dtype, layout_,
                           &ParamBucket::elements, kWeightTurns);
     weights_ = layout_.params(shape.model, weight_turns_->views());
@@ -33,7 +39,7 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
     weights_ = layout_.params(shape.model,
                               allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_));
   }
-  for (const Tensor& bucket : shape.shards.weights() ? own_ : weights_.buckets) stream_.run(FillZero{bucket});
+  for (const Tensor& bucket : weight_turns_ ? own_ : weights_.buckets) stream_.run(FillZero{bucket});
 }
 
 void ParamStore::prepare_training(const Training& training) {
@@ -165,7 +171,7 @@ void ParamStore::make_whole(int64_t position) {
     return;
   }
   fetch(bucket);
-  axis().wait_for(weight_turns_->of(bucket).collectives);
+  wait_for(weight_turns_->of(bucket));
   if (position != position_) moves_forward_ = position > position_ || position == 0;
   position_ = position;
   // The next one. Nothing but a forward reads the tables, and the last block is still in its buffer after it.
@@ -175,7 +181,7 @@ void ParamStore::make_whole(int64_t position) {
   if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next));
 }
 
-// Starts to gather a bucket, unless it is in its buffer or on its way.
+// Starts to gather or to copy a bucket, unless it is in its buffer or on its way.
 void ParamStore::fetch(size_t bucket) {
   Turns::Turn& turn = weight_turns_->of(bucket);
   if (turn.bucket == bucket) return;
@@ -184,18 +190,42 @@ void ParamStore::fetch(size_t bucket) {
         turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
   const ParamBucket& sizes = layout_.buckets[bucket];
   const Tensor& whole = weight_turns_->views()[bucket];
-  if (sizes.trained > 0)
-    axis().all_gather({.part = own_weights(bucket, true), .whole = whole.rows(0, sizes.trained)});
+  if (copies_) {
+    const Copy copy{.from = own_[bucket], .to = whole};
+    copies_->start(std::span(&copy, 1));
+    turn = {.bucket = bucket, .transfers = copies_->started()};
+    return;
+  }
+  if (sizes.trained > 0) gather(own_weights(bucket, true), whole.rows(0, sizes.trained));
   if (sizes.elements > sizes.trained)
-    axis().all_gather({.part = own_weights(bucket, false),
-                       .whole = whole.rows(sizes.trained, sizes.elements - sizes.trained)});
-  turn = {.bucket = bucket, .collectives = axis().started()};
+    gather(own_weights(bucket, false), whole.rows(sizes.trained, sizes.elements - sizes.trained));
+  turn = {.bucket = bucket, .transfers = axis().started()};
+}
+
+void ParamStore::gather(const Tensor& own, const Tensor& whole) {
+  Tensor part = own;
+  if (shape_.host) {  // a collective reads the device's memory alone
+    part = part_.of(whole);
+    stream_.run(Copy{own, part});
+  }
+  axis().all_gather({.part = part, .whole = whole});
+}
+
+void ParamStore::wait_for(const Turns::Turn& turn) {
+  if (copies_) return copies_->wait_for(turn.transfers);
+  axis().wait_for(turn.transfers);
+}
+
+// Until nothing reads or writes weights but the stream
+void ParamStore::wait_for_weights() {
+  axis().wait();
+  if (copies_) copies_->wait_for(copies_->started());
 }
 
 const Tensor& ParamStore::whole_weights(size_t bucket) {
   if (weight_turns_) {
     fetch(bucket);
-    axis().wait_for(weight_turns_->of(bucket).collectives);
+    wait_for(weight_turns_->of(bucket));
   } else {
     axis().wait();
   }
@@ -212,7 +242,8 @@ void ParamStore::make_fp8(int64_t layer) {
 void ParamStore::begin_step() {
   fp8_is_old_.assign(fp8_is_old_.size(), true);
   // A micro-step may be run from a CUDA graph, which should not make them again each time.
-  for (int64_t layer = 0; axis().size() == 1 && layer <= shape_.model.layers; ++layer) make_fp8(layer);
+  for (int64_t layer = 0; axis().size() == 1 && has_whole_weights() && layer <= shape_.model.layers; ++layer)
+    make_fp8(layer);
   // Sums of a step that was dropped
   for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn)
     (*gradient_turns_)[turn].adds_to = Turns::kNobody;
@@ -229,7 +260,8 @@ bool ParamStore::accumulates_in_place(const MicroStep& micro_step) const {
 }
 
 bool ParamStore::communicates(const MicroStep& micro_step) const {
-  return axis().size() > 1 && (micro_step.first || micro_step.last || gradient_turns_ || weight_turns_);
+  return copies_ ||
+         (axis().size() > 1 && (micro_step.first || micro_step.last || gradient_turns_ || weight_turns_));
 }
 
 GradientScope<TableParams> ParamStore::table_gradients() {
@@ -276,7 +308,7 @@ void ParamStore::reduce(size_t bucket) {
         micro_step_.first ? kept : added_[gradient_turns_->turn_of(bucket)].rows(0, kept.numel());
     axis().reduce_scatter_sum({.whole = whole, .part = part, .sums = sums});
     turn = {.bucket = Turns::kNobody,
-            .collectives = axis().started(),
+            .transfers = axis().started(),
             .adds_to = micro_step_.first ? Turns::kNobody : bucket};
   } else if (shape_.shards.optimizer()) {
     axis().reduce_scatter_sum({.whole = whole, .part = summed_[bucket], .sums = sums});
@@ -288,7 +320,7 @@ void ParamStore::reduce(size_t bucket) {
 // Frees a buffer of gradients: waits for the sums of its last bucket, and adds them.
 void ParamStore::settle(size_t number) {
   Turns::Turn& turn = (*gradient_turns_)[number];
-  axis().wait_for(turn.collectives);
+  axis().wait_for(turn.transfers);
   if (const size_t bucket = std::exchange(turn.adds_to, Turns::kNobody); bucket != Turns::kNobody)
     stream_.run(Accumulate{.x = added_[number].rows(0, summed_[bucket].numel()), .y = summed_[bucket]});
 }
@@ -344,7 +376,7 @@ void ParamStore::begin_update() {
         "the optimizer updates weights, and {} leases of them live: a forward or a decoder has to end first",
         leases);
   if (!weight_turns_) return;
-  axis().wait();  // a gather may still read the parts
+  wait_for_weights();  // a transfer may still read the parts
   weight_turns_->forget();
 }
 
@@ -387,7 +419,7 @@ ParamStore::Slice ParamStore::weight_slice(const ParamPlace& place, Range range)
 
 // Before values come from outside of a run
 void ParamStore::begin_writing() {
-  axis().wait();
+  wait_for_weights();
   if (weight_turns_) weight_turns_->forget();
 }
 
@@ -454,7 +486,8 @@ void ParamStore::with_whole(const std::string& name, size_t bucket,
 }
 
 const Params& ParamStore::weights() {
-  check(!weight_turns_, "the weights are split into {} parts, and this rank has one of them", part_.count);
+  check(!weight_turns_, "the weights take turns on the device: this rank has one of {} parts{}", part_.count,
+        shape_.host ? ", in host memory" : "");
   axis().wait();
   return weights_;
 }

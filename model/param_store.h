@@ -20,12 +20,14 @@
 //     gather the next one in the direction of travel, l + 1 in a forward and l - 1 in a backward.
 //   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
+// Weights that lie in host memory (Shape::host) take turns in the same buffers: a block is copied in place of
+// gathered, by a queue of its own. With several ranks each copies its part, and these are gathered.
+//
 // A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
 // all work that the device was given before, so a buffer's next tenant comes when the last one has been read.
 //
 // What the optimizer keeps can lie in host memory (Arena::mapped): the update reads and writes it there, over
-// the bus. Other offload goes to Placement::where likewise: a lease is then a transfer into a buffer, the end
-// of a gradient scope one out of it.
+// the bus, and likewise weights that lie there.
 #pragma once
 
 #include <exception>
@@ -126,12 +128,14 @@ inline constexpr const char* kMaster = "master";  // the fp32 weights, among the
 
 class ParamStore {
  public:
-  // Allocates the weights, as zeros.
+  // Allocates the weights, as zeros. Error: a host, and several ranks that do not split the weights
   struct Shape {
     ModelConfig model;
     DType dtype = DType::kF32;
     Shards shards = {};
     Freeze freeze = {};
+    Arena* host = nullptr;        // where the weights lie, in host memory; none: on the device
+    Poison poison = Poison::kNo;  // of the buffers into which they are copied
   };
   ParamStore(const Stream& stream, Arena& arena, const Shape& shape);
   ParamStore(const ParamStore&) = delete;
@@ -166,7 +170,7 @@ class ParamStore {
   void begin_micro_step(const MicroStep& micro_step);
   // Whether a backward has to add to the gradients of the micro-steps before; else the store adds them.
   bool accumulates_in_place(const MicroStep& micro_step) const;
-  // Whether a micro-step communicates: then it cannot run from a CUDA graph.
+  // Whether a micro-step communicates, or copies weights from the host: then it cannot run from a CUDA graph.
   bool communicates(const MicroStep& micro_step) const;
   // Waits until the gradients of all ranks are summed.
   void wait_for_gradients();
@@ -210,7 +214,10 @@ class ParamStore {
   Communicator& axis() const { return *axis_; }
   Fp8& fp8() { return *fp8_; }
 
-  // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are split.
+  // Whether all weights are on the device at once, so that leases of all of it can live together
+  bool has_whole_weights() const { return !weight_turns_; }
+  // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are split,
+  // or take turns on the device.
   const Params& weights();
   Tensor weight(const ParamPlace& place);  // by its index
   const Grads& gradients() const;
@@ -242,6 +249,9 @@ class ParamStore {
   void allocate_gradients(const Training& training);
   void make_whole(int64_t position);
   void fetch(size_t bucket);
+  void gather(const Tensor& own, const Tensor& whole);
+  void wait_for(const Turns::Turn& turn);
+  void wait_for_weights();
   void make_fp8(int64_t layer);
   void begin_gradients(size_t bucket);
   void end_gradients(size_t bucket);
@@ -261,8 +271,10 @@ class ParamStore {
   Arena* optimizer_arena_;
   Shape shape_;
   ParamLayout layout_;
-  std::vector<Tensor> own_;  // this rank's parts of the weights, where they are split: trained, then frozen
-  std::optional<Turns> weight_turns_, gradient_turns_;  // where they are split
+  // This rank's parts of the weights, where they are split or on the host: trained, then frozen
+  std::vector<Tensor> own_;
+  std::optional<Turns> weight_turns_, gradient_turns_;  // where they are split, or weights on the host
+  std::unique_ptr<CopyQueue> copies_;                   // of whole buckets from the host
   Params weights_;
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* axis_;

@@ -1,4 +1,5 @@
-// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks. Block l
+// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks, or lie on
+// the host. Block l
 // has the buffer l mod B of B, so that neighbours have different ones; what is outside the blocks has one
 // more, which tables and head share.
 #pragma once
@@ -37,7 +38,7 @@ class Turns {
 
   struct Turn {
     size_t bucket = kNobody;   // whose values are in the buffer, or on their way
-    int64_t collectives = 0;   // that the values wait for: see Communicator::wait_for
+    int64_t transfers = 0;     // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
     size_t adds_to = kNobody;  // of gradients: the bucket to which the sums of a micro-step have to be added
   };
   size_t size() const { return turns_.size(); }

@@ -1,4 +1,4 @@
-// Training steps whose activations lie in host memory between forward and backward, on any device.
+// Training steps of which activations or weights lie in host memory, on any device.
 #pragma once
 
 #include "tests/recorded_steps.h"
@@ -21,11 +21,12 @@ inline std::vector<NamedShape> offloaded_shapes(DType dtype) {
   return all;
 }
 
-inline void expect_offload_changes_no_bit(Backend& be, RunShape shape, Poison poison) {
-  SCOPED_TRACE(text_of(shape.keep));
+inline void expect_offload_changes_no_bit(Backend& be, RunShape shape, Poison poison,
+                                          const Offload& offload = {.activations = true}) {
+  SCOPED_TRACE(text_of(shape.keep) + ", " + text_of(offload));
   HostTensors make;
   const StepsResult expected = varied_steps(be, shape, make);
-  shape.offload = {.activations = true}, shape.poison = poison;
+  shape.offload = offload, shape.poison = poison;
   expect_same_bits(varied_steps(be, shape, make), expected);
 }
 

@@ -87,7 +87,7 @@ inline StepsResult varied_steps(Backend& be, const RunShape& shape, HostTensors&
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);
   }
-  result.weights = on_host(state.stream(), state.store().weights(), shape.model, make);
+  result.weights = weights_on_host(state, make);
   return result;
 }
 

@@ -36,6 +36,18 @@ inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& para
   return tensors;
 }
 
+// Bucket by bucket, wherever they lie
+inline std::vector<NamedTensor> weights_on_host(TrainState& state, HostTensors& make) {
+  std::vector<NamedTensor> tensors;
+  for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
+    const Tensor& bucket = state.store().whole_weights(b);
+    tensors.push_back({state.store().layout().buckets[b].name, make.poisoned({bucket.numel()})});
+    state.stream().run(Copy{bucket, tensors.back().tensor});
+    state.stream().synchronize();
+  }
+  return tensors;
+}
+
 // From a fixed seed, on tokens that depend on the step alone. The tensors live in `make`. `prepare` is called
 // before the first step.
 inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, int steps, HostTensors& make,

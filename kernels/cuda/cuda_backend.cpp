@@ -198,7 +198,7 @@ class CudaTransfer final : public Transfer {
 // stream holds, and wait_for() makes that stream wait for a start.
 class CudaCopyQueue final : public CopyQueue {
  public:
-  CudaCopyQueue(cudaStream_t stream, Poison poison) : stream_(stream), poison_(poison == Poison::kYes) {
+  CudaCopyQueue(cudaStream_t stream, Poison poison) : stream_(stream), poison_(poison) {
     TESSERA_CUDA(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking));
   }
   ~CudaCopyQueue() override { cudaStreamDestroy(own_); }
@@ -218,18 +218,18 @@ class CudaCopyQueue final : public CopyQueue {
     TESSERA_CUDA(cudaEventRecord(before_, stream_));
     TESSERA_CUDA(cudaStreamWaitEvent(own_, before_, 0));
     for (const auto& [from, to] : copies) {
-      poison(to);
+      if (poison_ != Poison::kNo) fill_with_nan(to);
       TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, own_));
-      poison(from);
+      if (poison_ == Poison::kYes) fill_with_nan(from);
     }
     TESSERA_CUDA(cudaEventRecord(done_[static_cast<size_t>(started()) % kEvents], own_));
   }
-  void poison(const Tensor& tensor) {
-    if (poison_) TESSERA_CUDA(cudaMemsetAsync(tensor.data, 0xff, tensor.bytes(), own_));  // NaN
+  void fill_with_nan(const Tensor& tensor) {
+    TESSERA_CUDA(cudaMemsetAsync(tensor.data, 0xff, tensor.bytes(), own_));
   }
 
   cudaStream_t stream_, own_ = nullptr;
-  bool poison_;
+  Poison poison_;
   CudaEvent before_;
   std::array<CudaEvent, kEvents> done_;  // of start number n at n mod kEvents, or of a later one
   int64_t waited_for_ = 0;

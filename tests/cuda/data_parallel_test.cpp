@@ -139,6 +139,21 @@ TEST(CudaOffload, ActivationsInHostMemoryChangeNoBit) {
     }
 }
 
+TEST(CudaOffload, WeightsInHostMemoryChangeNoBit) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  const std::unique_ptr<Backend> be = make_cuda_backend();
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const auto& [name, shape] : offloaded_shapes(dtype)) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), name));
+      for (const Poison poison : {Poison::kNo, Poison::kYes})
+        expect_offload_changes_no_bit(*be, shape, poison, {.weights = true});
+      expect_offload_changes_no_bit(*be, shape, Poison::kYes,
+                                    {.optimizer = true, .activations = true, .weights = true});
+    }
+}
+
 TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
   DeviceTraits device;
   std::string why_not;
@@ -146,8 +161,10 @@ TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
   for (const auto& [name, plain] : offloaded_shapes(DType::kBF16)) {
     SCOPED_TRACE(name);
     RunShape shape = plain;
-    shape.offload = {.optimizer = true, .activations = true};
-    expect_plan_is_the_step(device, shape);
+    for (const bool weights : {false, true}) {
+      shape.offload = {.optimizer = true, .activations = true, .weights = weights};
+      expect_plan_is_the_step(device, shape);
+    }
   }
 }
 
@@ -185,8 +202,11 @@ TEST(CudaOffload, CopiesThatAreLateChangeNoBit) {
       };
       const std::vector<double> losses = run({});
       const std::string on_gpu = weights;
-      EXPECT_EQ(run({.activations = true}), losses) << text_of(keep);
-      EXPECT_TRUE(weights == on_gpu) << text_of(keep);
+      for (const Offload& offload :
+           {Offload{.activations = true}, Offload{.activations = true, .weights = true}}) {
+        EXPECT_EQ(run(offload), losses) << text_of(keep) << " " << text_of(offload);
+        EXPECT_TRUE(weights == on_gpu) << text_of(keep) << " " << text_of(offload);
+      }
     }
 }
 
@@ -197,7 +217,8 @@ TEST_F(CudaDataParallel, ActivationsInHostMemory) {
         RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard);
         shape.model.layers = 5, shape.keep = keep;
         const std::vector<double> losses = run_shared(ranks, {.device = device, .shape = shape, .steps = 5});
-        shape.offload = {.activations = true}, shape.poison = Poison::kYes;
+        shape.offload = {.activations = true, .weights = shard == Shard::kWeights};
+        shape.poison = Poison::kYes;
         EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses)
             << name_of(shard) << " " << text_of(keep);
       }

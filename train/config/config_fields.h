@@ -201,7 +201,8 @@ void visit_memory(Section& memory, Visit& visit) {
       "memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
       "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
       "update reads and writes over the bus; activations: what blocks keep for the backward, copied out and "
-      "back while other blocks compute; auto: what makes a step that fits fastest");
+      "back while other blocks compute; weights: copied to the GPU block by block, likewise; auto: what "
+      "makes a step that fits fastest");
 }
 
 template <class Section, class Visit>

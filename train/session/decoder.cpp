@@ -74,7 +74,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
                           .logits = logits_,
                           .separate_kernels = settings_.separate_kernels});
   fetch_ = stream.backend().fetch(stream.queue(), tokens_, drawn_);
-  if (!model_.params->shards().weights())
+  if (model_.params->has_whole_weights())
     read_ = stream.backend().make_graph(stream.queue(), [this, stream] { decode(stream, step_); });
 }
 

@@ -38,12 +38,17 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
 
 }  // namespace
 
-Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Shards& shards,
-                 const Freeze& freeze)
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights)
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
-      store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .shards = shards, .freeze = freeze}),
+      store_(stream_, arena,
+             {.model = shape.model,
+              .dtype = shape.dtype,
+              .shards = weights.shards,
+              .freeze = weights.freeze,
+              .host = weights.host,
+              .poison = weights.poison}),
       model_{.config = shape.model,
              .params = &store_,
              .attention =

@@ -17,9 +17,16 @@ namespace tessera {
 
 class Session {
  public:
+  // How the weights lie: see ParamStore::Shape
+  struct Weights {
+    Shards shards = {};
+    Freeze freeze = {};
+    Arena* host = nullptr;
+    Poison poison = Poison::kNo;
+  };
   // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
-  Session(Backend& be, Arena& arena, const SessionShape& shape, const Shards& shards = {},
-          const Freeze& freeze = {});
+  Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights);
+  Session(Backend& be, Arena& arena, const SessionShape& shape) : Session(be, arena, shape, Weights{}) {}
   Session(const Session&) = delete;
 
   void initialize(uint64_t seed);  // random weights

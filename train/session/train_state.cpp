@@ -38,9 +38,13 @@ ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* com
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
     : arena_(arena),
       shape_(shape),
-      session_(be, arena, shape.session(), shape.shards(), shape.freeze),
-      model_(session_.training_model(shape.keep)),
       offloaded_(host_arena(arena, shape)),
+      session_(be, arena, shape.session(),
+               {.shards = shape.shards(),
+                .freeze = shape.freeze,
+                .host = shape.offload.weights ? &*offloaded_ : nullptr,
+                .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets}),
+      model_(session_.training_model(shape.keep)),
       optimizer_(arena, prepared(store(), shape, comm, shape.offload.optimizer ? &*offloaded_ : nullptr),
                  shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {

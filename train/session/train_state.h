@@ -88,9 +88,9 @@ class TrainState {
 
   Arena& arena_;
   RunShape shape_;
-  Session session_;
-  Model model_;                     // the session's; keeps what the backward needs
   std::optional<Arena> offloaded_;  // host memory; none: nothing is offloaded
+  Session session_;
+  Model model_;  // the session's; keeps what the backward needs
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
