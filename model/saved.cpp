@@ -14,11 +14,14 @@ Saved allocate_saved(Arena& arena, const Model& model, Keep keep) {
   // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a block
   // reads its input, which is then the same tensor, before it writes residual_out.
   const auto take_those = [&](BlockSaved& block, size_t layer, bool kept) {
-    visit_block_saved(
-        block, {.config = config, .spec = block_spec(config, layer), .plan = model.attention.of(layer)},
-        [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-          if (keep.keeps(stage) == kept) take(info, tensor);
-        });
+    visit_block_saved(block,
+                      {.config = config,
+                       .spec = block_spec(config, layer),
+                       .plan = model.attention.of(layer),
+                       .mlp_chunk = model.mlp_chunk},
+                      [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+                        if (keep.keeps(stage) == kept) take(info, tensor);
+                      });
   };
   Saved saved;
   take({"embeddings", dtype, {N, C}}, saved.embedded);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "train/session/fastest_shape.h"
 #include "train/session/step_estimate.h"
 
 namespace tessera {
@@ -19,9 +20,9 @@ class Adviser {
 
   std::vector<Advice> find() {
     if (const std::optional<Change> change = fastest(start_); change && fits(*change)) offer(*change);
-    const auto single = {chunked_logits(start_),    split_weights(start_),       recompute(start_),
-                         offload(start_),           smaller_micro_batch(start_), flash(start_),
-                         shorter_sequences(start_), smaller_step(start_)};
+    const auto single = {chunked_logits(start_), split_weights(start_),     recompute(start_),
+                         chunked_mlp(start_),    offload(start_),           smaller_micro_batch(start_),
+                         flash(start_),          shorter_sequences(start_), smaller_step(start_)};
     for (const std::optional<Change>& change : single)
       if (change) offer(*change);
     offer_bf16_moments(start_);
@@ -107,6 +108,7 @@ class Adviser {
     Config free = from.config;
     free.train.micro_batch = 0;
     free.train.recompute.reset(), free.parallel.shard.reset();
+    free.train.mlp_chunk = kAutoChunk;
     if (may_offload) free.memory.offload.reset();
     RunShape shape;
     try {
@@ -117,6 +119,7 @@ class Adviser {
     Change change = from;
     const Offload offload = shape.offload_optimizer ? Offload::kOptimizer : Offload::kNone;
     if (from.config.train.recompute != shape.keep) change = with_recompute(change, shape.keep);
+    if (from.config.train.mlp_chunk != shape.mlp_chunk) change = with_mlp_chunk(change, shape.mlp_chunk);
     if (from.config.ranks > 1 && from.config.parallel.shard != shape.shard)
       change = with_shard(change, shape.shard);
     if (from.config.memory.offload != offload) change = with_offload(change, offload);
@@ -131,6 +134,18 @@ class Adviser {
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       if (plan_.shape.keep.covers(keep)) continue;
       found = with_recompute(from, keep);
+      if (fits(*found)) break;
+    }
+    return found;
+  }
+
+  // The largest that is enough
+  std::optional<Change> chunked_mlp(const Change& from) const {
+    const int64_t now = rows_at_a_time(plan_.shape.mlp_chunk, plan_.shape.rows());
+    std::optional<Change> found;
+    for (const int64_t chunk : kMlpChunks) {
+      if (chunk >= now) continue;
+      found = with_mlp_chunk(from, chunk);
       if (fits(*found)) break;
     }
     return found;
