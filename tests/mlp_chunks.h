@@ -47,8 +47,8 @@ inline StepsResult steps_in_chunks(const DeviceTraits& device, RunShape shape, i
   });
 }
 
-// What a chunk changes is the order in which sums are rounded: a GEMM of other sizes, and gradients of the MLP's
-// weights that are added chunk by chunk.
+// What a chunk changes is the order in which sums are rounded: a GEMM of other sizes, and gradients of the
+// MLP's weights that are added chunk by chunk.
 struct ChunkBounds {
   double first_loss, gradient, losses;
 };

@@ -24,7 +24,7 @@ inline constexpr std::array<int64_t, 4> kMlpChunks = {16384, 8192, 4096, 2048};
 //   micro_batch  the largest that divides the sequences of a rank, fits 92% of the device (of a CPU 60%), and
 //                has at most 65,536 tokens (of a CPU 1,024), above which a step gets no faster. Where one
 //                sequence is longer, 1
-//   mlp_chunk    0, unless nothing fits without a chunk: then the first of kMlpChunks with which something does
+//   mlp_chunk    0, unless nothing fits without a chunk: then the largest of kMlpChunks that fits
 //   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
 //                offloaded comes first where a step is within 2%
 // What is offloaded fits the host's memory, too.

@@ -109,7 +109,7 @@ TEST(Fp8Training, RecomputesTheSameBits) {
   }
 }
 
-// Scales of the step before are those of the whole. Current ones, and those of the first step, are of a chunk.
+// Scales of the step before are those of the whole. Current ones, and those of the first step, are a chunk's.
 TEST(Fp8Training, HasTheLossesOfTheWholeMlpInChunks) {
   ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;

@@ -37,8 +37,8 @@ TEST(MlpChunks, ChangeNothingButRounding) {
   }
 }
 
-// The CPU's GEMM of so few rows computes each by itself, but for adapters: the first loss, with its dropout, has
-// the same bits.
+// The CPU's GEMM of so few rows computes each by itself, but for adapters: the first loss, with its dropout,
+// has the same bits.
 TEST(MlpChunks, HaveTheBitsOfTheWholeWhereTheGemmHasThem) {
   for (const auto& [name, model] : models_to_chunk(24)) {
     if (model.lora) continue;
@@ -83,7 +83,7 @@ TEST(MlpChunks, ThePlanIsTheStep) {
       }
 }
 
-// An evaluation has the losses of the whole; it keeps nothing, and its hidden layer has the rows of a chunk, too.
+// An evaluation has the losses of the whole. Its hidden layer has the rows of a chunk, too.
 TEST(MlpChunks, Evaluate) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   std::vector<int32_t> tokens(111);
@@ -102,8 +102,8 @@ TEST(MlpChunks, Evaluate) {
   }
 }
 
-// Where blocks recompute their MLP, what a chunk saves is the hidden layer of the other rows, which all blocks
-// share: F elements a row, and before the activation F or, gated, 2 F more.
+// Where blocks recompute their MLP, what a chunk saves is the hidden layer of the other rows, which all
+// blocks share: F elements a row, and before the activation F or, gated, 2 F more.
 TEST(MlpChunks, SpareTheHiddenLayerOfTheOtherRows) {
   const DeviceTraits gpu{.device = Device::kCuda, .arch = 90};
   const ModelConfig plain{.vocab_size = 512, .context = 131072, .layers = 4, .heads = 8, .channels = 512};
