@@ -59,6 +59,7 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device) {
   const ModelConfig& config = model.config;
   Model one = model;
+  one.mlp_chunk = 0;  // its rows are few
   one.attention = AttentionPlans::decoding(config,
                                            {.batch = cache.slots(),
                                             .heads = config.heads,

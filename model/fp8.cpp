@@ -43,7 +43,9 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0;
   for (const Layer& layer : layers_) {
-    const int64_t rows = layer.number == model.layers ? run.logit_rows : run.rows;
+    const int64_t rows = layer.number == model.layers ? run.logit_rows
+                         : is_of_mlp(layer.stage)     ? run.mlp_rows
+                                                      : run.rows;
     int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
     for_x = std::max(for_x, rows * layer.weight.shape[1]);
     int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;

@@ -38,8 +38,8 @@ struct Fp8Place {
 struct Fp8Run {
   Fp8Config config;
   std::vector<Fp8Place> places;
-  int64_t rows;        // of a micro-batch, N
-  int64_t logit_rows;  // of its logits that are in memory at a time
+  int64_t rows;                  // of a micro-batch, N
+  int64_t mlp_rows, logit_rows;  // of its MLPs' hidden layers, of its logits: that are in memory at a time
   int64_t rank = 0, ranks = 1;
 };
 

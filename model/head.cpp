@@ -17,8 +17,7 @@ Norm final_norm(const Model& model, const HeadParams& weights, const Saved& save
 
 // Rows whose logits are computed at a time
 int64_t rows_of_logits(const Model& model) {
-  const int64_t N = model.attention.rows();
-  return model.classifier_chunk > 0 ? std::min(model.classifier_chunk, N) : N;
+  return rows_at_a_time(model.classifier_chunk, model.attention.rows());
 }
 
 // The x of the logits in FP8, written by the final norm; not where the gradient of some logits would

@@ -1,6 +1,8 @@
 // Model: a transformer at a batch size, ready to run. Batch: what it reads. Pass: one run over a batch.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/stream.h"
 #include "model/attention_plans.h"
 #include "model/dropout.h"
@@ -18,6 +20,11 @@ struct Batch {
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
 };
 
+// So many of `rows` are computed at a time; 0: all
+constexpr int64_t rows_at_a_time(int64_t chunk, int64_t rows) {
+  return chunk > 0 ? std::min(chunk, rows) : rows;
+}
+
 // Everything that stays the same from step to step
 struct Model {
   ModelConfig config;
@@ -25,11 +32,13 @@ struct Model {
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
-  int64_t classifier_chunk = 0;          // rows of [N, padded V] logits that exist at a time; 0: all N
-  bool fused_head = false;               // trains by HeadLoss, if the classifier is trained and not in FP8
-  const Fp8Layers* fp8 = nullptr;        // of a training step in FP8: those of the store, see fp8.h
+  int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
+  int64_t mlp_chunk = 0;           // rows of the hidden layer of an MLP, likewise; fewer: `keep` drops it
+  bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
+  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
 
+  bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
   const Fp8Linear& fp8_of_head() const;
 

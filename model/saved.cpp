@@ -12,7 +12,8 @@ SavedInfo input_of_block(const Model& model) {
 }
 
 SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
-  return {.config = model.config, .spec = spec, .plan = model.attention.of(layer)};
+  return {
+      .config = model.config, .spec = spec, .plan = model.attention.of(layer), .mlp_chunk = model.mlp_chunk};
 }
 
 // Block l has the tensors of block l - kSlots, but for its output: it lies where the input of that one was,

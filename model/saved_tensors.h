@@ -8,7 +8,8 @@
 namespace tessera {
 
 // The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
-// overwrites norm1.y, norm2.y and mlp with gradients.
+// overwrites norm1.y, norm2.y and mlp with gradients. With Model::mlp_chunk, pre_activation, hidden and
+// expand_adapter have the rows of a chunk alone.
 struct BlockSaved {
   NormSaved norm1;
   AttentionSaved attention;

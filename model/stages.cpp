@@ -1,6 +1,7 @@
 #include "model/stages.h"
 
 #include <algorithm>
+#include <ranges>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -112,8 +113,7 @@ void attention_decode(const Block& b, DecodeBuilder& to) {
   to.add(cached_attention(b.attention()), Reads::kLast, buffer_of(Stage::kAttention));
 }
 
-// out: residual_mid = x + dropout(output W_O^T + bias). A branch that is dropped adds to the residual
-// stream after that, otherwise in its GEMM.
+// out: residual_mid = x + dropout(output W_O^T + bias)
 
 void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const LoraConfig& lora = shape.config.lora;
@@ -130,15 +130,11 @@ LinearForward out_gemm(const Block& b, const Tensor& add) {
           .add = add};
 }
 void out_forward(const Block& b, const Neighbours& n) {
-  const Dropout dropout = b.dropout(DropoutKind::kAttentionBranch);
-  const Tensor& y = b.s.residual_mid;
-  LinearForward gemm = out_gemm(b, dropout ? Tensor{} : b.x);
+  LinearForward gemm = out_gemm(b, b.dropout(DropoutKind::kAttentionBranch) ? Tensor{} : b.x);
   gemm.fp8_x = n.from_writer.x(gemm.x).y;
   linear_forward(b.stream, b.linear(Stage::kOut), gemm);
-  drop(b.pass, {.x = y, .y = y, .add = b.x, .dropout = dropout});
 }
 void out_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
-  drop(b.pass, {.x = g.d, .y = g.branch, .dropout = b.dropout(DropoutKind::kAttentionBranch)});
   linear_backward(b.stream, b.linear(Stage::kOut),
                   {.gemm = {.dy = g.branch,
                             .x = rows_of(b.s.attention.output),
@@ -170,11 +166,11 @@ void norm2_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm2(), to
 // expand: pre_activation = norm2 W^T + bias, and unless the MLP is gated, hidden = activation(pre_activation)
 
 void hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
-  take({"MLP hidden layer", shape.plan.dtype, {shape.rows(), shape.config.mlp_width}}, s.mlp.hidden);
+  take({"MLP hidden layer", shape.plan.dtype, {shape.hidden_rows(), shape.config.mlp_width}}, s.mlp.hidden);
 }
 void expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const ModelConfig& c = shape.config;
-  const int64_t N = shape.rows(), F = c.mlp_width;
+  const int64_t N = shape.hidden_rows(), F = c.mlp_width;
   const bool gated = shape.spec.gated();
   const DType dtype = shape.plan.dtype;
   if (c.lora.adapts(Adapted::kMlp))
@@ -252,15 +248,11 @@ LinearForward contract_gemm(const Block& b, const Tensor& add) {
           .add = add};
 }
 void contract_forward(const Block& b, const Neighbours& n) {
-  const Dropout dropout = b.dropout(DropoutKind::kMlpBranch);
-  const Tensor& y = b.s.residual_out;
-  LinearForward gemm = contract_gemm(b, dropout ? Tensor{} : b.s.residual_mid);
+  LinearForward gemm = contract_gemm(b, b.dropout(DropoutKind::kMlpBranch) ? Tensor{} : b.s.residual_mid);
   gemm.fp8_x = n.from_writer.x(gemm.x).y;
   linear_forward(b.stream, b.linear(Stage::kContract), gemm);
-  drop(b.pass, {.x = y, .y = y, .add = b.s.residual_mid, .dropout = dropout});
 }
 void contract_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
-  drop(b.pass, {.x = g.d, .y = g.branch, .dropout = b.dropout(DropoutKind::kMlpBranch)});
   LinearBackward gemm{.dy = g.branch,
                       .x = b.s.mlp.hidden,
                       .weight = b.w.mlp.contract.weight,
@@ -326,7 +318,9 @@ constexpr std::array kTable = {
                    .weights = [](Weights w) -> const LinearWeights& { return w.attention.out; },
                    .parts = [](Config config, Spec) { return LayerParts{config.channels}; },
                    .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.out_adapter; }},
-        .dropout = DropoutKind::kAttentionBranch,
+        .branch = BranchOfStage{.dropout = DropoutKind::kAttentionBranch,
+                                .add = [](const Block& b) -> const Tensor& { return b.x; },
+                                .sum = [](const Block& b) -> const Tensor& { return b.s.residual_mid; }},
         .saved = out_saved,
         .forward = out_forward,
         .backward = out_backward,
@@ -364,7 +358,9 @@ constexpr std::array kTable = {
                    .weights = [](Weights w) -> const LinearWeights& { return w.mlp.contract; },
                    .parts = [](Config config, Spec) { return LayerParts{config.channels}; },
                    .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.contract_adapter; }},
-        .dropout = DropoutKind::kMlpBranch,
+        .branch = BranchOfStage{.dropout = DropoutKind::kMlpBranch,
+                                .add = [](const Block& b) -> const Tensor& { return b.s.residual_mid; },
+                                .sum = [](const Block& b) -> const Tensor& { return b.s.residual_out; }},
         .offers = offers_of_contract,
         .saved = contract_saved,
         .forward = contract_forward,
@@ -383,6 +379,65 @@ static_assert(in_their_order());
 bool recomputes_linear_layers(const BlockSpec& spec, Keep keep) {
   return std::ranges::any_of(stages_of(spec),
                              [&](const StageRow* row) { return row->linear && !keep.keeps(row->stage); });
+}
+
+// The stages of a block that run over all rows, and those that run chunk by chunk
+using StageList = std::span<const StageRow* const>;
+struct StageLists {
+  StageList whole, chunked;
+};
+StageLists stage_lists(const Block& b) {
+  const StageList rows = stages_of(b.spec);
+  const bool chunks = b.pass.model.chunks_mlp();
+  const auto first =
+      std::ranges::find_if(rows, [&](const StageRow* row) { return chunks && is_of_mlp(row->stage); });
+  const auto count = static_cast<size_t>(first - rows.begin());
+  return {.whole = rows.first(count), .chunked = rows.subspan(count)};
+}
+
+// What the stages of the MLP read and write of some rows. The hidden layer has room for one chunk.
+BlockSaved chunk_of(const BlockSaved& s, int64_t first, int64_t count) {
+  const auto rows = [&](const Tensor& of, int64_t from) { return of ? of.rows(from, count) : Tensor{}; };
+  BlockSaved chunk;
+  chunk.norm2.y = rows(s.norm2.y, first);
+  chunk.residual_mid = rows(s.residual_mid, first), chunk.residual_out = rows(s.residual_out, first);
+  chunk.mlp = {.expand_adapter = rows(s.mlp.expand_adapter, 0),
+               .contract_adapter = rows(s.mlp.contract_adapter, first),
+               .pre_activation = rows(s.mlp.pre_activation, 0),
+               .hidden = rows(s.mlp.hidden, 0)};
+  return chunk;
+}
+
+// Calls run(chunk, first, count) for the rows of a block, a chunk of its MLP at a time.
+template <class Run>
+void each_chunk(const Block& b, const Run& run) {
+  const int64_t N = b.s.residual_out.shape[0], chunk = rows_at_a_time(b.pass.model.mlp_chunk, N);
+  for (int64_t first = 0; first < N; first += chunk) {
+    const int64_t count = std::min(chunk, N - first);
+    const BlockSaved rows = chunk_of(b.s, first, count);
+    run(Block(b, rows), first, count);
+  }
+}
+
+// Beside the other stages whose results `kept` does not keep
+void run_forward(const Block& b, const StageRow& row, Keep kept) {
+  const StageRow* reader = stage_after(b.spec, row.stage);
+  row.forward(b, {.to_reader = reader ? between(b, *reader, kept) : Handover{},
+                  .from_writer = between(b, row, kept)});
+}
+// Those of a chunk
+void run_forward(const Block& chunk, StageList rows, Keep kept) {
+  for (const StageRow* row : rows)
+    if (!kept.keeps(row->stage)) run_forward(chunk, *row, kept);
+}
+
+void drop_branch(const Block& b, const StageRow& row) {
+  if (!row.branch) return;
+  const Tensor& sum = row.branch->sum(b);
+  drop(b.pass, {.x = sum, .y = sum, .add = row.branch->add(b), .dropout = b.dropout(row.branch->dropout)});
+}
+void drop_branch_backward(const Block& b, const StageRow& row, const BlockGradients& g) {
+  if (row.branch) drop(b.pass, {.x = g.d, .y = g.branch, .dropout = b.dropout(row.branch->dropout)});
 }
 
 }  // namespace
@@ -432,6 +487,8 @@ Handover between(const Block& block, const StageRow& reader, Keep kept) {
   const StageRow* writer = stage_before(block.spec, reader.stage);
   if (!writer || !reader.linear || !offers_of(*writer, block.spec).fp8_y) return {};
   if (kept.keeps(writer->stage) || kept.keeps(reader.stage)) return {};  // one of them does not run
+  // What follows in the first chunk would overwrite the x in FP8 of the others.
+  if (block.pass.model.chunks_mlp() && is_of_mlp(reader.stage) && !is_of_mlp(writer->stage)) return {};
   return {.fp8 = &block.pass.model.fp8_of(block.layer, reader.stage)};
 }
 
@@ -439,14 +496,14 @@ Handover between(const Pass& pass, const DyReader& reader) {
   const auto& [layer, gradients, row] = reader;
   if (!row.linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
-  if (row.dropout && pass.dropout.at(*row.dropout, layer)) return {};
+  if (row.branch && pass.dropout.at(row.branch->dropout, layer)) return {};
   const ModelConfig& config = pass.model.config;
   const BlockSpec spec = block_spec(config, layer);
   const StageRow* writer = stage_after(spec, row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
-  // between the two, and would then overwrite dy in FP8. The last block does not run again.
-  const bool overwritten = !writer && static_cast<int64_t>(layer) + 1 < config.layers &&
-                           recomputes_linear_layers(spec, pass.model.keep);
+  // between the two, and would then overwrite dy in FP8. The last block does not run again, unless in chunks.
+  const bool runs_again = static_cast<int64_t>(layer) + 1 < config.layers || pass.model.chunks_mlp(),
+             overwritten = !writer && runs_again && recomputes_linear_layers(spec, pass.model.keep);
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
   Handover match;
   if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
@@ -471,6 +528,17 @@ Block::Block(const Pass& own, const Saved& saved, size_t number)
       s(saved.blocks[number]),
       x(saved.block_input(number)),
       attention_workspace(saved.attention_workspace) {}
+
+Block::Block(const Block& whole, const BlockSaved& rows)
+    : pass(whole.pass),
+      stream(whole.stream),
+      config(whole.config),
+      layer(whole.layer),
+      spec(whole.spec),
+      w(whole.w),
+      s(rows),
+      x(whole.x),
+      attention_workspace(whole.attention_workspace) {}
 
 Norm Block::norm1() const { return {spec.norm, config.norm_epsilon, w.norm1, s.norm1, x}; }
 Norm Block::norm2() const { return {spec.norm, config.norm_epsilon, w.norm2, s.norm2, s.residual_mid}; }
@@ -502,12 +570,15 @@ LinearLayer Block::linear(Stage stage) const {
 }
 
 void forward_stages(const Block& block, Keep kept) {
-  for (const StageRow* row : stages_of(block.spec)) {
+  const auto [whole, chunked] = stage_lists(block);
+  for (const StageRow* row : whole) {
     if (kept.keeps(row->stage)) continue;
-    const StageRow* reader = stage_after(block.spec, row->stage);
-    row->forward(block, {.to_reader = reader ? between(block, *reader, kept) : Handover{},
-                         .from_writer = between(block, *row, kept)});
+    run_forward(block, *row, kept);
+    drop_branch(block, *row);
   }
+  if (chunked.empty() || kept != Keep::nothing()) return;
+  each_chunk(block, [&](const Block& rows, int64_t, int64_t) { run_forward(rows, chunked, kept); });
+  drop_branch(block, *chunked.back());
 }
 
 void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward) {
@@ -529,15 +600,31 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
                          .attention_workspace = arena.alloc(
                              MemoryTag::kAttention, "attention backward scratch", DType::kF32,
                              {(pass.model.attention.of(b.layer).backward_workspace_bytes + 3) / 4})};
-  const std::span<const StageRow* const> rows = stages_of(b.spec);
   const auto handed_to = [&](const StageRow& row) {
     return between(pass, {.layer = b.layer, .gradients = gradients, .row = row});
   };
-  for (size_t i = rows.size(); i-- > 0;)
-    rows[i]->backward(
-        b, g,
-        {.to_reader = i > 0 ? handed_to(*rows[i - 1]) : to_block_below(pass, b.layer, backward.below.get()),
-         .from_writer = handed_to(*rows[i])});
+  const auto run = [&](const Block& rows, const BlockGradients& of_rows, const StageRow& row) {
+    const StageRow* reader = stage_before(b.spec, row.stage);
+    row.backward(
+        rows, of_rows,
+        {.to_reader = reader ? handed_to(*reader) : to_block_below(pass, b.layer, backward.below.get()),
+         .from_writer = handed_to(row)});
+  };
+  const auto [whole, chunked] = stage_lists(b);
+  if (!chunked.empty()) {
+    drop_branch_backward(b, *chunked.back(), g);
+    each_chunk(b, [&](const Block& rows, int64_t first, int64_t count) {
+      run_forward(rows, chunked, kKeepAllButMlp);
+      BlockGradients of_rows = g;
+      of_rows.accumulate = g.accumulate || first > 0;
+      of_rows.d = g.d.rows(first, count), of_rows.branch = g.branch.rows(first, count);
+      for (const StageRow* row : chunked | std::views::reverse) run(rows, of_rows, *row);
+    });
+  }
+  for (const StageRow* row : whole | std::views::reverse) {
+    drop_branch_backward(b, *row, g);
+    run(b, g, *row);
+  }
 }
 
 void decode_stages(const Block& block, DecodeBuilder& to) {

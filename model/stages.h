@@ -12,6 +12,9 @@
 // a pass over the tensor. In a forward the reader is the next stage, in a backward the one before, or the
 // last stage of the block below. A row states what a stage offers (Offers), a linear layer takes what it
 // needs of that, and between() alone decides whether they match, and knows why not.
+//
+// Chunks. With Model::mlp_chunk the stages of the MLP, the last ones, run over so many rows at a time, one
+// chunk after another: their hidden layer exists for one chunk alone. All else runs over all rows.
 #pragma once
 
 #include <functional>
@@ -28,6 +31,8 @@ namespace tessera {
 // A block in a pass, with its weights on lease
 struct Block {
   Block(const Pass& pass, const Saved& saved, size_t layer);
+  // Of some rows, for the stages of the MLP; the lease is `whole`'s
+  Block(const Block& whole, const BlockSaved& rows);
 
   const Pass& pass;
   const Stream& stream;
@@ -94,8 +99,10 @@ struct SavedShape {
   const ModelConfig& config;
   const BlockSpec& spec;
   const AttentionPlan& plan;
+  int64_t mlp_chunk = 0;  // see Model
 
   int64_t rows() const { return plan.shape.batch * plan.shape.tokens; }  // N
+  int64_t hidden_rows() const { return rows_at_a_time(mlp_chunk, rows()); }
 };
 
 // The linear layer of a stage
@@ -108,12 +115,20 @@ struct LinearOfStage {
   explicit operator bool() const { return name != nullptr; }
 };
 
+// What a stage adds to the residual stream: sum = add + dropout(branch). Without dropout its GEMM adds;
+// otherwise it writes the branch to `sum`.
+struct BranchOfStage {
+  DropoutKind dropout;
+  const Tensor& (*add)(const Block&);
+  const Tensor& (*sum)(const Block&);
+};
+
 struct StageRow {
   Stage stage;
   Keep dropped_by = {};  // the words of train.recompute with which the forward does not keep what it saves
   bool (*exists)(const BlockSpec&) = nullptr;  // in a block; none: always
   LinearOfStage linear = {};
-  std::optional<DropoutKind> dropout = {};  // what the stage adds to the residual stream is dropped
+  std::optional<BranchOfStage> branch = {};
   Offers (*offers)(const BlockSpec&) = nullptr;
 
   void (*saved)(BlockSaved&, const SavedShape&, const TakeSaved&);
@@ -129,7 +144,8 @@ std::span<const StageRow* const> stages_of(const BlockSpec& spec);  // in their 
 const StageRow* stage_before(const BlockSpec& spec, Stage stage);
 const StageRow* stage_after(const BlockSpec& spec, Stage stage);
 
-// Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing().
+// Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing(), else, with
+// Model::mlp_chunk, none of the MLP: backward_stages() runs these, chunk by chunk.
 void forward_stages(const Block& block, Keep kept);
 // All stages in reverse
 struct BlockBackward {

@@ -40,14 +40,16 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
                               {"frozen", shape(gpt2, 2)},
                               {"adapters", shape(with_adapters(qwen3, 4), 2)},
                               {"recomputed, in chunks", shape(gpt2, 2)},
+                              {"MLPs in chunks", shape(qwen3, 2)},
                               {"documents", shape(qwen3, 2)},
                               {"naive attention", shape(gpt2, 2)}};
   all[4].shape.freeze = frozen({ParamPart::kEmbeddings}, {{0, 0}});
   all[5].shape.freeze = Freeze::all_but_adapters();
   all[6].shape.keep = Keep::nothing();
   all[6].shape.classifier_chunk = 20;
-  all[7].shape.documents = true;
-  all[8].shape.attention = AttentionKind::kNaive;
+  all[7].shape.mlp_chunk = 20;
+  all[8].shape.documents = true;
+  all[9].shape.attention = AttentionKind::kNaive;
   return all;
 }
 

@@ -19,7 +19,7 @@ struct NamedTensor {
 struct StepsResult {
   std::vector<double> losses, grad_norms;
   std::vector<NamedTensor> first_gradients;  // of the first step, before clipping
-  std::vector<NamedTensor> weights;          // fp32 masters after the last step
+  std::vector<NamedTensor> weights;  // after the last step: fp32 masters; where some are frozen, the weights
 };
 
 inline constexpr OptimizerConfig kTestOptimizer{
@@ -29,6 +29,7 @@ inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& para
                                         HostTensors& make) {
   std::vector<NamedTensor> tensors;
   for_each_param(params, model, [&](const ParamInfo& info, const Tensor& t) {
+    if (!t) return;  // of a frozen parameter
     tensors.push_back({info.name, make.poisoned(info.shape)});
     stream.run(Copy{t, tensors.back().tensor});
   });
@@ -70,7 +71,8 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
     result.grad_norms.push_back(r.grad_norm);
     if (i == 0) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(state.stream(), state.store().masters(), shape.model, make);
+  result.weights = on_host(state.stream(), shape.freeze ? state.store().weights() : state.store().masters(),
+                           shape.model, make);
   return result;
 }
 

@@ -171,6 +171,28 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
     }
 }
 
+// In chunks, the last block's runs again as well; and what enters an MLP is rounded chunk by chunk.
+TEST(Stages, HandNoFp8IntoAnMlpInChunks) {
+  for (const bool gated : {false, true}) {
+    ModelConfig model = kPlainStages;
+    if (gated) model.mlp = Mlp::kSwiglu;
+    Passes run(model);
+    run.loud.model.keep = kKeepAllButMlp, run.loud.model.mlp_chunk = 5;
+    for (const size_t layer : {0, 1, 2}) {
+      std::map<Stage, Handed> found = handed(run, layer);
+      EXPECT_EQ(found[Stage::kContract], (Handed{.bias = true, .fp8 = false}));
+      EXPECT_TRUE(found[Stage::kOut].fp8 && found[Stage::kExpand].fp8);
+    }
+    const Pass pass = run.pass();
+    const Block block(pass, run.saved, 1);
+    const auto takes_x = [&](Stage stage) {
+      return between(block, row_of(stage), Keep::nothing()).fp8 != nullptr;
+    };
+    EXPECT_TRUE(takes_x(Stage::kQkv) && takes_x(Stage::kContract));
+    EXPECT_FALSE(takes_x(Stage::kExpand));
+  }
+}
+
 // x in FP8 comes from a writer that runs, for a reader that runs.
 TEST(Stages, HandOverXInFp8) {
   using R = Recomputed;

@@ -74,7 +74,7 @@ struct WarmUp {
   int64_t of(int64_t all_steps) const;
 };
 
-inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk: auto
+inline constexpr int64_t kAutoChunk = -1;               // train.classifier_chunk, train.mlp_chunk: auto
 inline constexpr const char* kBuiltinData = "builtin";  // a source: the text that ships with the program
 inline constexpr const char* kRequired = "required";    // train.init_from: one has to be named
 
@@ -132,6 +132,7 @@ struct Config {
     Freeze freeze = {};
     LoraConfig lora = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
+    int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk
     DType reduce = DType::kBF16;
     int64_t time_limit = 25;  // seconds
     bool deterministic = true;

@@ -156,6 +156,10 @@ void visit_train(Section& train, Visit& visit) {
         Whole{.at_most = 100'000'000, .zero = "all", .minus_one = "auto"},
         "Tokens whose logits are in memory at a time; all: those of a micro-batch; auto: all, but for a "
         "vocabulary above 65536 about 1 GiB of logits");
+  visit(
+      "train.mlp_chunk", train.mlp_chunk, Whole{.at_most = 100'000'000, .minus_one = "auto"},
+      "Tokens whose hidden layer of an MLP is in memory at a time, recomputed as by train.recompute=mlp; 0: "
+      "those of a micro-batch, without recomputing; auto: 0, unless nothing fits without");
   visit("train.reduce", train.reduce, OneOf<DType>{{DType::kBF16, DType::kF32}},
         "With several GPUs: the precision in which bf16 gradients are summed over them");
   visit("train.time_limit", train.time_limit, Whole{.at_least = 1, .at_most = 86400},

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "train/session/fastest_shape.h"
 #include "train/session/step_estimate.h"
 
 namespace tessera {
@@ -22,8 +23,10 @@ class Adviser {
     const auto single = {chunked_logits(start_),
                          split_weights(start_),
                          recompute(start_),
+                         chunked_mlp(start_),
                          offload(start_, Offloaded::kOptimizer),
                          offload(start_, Offloaded::kActivations),
+                         offload(start_, Offloaded::kWeights),
                          smaller_micro_batch(start_),
                          flash(start_),
                          shorter_sequences(start_),
@@ -107,7 +110,9 @@ class Adviser {
     Offload more = from.config.memory.offload.value_or(Offload{});
     more.add(what);
     if (!on_gpu || from.config.memory.offload == more) return std::nullopt;
-    return with_offload(from, more);
+    const Change change = with_offload(from, more);
+    const bool splits = from.config.ranks > 1 && from.config.parallel.shard != Shard::kWeights;
+    return what == Offloaded::kWeights && splits ? with_shard(change, Shard::kWeights) : change;
   }
 
   // What auto would find for all keys that have it
@@ -115,6 +120,7 @@ class Adviser {
     Config free = from.config;
     free.train.micro_batch = 0;
     free.train.recompute.reset(), free.parallel.shard.reset();
+    free.train.mlp_chunk = kAutoChunk;
     if (may_offload) free.memory.offload.reset();
     RunShape shape;
     try {
@@ -124,6 +130,7 @@ class Adviser {
     }
     Change change = from;
     if (from.config.train.recompute != shape.keep) change = with_recompute(change, shape.keep);
+    if (from.config.train.mlp_chunk != shape.mlp_chunk) change = with_mlp_chunk(change, shape.mlp_chunk);
     if (from.config.ranks > 1 && from.config.parallel.shard != shape.shard)
       change = with_shard(change, shape.shard);
     if (from.config.memory.offload != shape.offload) change = with_offload(change, shape.offload);
@@ -138,6 +145,18 @@ class Adviser {
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
       if (plan_.shape.keep.covers(keep)) continue;
       found = with_recompute(from, keep);
+      if (fits(*found)) break;
+    }
+    return found;
+  }
+
+  // The largest that is enough
+  std::optional<Change> chunked_mlp(const Change& from) const {
+    const int64_t now = rows_at_a_time(plan_.shape.mlp_chunk, plan_.shape.rows());
+    std::optional<Change> found;
+    for (const int64_t chunk : kMlpChunks) {
+      if (chunk >= now) continue;
+      found = with_mlp_chunk(from, chunk);
       if (fits(*found)) break;
     }
     return found;

@@ -74,8 +74,7 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
              format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks()), s.micro_steps,
              s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
-  if (!config.train.recompute || !config.parallel.shard || !config.memory.offload)
-    fmt::print("auto     {}\n", set_switches(found_for_auto(config, s)));
+  if (finds_shape(config)) fmt::print("auto     {}\n", set_switches(found_for_auto(config, s)));
   fmt::print("{}", lines_of(config, run));
   const int arch = plan.device.arch;  // 0 on the CPU
   fmt::print("device   {}{}\n", plan.device.name,
@@ -154,6 +153,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
             {"attention", name_of(s.attention)},
             {"recompute", text_of(s.keep)},
+            {"mlp_chunk", s.mlp_chunk},
             {"shard", name_of(s.shards().what)},
             {"offload", text_of(s.offload)},
             {"tokens_per_second", tokens_per_second(s, plan.device)},

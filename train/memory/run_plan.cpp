@@ -55,6 +55,11 @@ Change with_classifier_chunk(Change change, int64_t tokens) {
   return change;
 }
 
+Change with_mlp_chunk(Change change, int64_t tokens) {
+  set(change, "train.mlp_chunk", change.config.train.mlp_chunk, tokens);
+  return change;
+}
+
 Change with_attention(Change change, AttentionKind attention) {
   set(change, "model.attention", change.config.model.attention, attention);
   return change;

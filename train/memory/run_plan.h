@@ -42,6 +42,7 @@ struct Change {
 Change with_micro_batch(Change change, int64_t micro_batch);
 Change with_recompute(Change change, Keep keep);
 Change with_classifier_chunk(Change change, int64_t tokens);
+Change with_mlp_chunk(Change change, int64_t tokens);
 Change with_attention(Change change, AttentionKind attention);
 Change with_shard(Change change, Shard shard);
 Change with_offload(Change change, Offload offload);

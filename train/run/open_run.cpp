@@ -99,6 +99,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .sequence_length = shape.sequence_length,
          .ranks = config.ranks,
          .shard = shape.shard,
+         .mlp_chunk = shape.mlp_chunk,
          .device = device.traits.device,
          .data = text_of(config.data.train),
          .shift = checkpoint && config.data.shift == Shift::kAuto ? was.shift : config.data.shifts(),
@@ -119,7 +120,8 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
     const bool same_length = was_.sequence_length == of_phase.sequence_length();
     plans_.push_back(plan_run(of_phase, device.traits, limit,
                               {.micro_batch = same_place && same_length ? was_.micro_batch : 0,
-                               .shard = same_place ? was_.shard : std::nullopt}));
+                               .shard = same_place ? was_.shard : std::nullopt,
+                               .mlp_chunk = same_place && same_length ? was_.mlp_chunk : std::nullopt}));
     if (i >= first && !plans_.back().fits())
       throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
     if (const int64_t pinned = plans_.back().memory.host_bytes; i >= first && pinned > limit.pinned)
@@ -217,6 +219,7 @@ void OpenRun::begin_next_phase() {
   now.data_position = position_with_length(now, shape().sequence_length);
   now.sequence_length = shape().sequence_length;
   now.micro_batch = shape().micro_batch;
+  now.mlp_chunk = shape().mlp_chunk;
   now.best.reset();
   now.evaluations_since_best = 0;
   now.fingerprint = phase->data().fingerprint();  // documents are packed for this length

@@ -127,7 +127,7 @@ std::vector<std::string> describe(const RunDescription& run) {
       "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
                           count_of(shape.tokens_per_step()), format_ranks(shape.ranks()), shape.micro_steps,
                           shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
-  if (!run.config.train.recompute || !run.config.parallel.shard || !run.config.memory.offload)
+  if (finds_shape(run.config))
     lines.push_back(labelled("auto", fmt::format("{}", fmt::join(found_for_auto(run.config, shape), " "))));
   if (run.config.phases() > 1)
     lines.push_back(labelled("phases", "sequence lengths by the steps done before: " +

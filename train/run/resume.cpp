@@ -49,6 +49,7 @@ constexpr Meaning kMeanings[] = {
     {"train.gemm_backend", "the losses agree to rounding only"},
     {"train.reduce", "the losses agree to that precision only"},
     {"train.classifier_chunk", "the losses agree to rounding only"},
+    {"train.mlp_chunk", "the losses agree to rounding only"},
     {"train.deterministic", "whether a run can be repeated bit for bit from here on"},
     {"optimizer.learning_rate", ""},
     {"optimizer.min_learning_rate", ""},

@@ -156,6 +156,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
   if (s.shard && s.ranks > 1) object["shard"] = name_of(*s.shard);
+  if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = *s.mlp_chunk;
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
@@ -185,6 +186,7 @@ RunState read_run_state(const fs::path& checkpoint) {
                .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
   if (object.contains("shard")) run.shard = read_word<Shard>(object, "shard", name);
+  run.mlp_chunk = object.contains("mlp_chunk") ? whole("mlp_chunk", 1, kMostTokens) : 0;
   if (object.contains("shift")) {
     check(object["shift"].is_boolean(), "{}: \"shift\" is {}, expected true or false", name,
           brief(object["shift"]));

@@ -20,8 +20,7 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
   if (find_cuda_device(cuda, why_not)) {
     choice.traits = cuda;
   } else {
-    check(requested != DeviceRequest::kCuda,
-          "device is cuda, but {}. Set device to auto or cpu", why_not);
+    check(requested != DeviceRequest::kCuda, "device is cuda, but {}. Set device to auto or cpu", why_not);
     choice.notice = fmt::format("training on the CPU: {}", why_not);
   }
   return choice;

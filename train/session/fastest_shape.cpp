@@ -30,11 +30,19 @@ class Search {
     if (!limit_.known()) return free_.micro_batch ? with_micro_batch(shape, 1) : shape;
     const auto share =
         static_cast<int64_t>((cuda_ ? kUsableCuda : kUsableCpu) * static_cast<double>(limit_.total));
-    const std::vector<RunShape> all = alternatives(shape);
+    const std::vector<RunShape> whole = alternatives(shape), smallest = in_smallest_chunks(shape),
+                                offloaded = with_weights_on_host(shape);
     const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
-    for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}})
-      if (const std::optional<RunShape> found = fastest(all, room)) return *found;
-    return *std::ranges::min_element(all, {}, [&](const RunShape& s) { return peak(s); });
+    for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}}) {
+      if (const std::optional<RunShape> found = fastest(whole, room)) return *found;
+      if (std::ranges::any_of(smallest, [&](const RunShape& s) { return peak(s) <= room.bytes; }))
+        for (const int64_t chunk : chunks(shape))
+          if (const std::optional<RunShape> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
+            return *found;
+      if (const std::optional<RunShape> found = fastest(offloaded, room)) return *found;
+    }
+    const std::vector<RunShape>& last = !offloaded.empty() ? offloaded : !smallest.empty() ? smallest : whole;
+    return *std::ranges::min_element(last, {}, [&](const RunShape& s) { return peak(s); });
   }
 
  private:
@@ -46,6 +54,28 @@ class Search {
     shape.micro_batch = micro_batch, shape.micro_steps = sequences / micro_batch;
     return shape;
   }
+  static RunShape with_mlp_chunk(RunShape shape, int64_t chunk) {
+    shape.mlp_chunk = chunk;
+    return shape;
+  }
+  // Those of kMlpChunks that are smaller than the smallest micro-batch
+  std::vector<int64_t> chunks(const RunShape& shape) const {
+    std::vector<int64_t> found;
+    const int64_t rows = free_.micro_batch ? shape.sequence_length : shape.rows();
+    for (const int64_t chunk : kMlpChunks)
+      if (free_.mlp_chunk && chunk < rows) found.push_back(chunk);
+    return found;
+  }
+  std::vector<RunShape> in_smallest_chunks(const RunShape& shape) const {
+    const std::vector<int64_t> all = chunks(shape);
+    return all.empty() ? std::vector<RunShape>() : alternatives(with_mlp_chunk(shape, all.back()));
+  }
+  std::vector<RunShape> with_weights_on_host(RunShape shape) const {
+    if (!free_.offload || !cuda_ || (shape.ranks() > 1 && !free_.shard && shape.shard != Shard::kWeights))
+      return {};
+    if (const std::vector<int64_t> all = chunks(shape); !all.empty()) shape.mlp_chunk = all.back();
+    return alternatives(shape, /*weights_on_host=*/true);
+  }
   // On the device; more than any has, where what is offloaded does not fit the host
   int64_t peak(const RunShape& shape) const {
     const MemoryPlan plan = plan_stages(shape, device_);
@@ -53,28 +83,33 @@ class Search {
   }
 
   // In the order in which they are preferred
-  std::vector<RunShape> alternatives(const RunShape& shape) const {
-    const auto offloads = free_.offload && cuda_
-                              ? std::vector<Offload>{{},
-                                                     {.optimizer = true},
-                                                     {.activations = true},
-                                                     {.optimizer = true, .activations = true}}
-                              : only(shape.offload);
+  std::vector<RunShape> alternatives(const RunShape& shape, bool weights_on_host = false) const {
+    auto offloads = free_.offload && cuda_ ? std::vector<Offload>{{},
+                                                                  {.optimizer = true},
+                                                                  {.activations = true},
+                                                                  {.optimizer = true, .activations = true}}
+                                           : only(shape.offload);
     const auto shards = free_.shard && shape.ranks() > 1
                             ? std::vector{Shard::kOptimizer, Shard::kGradients, Shard::kWeights}
                             : only(shape.shard);
+    if (weights_on_host)
+      for (Offload& offload : offloads) offload.weights = true;
     std::vector<RunShape> all;
     for (const Offload& offload : offloads)
       for (const Shard shard : shards)
-        for (const Keep keep : free_.keep ? keeps(shape.model) : only(shape.keep)) {
+        for (const Keep keep : free_.keep ? keeps(shape) : only(shape.keep)) {
+          if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;
           all.push_back(shape);
           all.back().offload = offload, all.back().shard = shard, all.back().keep = keep;
         }
     return all;
   }
-  static std::vector<Keep> keeps(const ModelConfig& model) {
+  static std::vector<Keep> keeps(const RunShape& shape) {
     using R = Recomputed;
-    if (model.mlp != Mlp::kSwiglu) return {kKeepAll, {R::kNorms}, {R::kMlp}, kKeepAttention, kKeepOutputs};
+    // A chunk recomputes the MLP anyway.
+    if (shape.mlp_chunk > 0) return {{R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
+    if (shape.model.mlp != Mlp::kSwiglu)
+      return {kKeepAll, {R::kNorms}, {R::kMlp}, kKeepAttention, kKeepOutputs};
     return {kKeepAll,  {R::kNorms},          {R::kActivation}, {R::kNorms, R::kActivation},
             {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
   }

@@ -1,6 +1,9 @@
-// What "auto" means for train.micro_batch, train.recompute, parallel.shard and memory.offload: of the shapes
-// that fit by plan, the one whose step is estimated to be the fastest (step_estimate.h).
+// What "auto" means for train.micro_batch, train.recompute, train.mlp_chunk, parallel.shard and
+// memory.offload: of the shapes that fit by plan, the one whose step is estimated to be the fastest
+// (step_estimate.h).
 #pragma once
+
+#include <array>
 
 #include "train/session/memory_limit.h"
 #include "train/session/run_shape.h"
@@ -9,15 +12,20 @@ namespace tessera {
 
 // Which fields of a shape are to be found
 struct FreeFields {
-  bool micro_batch = false, keep = false, shard = false, offload = false;
+  bool micro_batch = false, keep = false, mlp_chunk = false, shard = false, offload = false;
 
-  bool any_but_micro_batch() const { return keep || shard || offload; }
+  bool any_but_micro_batch() const { return keep || mlp_chunk || shard || offload; }
 };
+
+// Those of an MLP that are tried, in this order
+inline constexpr std::array<int64_t, 4> kMlpChunks = {16384, 8192, 4096, 2048};
 
 // `shape` with the free fields found; the others stay.
 //   micro_batch  the largest that divides the sequences of a rank, fits 92% of the device (of a CPU 60%), and
 //                has at most 65,536 tokens (of a CPU 1,024), above which a step gets no faster. Where one
 //                sequence is longer, 1
+//   mlp_chunk    0, unless nothing fits without a chunk: then the largest of kMlpChunks that fits
+//   offload      weights only where nothing fits without
 //   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
 //                offloaded comes first where a step is within 2%
 // What is offloaded fits the host's memory, too.

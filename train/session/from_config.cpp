@@ -66,6 +66,9 @@ void check_fp8_rows(const RunShape& shape, const DeviceTraits& device) {
         "train.gemm_dtype=fp8 needs a multiple of {} tokens in a micro-batch, and {} sequences of {} are {}: "
         "set train.micro_batch to a multiple of {}",
         kUnit, shape.micro_batch, shape.sequence_length, shape.rows(), kUnit);
+  check(shape.mlp_chunk % kUnit == 0,
+        "train.gemm_dtype=fp8 needs a train.mlp_chunk of 0, auto or a multiple of {}, found {}", kUnit,
+        shape.mlp_chunk);
   check(!shape.fp8.head || shape.classifier_chunk % kUnit == 0,
         "train.fp8.head=true needs train.classifier_chunk=all or a multiple of {}, found {}", kUnit,
         shape.classifier_chunk);
@@ -103,6 +106,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
   const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
   check_fp8(c, device, dtype);
+  const int64_t mlp_chunk =
+      c.train.mlp_chunk == kAutoChunk ? earlier.mlp_chunk.value_or(kAutoChunk) : c.train.mlp_chunk;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
@@ -114,6 +119,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .keep = c.train.recompute.value_or(kKeepAll),
                  .freeze = c.train.lora ? Freeze::all_but_adapters() : c.train.freeze,
                  .classifier_chunk = classifier_chunk(c, dtype),
+                 .mlp_chunk = std::max<int64_t>(mlp_chunk, 0),
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
                  .seed = static_cast<uint64_t>(c.train.seed),
@@ -123,8 +129,15 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .mesh = {.data = c.ranks},
                  .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},
-                 .shard = c.parallel.shard ? *c.parallel.shard : earlier.shard.value_or(Shard::kOptimizer),
+                 .shard = c.parallel.shard.value_or(earlier.shard.value_or(Shard::kOptimizer)),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
+  const bool has_to_split = shape.offload.weights && shape.ranks() > 1;
+  check(
+      !has_to_split || !c.parallel.shard || shape.shard == Shard::kWeights,
+      "memory.offload={} of {} ranks: each has its part of the weights in host memory. Set parallel.shard to "
+      "weights or auto, found {}",
+      text_of(shape.offload), shape.ranks(), name_of(shape.shard));
+  if (has_to_split) shape.shard = Shard::kWeights;
   const bool as_before = earlier.micro_batch > 0 && sequences % earlier.micro_batch == 0;
   if (const int64_t given = c.train.micro_batch > 0 ? c.train.micro_batch
                             : as_before             ? earlier.micro_batch
@@ -133,11 +146,16 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
   shape = fastest_shape(shape,
                         {.micro_batch = c.train.micro_batch == 0 && !as_before,
                          .keep = !c.train.recompute,
-                         .shard = !c.parallel.shard && !earlier.shard,
+                         .mlp_chunk = mlp_chunk == kAutoChunk,
+                         .shard = !c.parallel.shard && !earlier.shard && !has_to_split,
                          .offload = !c.memory.offload},
                         device, limit);
   check_fp8_rows(shape, device);
   return shape;
+}
+
+bool finds_shape(const Config& c) {
+  return !c.train.recompute || c.train.mlp_chunk == kAutoChunk || !c.parallel.shard || !c.memory.offload;
 }
 
 std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape) {
@@ -147,6 +165,7 @@ std::vector<std::string> found_for_auto(const Config& config, const RunShape& sh
   };
   if (config.train.micro_batch == 0) tell("train.micro_batch", shape.micro_batch);
   if (!config.train.recompute) tell("train.recompute", text_of(shape.keep));
+  if (config.train.mlp_chunk == kAutoChunk) tell("train.mlp_chunk", shape.mlp_chunk);
   if (!config.parallel.shard) tell("parallel.shard", name_of(shape.shard));
   if (!config.memory.offload) tell("memory.offload", text_of(shape.offload));
   return found;

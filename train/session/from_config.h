@@ -19,15 +19,19 @@ OptimizerConfig optimizer_config(const Config& config);
 struct EarlierChoices {
   int64_t micro_batch = 0;  // 0: none, or not one that the ranks can use
   std::optional<Shard> shard = {};
+  std::optional<int64_t> mlp_chunk = {};
 };
-// The shape of a run of `config`. What is auto is found: train.micro_batch, train.recompute, parallel.shard
-// and memory.offload by fastest_shape(), for `limit`, else for the present device. A train.classifier_chunk
+// The shape of a run of `config`. What is auto is found: train.micro_batch, train.recompute, train.mlp_chunk,
+// parallel.shard and memory.offload by fastest_shape(), for `limit`, else for the present device. A
+// train.classifier_chunk
 // of auto becomes all rows, or for a large vocabulary as many as have 1 GiB of logits. Error: a precision
 // that the device does not support, and the errors of choose_attention().
 RunShape run_shape(const Config& config, const DeviceTraits& device);
 RunShape run_shape(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
                    const EarlierChoices& earlier = {});
 
+// Whether a key besides train.micro_batch is found by fastest_shape()
+bool finds_shape(const Config& config);
 // What was found for the keys that are auto in `config`, as key=value
 std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape);
 

@@ -24,6 +24,7 @@ struct SessionShape {
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   int64_t classifier_chunk = 0;  // see Model
+  int64_t mlp_chunk = 0;         // see Model
   bool documents = false;        // sequences may hold several documents, and attention stays within each
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
@@ -46,6 +47,7 @@ struct RunShape {
   Keep keep = {};                // train.recompute
   Freeze freeze = {};            // train.freeze; with LoRA all but the adapters
   int64_t classifier_chunk = 0;  // see Model
+  int64_t mlp_chunk = 0;         // see Model; it adds `mlp` to what `keep` drops
   bool documents = false;        // see SessionShape
   int64_t sample_tokens = 0;     // see SessionShape
   uint64_t seed = 0;             // of the masks of model.dropout
@@ -81,6 +83,7 @@ struct RunShape {
             .attention = attention,
             .deterministic = deterministic,
             .classifier_chunk = classifier_chunk,
+            .mlp_chunk = mlp_chunk,
             .documents = documents,
             .sample_tokens = sample_tokens};
   }

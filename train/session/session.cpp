@@ -55,7 +55,8 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
                  plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
-             .classifier_chunk = shape.classifier_chunk} {}
+             .classifier_chunk = shape.classifier_chunk,
+             .mlp_chunk = shape.mlp_chunk} {}
 
 void Session::initialize(uint64_t seed) {
   init_weights(shape_.model, seed, {.values = store_.writer(), .normal = store_.normal_writer()});
@@ -64,6 +65,7 @@ void Session::initialize(uint64_t seed) {
 Model Session::training_model(Keep keep) const {
   Model model = model_;
   model.keep = keep;
+  if (model.chunks_mlp()) model.keep.add(Recomputed::kMlp);
   if (shape_.model.dropout.attention > 0)
     model.attention = plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length,
                                      shape_.documents, true);

@@ -18,18 +18,17 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
 ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm, Arena* optimizer) {
   const int64_t ranks = comm ? comm->size() : 1;
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
-  store.prepare_training(
-      {.axis = comm,
-       .accumulates = shape.micro_steps > 1,
-       .optimizer = optimizer,
-       .reduce_in_fp32 = shape.reduce_in_fp32,
-       .fp8 = {.config = shape.fp8,
-               .places = fp8_places(shape.model, store.weight_views(), shape.fp8),
-               .rows = shape.rows(),
-               .logit_rows =
-                   shape.classifier_chunk > 0 ? std::min(shape.classifier_chunk, shape.rows()) : shape.rows(),
-               .rank = comm ? comm->rank() : 0,
-               .ranks = ranks}});
+  store.prepare_training({.axis = comm,
+                          .accumulates = shape.micro_steps > 1,
+                          .optimizer = optimizer,
+                          .reduce_in_fp32 = shape.reduce_in_fp32,
+                          .fp8 = {.config = shape.fp8,
+                                  .places = fp8_places(shape.model, store.weight_views(), shape.fp8),
+                                  .rows = shape.rows(),
+                                  .mlp_rows = rows_at_a_time(shape.mlp_chunk, shape.rows()),
+                                  .logit_rows = rows_at_a_time(shape.classifier_chunk, shape.rows()),
+                                  .rank = comm ? comm->rank() : 0,
+                                  .ranks = ranks}});
   return store;
 }
 

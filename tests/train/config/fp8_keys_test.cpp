@@ -71,6 +71,8 @@ TEST_F(Fp8Devices, RefuseFp32AndOlderGpus) {
   EXPECT_TRUE(says(
       refused(hopper, {"train.sequence_length=1000", "train.tokens_per_step=1000000", "train.micro_batch=1"}),
       {"train.gemm_dtype=fp8", "16", "1", "1000", "1000", "train.micro_batch", "16"}));
+  EXPECT_TRUE(says(refused(hopper, {"train.mlp_chunk=1000"}),
+                   {"train.gemm_dtype=fp8", "train.mlp_chunk", "0", "auto", "16", "1000"}));
   EXPECT_NE(refused(hopper, {"train.fp8.head=true", "train.classifier_chunk=1000"})
                 .find("classifier_chunk=all or a multiple of 16, found 1000"),
             std::string::npos);

@@ -288,6 +288,16 @@ TEST_F(ModelKeys, WordsOfNumbers) {
   EXPECT_EQ(chunk("auto"), kAutoChunk);
   EXPECT_EQ(chunk("all"), 0);
   EXPECT_EQ(chunk("4096"), 4096);
+  const auto of_mlp = [&](const std::string& value) {
+    return load("", {"train.mlp_chunk=" + value}).train.mlp_chunk;
+  };
+  EXPECT_EQ(load("").train.mlp_chunk, 0);
+  EXPECT_EQ(of_mlp("auto"), kAutoChunk);
+  EXPECT_EQ(of_mlp("0"), 0);
+  EXPECT_EQ(of_mlp("4096"), 4096);
+  for (const char* bad : {"-1", "all"})
+    EXPECT_TRUE(says(refused_override(std::string("train.mlp_chunk=") + bad),
+                     {"train.mlp_chunk", "auto", "at least 0", bad[0] == '-' ? "-1" : "\"all\""}));
   for (const char* bad : {"-1", "most"})
     EXPECT_TRUE(
         says(refused_override(std::string("train.classifier_chunk=") + bad),

@@ -233,6 +233,23 @@ TEST(Advice, EveryLineIsARunWithThatMemory) {
     EXPECT_EQ(set_switches(a.switches).find("sequence_length"), std::string::npos);
 }
 
+TEST(Advice, IsAnMlpInChunksForLongSequences) {
+  const std::vector<std::string> overrides{"train.sequence_length=131072", "train.tokens_per_step=131072",
+                                           "train.micro_batch=1", "train.recompute=block"};
+  const auto text_at = [&](int64_t gib, const std::string& chunk) {
+    std::vector<std::string> all = overrides;
+    all.push_back("train.mlp_chunk=" + chunk);
+    const Config config = shipped("llama3.2_1b", all);
+    const RunPlan plan = plan_run(config, kHopper, given_memory(Device::kCuda, gib * kGiB));
+    EXPECT_FALSE(plan.fits());
+    return advice_text(advice(config, plan, false));
+  };
+  const std::string whole = text_at(34, "0"), smallest = text_at(20, "2048"),
+                    line = "s  --set train.mlp_chunk=";
+  EXPECT_NE(whole.find(line + "16384\n"), std::string::npos) << whole;
+  EXPECT_EQ(smallest.find(line), std::string::npos) << smallest;
+}
+
 TEST(Advice, CombinesWhatIsNotEnoughAlone) {
   const Config config = shipped("gpt2_small", {"model.attention=naive", "train.micro_batch=64"});
   const RunPlan plan = plan_run(config, kHopper, given_memory(Device::kCuda, 7 * kGiB / 2));

@@ -83,6 +83,9 @@ TEST_F(Checkpoint, RoundTripKeepsEveryBit) {
   EXPECT_EQ(read.step, 120);
   EXPECT_EQ(read.data_position, 4711);
   EXPECT_EQ(read.data, "builtin");
+  EXPECT_EQ(read.mlp_chunk, 0);
+  run.mlp_chunk = 2048;
+  EXPECT_EQ(read_state(save(), kTinyRun).mlp_chunk, 2048);
 }
 
 // It is written from copies: what the weights become meanwhile is not in it.

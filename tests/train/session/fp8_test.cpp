@@ -100,9 +100,34 @@ TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
 TEST(Fp8Training, RecomputesTheSameBits) {
   RunShape again = fp8_shape(kFp8Model, kAll);
   again.keep = kKeepOutputs;
-  Trained kept(fp8_shape(kFp8Model, kAll)), recomputed(again);
-  EXPECT_EQ(kept.steps(3), recomputed.steps(3));
-  EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+  for (const int64_t chunk : {0, 48}) {
+    RunShape first = fp8_shape(kFp8Model, kAll);
+    first.mlp_chunk = again.mlp_chunk = chunk;
+    Trained kept(first), recomputed(again);
+    EXPECT_EQ(kept.steps(3), recomputed.steps(3));
+    EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+  }
+}
+
+// Scales of the step before are those of the whole. Current ones, and those of the first step, are a chunk's.
+TEST(Fp8Training, HasTheLossesOfTheWholeMlpInChunks) {
+  ModelConfig llama = with_qwen3_parts(kFp8Model);
+  llama.kv_heads = 1;
+  for (const ModelConfig& model : {kFp8Model, llama})
+    for (const Fp8Config& config : {kAll, kAllCurrent}) {
+      SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), fp8_text(model, config)));
+      RunShape shape = fp8_shape(model, config);
+      Trained whole(shape);
+      shape.mlp_chunk = 48;  // of 128 rows
+      Trained chunked(shape);
+      const std::vector<double> expected = whole.steps(3), found = chunked.steps(3);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_NEAR(found[i] / expected[i], 1, tolerance::kFp8LossesOfRanks);
+      for (const auto& [name, exponents] : chunked.scales()) {
+        EXPECT_NEAR(exponents.x, whole.scales().at(name).x, 1) << name;
+        EXPECT_NEAR(exponents.dy, whole.scales().at(name).dy, 1) << name;
+      }
+    }
 }
 
 // Passes of Quantise over x or dy
@@ -173,7 +198,7 @@ TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {
     for (const Fp8Config& config : {Fp8Config{}, Fp8Config{.head = true}, kAll, kAllCurrent}) {
       SCOPED_TRACE(fp8_text(kFp8Model, config) + fmt::format(", chunks of {}", chunk));
       RunShape shape = fp8_shape(kFp8Model, config);
-      shape.classifier_chunk = chunk;
+      shape.classifier_chunk = shape.mlp_chunk = chunk;
       const Passes fused(shape, false), apart(shape, true);
       EXPECT_EQ(fused.losses, apart.losses);
       EXPECT_TRUE(fused.weights == apart.weights);
@@ -252,6 +277,8 @@ TEST(Fp8Training, PlanIsTheLedger) {
       expect_plan_is_the_step({}, shape);
       shape.classifier_chunk = 48;
       shape.keep = kKeepOutputs;
+      expect_plan_is_the_step({}, shape);
+      shape.mlp_chunk = 48;
       expect_plan_is_the_step({}, shape);
     }
 }

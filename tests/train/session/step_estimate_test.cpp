@@ -189,6 +189,38 @@ TEST(FastestShape, LeavesWhatIsGiven) {
   EXPECT_EQ(fastest_shape(shape, {.micro_batch = true, .keep = true}, kH100, {}).micro_batch, 1);
 }
 
+// With 131,072 tokens the hidden layer of an MLP is 6 GiB. It stays whole as long as that fits.
+TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
+  const std::vector<std::string> settings{"train.sequence_length=131072", "train.tokens_per_step=131072",
+                                          "train.mlp_chunk=auto", "train.recompute=auto"};
+  const auto found = [&](int64_t gib) {
+    const MemoryLimit limit{.bytes = gib << 30, .total = gib << 30};
+    return run_shape(with("llama3.2_1b", settings, 1), kH100, limit);
+  };
+  const auto peak = [](const RunShape& shape) { return plan_memory(shape, kH100).peak_bytes(); };
+  EXPECT_EQ(found(80).mlp_chunk, 0);
+  int chunked = 0;
+  for (const int64_t gib : {40, 37, 34, 32}) {
+    SCOPED_TRACE(gib);
+    const RunShape shape = found(gib);
+    EXPECT_LE(peak(shape), gib << 30);
+    if (shape.mlp_chunk == 0) continue;
+    ++chunked;
+    EXPECT_TRUE(shape.keep.covers(kKeepAllButMlp));
+    EXPECT_EQ(std::ranges::count(kMlpChunks, shape.mlp_chunk), 1);
+    RunShape whole = shape;
+    whole.mlp_chunk = 0, whole.keep = kKeepOutputs;
+    EXPECT_GT(peak(whole), (gib << 30) / 100 * 92);
+  }
+  EXPECT_GT(chunked, 1);
+  EXPECT_EQ(found(1).mlp_chunk, kMlpChunks.back()) << "nothing fits: what needs the least";
+  const Config config = with("llama3.2_1b", settings, 1);
+  const MemoryLimit small{.bytes = int64_t{32} << 30, .total = int64_t{32} << 30};
+  EXPECT_EQ(run_shape(config, kH100, small, {.mlp_chunk = 0}).mlp_chunk, 0) << "a run goes on as it was";
+  EXPECT_EQ(run_shape(config, kH100, small, {.mlp_chunk = 300}).mlp_chunk, 300);
+  EXPECT_EQ(run_shape(config, kH100, MemoryLimit{}).mlp_chunk, 0) << "no limit is known";
+}
+
 // A run that goes on keeps what decides its bits.
 TEST(FastestShape, OfARunThatGoesOnIsTheEarlierOne) {
   const Config config = with("llama3.2_1b", {"parallel.shard=auto", "train.recompute=auto"}, 2);
