@@ -52,8 +52,8 @@ class Transfer {
 };
 
 // Copies between a device and host memory of Arena::mapped(), beside the operations of a stream: one start()
-// after the other, in a queue of their own. The queue owns the tensors of a start() until wait_for() says that
-// it is done: until then no operation may read or write them.
+// after the other, in a queue of their own. It owns the tensors of a start() until wait_for() says that this
+// is done: before, no operation may read or write them.
 //
 // A queue that poisons, for tests, fills with NaN what a copy will write, and what it has read unless that
 // stays (kTargets). So a tensor that is read too late or too early shows as NaN, and so does, on the CPU, one

@@ -92,8 +92,8 @@ class Communicator {
   int64_t started_ = 0;
 };
 
-// Checks its arguments and does nothing, for plans. The observer is told the bytes that each rank sends, along
-// a ring.
+// Checks its arguments and does nothing, for plans. The observer is told the bytes that each rank sends,
+// along a ring.
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,
                                                      QueueObserver observer = {});
 

@@ -1,8 +1,8 @@
 // Offload of activations: from the end of a block's forward until shortly before its backward, what it keeps
 // lies in host memory.
 //
-// What a block keeps is its input and what train.recompute leaves of its stages' results (visit_kept()). On the
-// device block l has the slot l mod 2; inputs take turns in three places, since a block writes the next
+// What a block keeps is its input and what train.recompute leaves of its stages' results (visit_kept()). On
+// the device block l has the slot l mod 2; inputs take turns in three places, since a block writes the next
 // one's.
 //   forward    Block l waits until block l - 2 is copied out of its slot. At its end it is copied out itself,
 //              while block l + 1 computes.
@@ -21,8 +21,6 @@ namespace tessera {
 
 class ActivationOffload {
  public:
-  static constexpr size_t kSlots = 2, kInputs = kSlots + 1;
-
   // Allocates the host's part, for model.keep. `poison`: see CopyQueue.
   ActivationOffload(const Stream& stream, Arena& host, const Model& model, Poison poison);
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "model/activation_offload.h"
-
 namespace tessera {
 namespace {
 
@@ -19,7 +17,6 @@ SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
 // Block l has the tensors of block l - kSlots, but for its output: it lies where the input of that one was,
 // since its input and that of the block between are still needed.
 void take_slots(Arena& arena, const Model& model, Keep keep, Saved& saved) {
-  constexpr size_t kSlots = ActivationOffload::kSlots;
   const size_t layers = saved.blocks.size(), slots = std::min(layers, kSlots);
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);

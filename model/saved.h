@@ -8,12 +8,13 @@
 
 namespace tessera {
 
-// What `keep` does not keep is allocated once for all blocks. Where the model offloads what blocks keep, these
-// take turns in it: see activation_offload.h.
+// What `keep` does not keep is allocated once for all blocks. Where the model offloads what blocks keep, they
+// take turns in kSlots of it: see activation_offload.h.
+inline constexpr size_t kSlots = 2;
 Saved allocate_saved(Arena& arena, const Model& model, Keep keep);
 
-// Calls visit() for what a block has to have for its backward: its input, and what `keep` keeps of it but for
-// its output, which is the next block's input.
+// Calls visit() for what a block has to have for its backward: its input, and what `keep` keeps but for its
+// output, which is the next block's input.
 void visit_kept(Saved& saved, const Model& model, Keep keep, size_t layer, const TakeSaved& visit);
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <optional>
 
+#include "tests/kernels/attention_heads.h"
 #include "tests/kernels/formula.h"
 #include "tests/says.h"
 
