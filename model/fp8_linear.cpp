@@ -33,8 +33,10 @@ Fp8Matrix quantised(const Stream& stream, const Fp8Linear& fp8, const Tensor& x,
   return to.y;
 }
 
-void transpose(const Stream& stream, const Tensor& x, DType format, const Tensor& scale, const Tensor& to) {
-  stream.run(Quantise{.x = x, .format = format, .y = {.data = {}, .scale = scale}, .transposed = to});
+void transpose(const Stream& stream, const Tensor& x, DType format, const Tensor& scale, const Tensor& to,
+               bool current = false) {
+  stream.run(Quantise{
+      .x = x, .format = format, .y = {.data = {}, .scale = scale}, .transposed = to, .current = current});
 }
 
 bool writers_round(const Fp8Linear& fp8) { return fp8 && !fp8.current_scales && !fp8.reads_again; }
@@ -68,8 +70,9 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackwar
   }
   gemm.fp8_weight = fp8.transposed;
   if (!x_transposed) return;
-  // By the scale that x had in the forward, which has noted its largest element
-  transpose(stream, gemm.x, DType::kE4M3, fp8.x_scale, x_transposed);
+  // By the scale that x had in the forward, which has noted its largest element. A current one is found
+  // again: with an MLP in chunks it is there of another chunk.
+  transpose(stream, gemm.x, DType::kE4M3, fp8.x_scale, x_transposed, fp8.current_scales);
   gemm.fp8_x_transposed = {x_transposed, fp8.x_scale};
   gemm.fp8_dy_transposed = {dy_transposed, fp8.dy_scale};
 }
