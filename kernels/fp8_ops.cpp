@@ -33,7 +33,7 @@ void Quantise::check_on(Device device) const {
   const int64_t N = x.shape[0], C = x.shape[1];
   const DType stored = fp8_storage(format, device);
   check_fields(kName, device,
-               {{"y", y.data, stored, {N, C}},
+               {{"y", y.data, stored, {N, C}, static_cast<bool>(transposed)},
                 {"the scale of y", y.scale, DType::kF32, {1}},
                 {"transposed", transposed, stored, {C, N}, true},
                 {"amax", amax, DType::kF32, {1}, true}});

@@ -160,8 +160,10 @@ OpCost cost(const AdamW& a) {
 OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {
   switch (part) {
     case LinearBackward::Part::kWeight:
-      return a.dweight ? gemm(a.x, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight, a.dbias)
-                       : OpCost{};
+      if (!a.dweight) return {};
+      return gemm(a.x, a.weight, a.fp8_x_transposed) +
+             moved(read_of(a.dy, a.fp8_dy_transposed), read_of(a.x, a.fp8_x_transposed)) +
+             gradients(a.accumulate, a.dweight, a.dbias);
     case LinearBackward::Part::kInput:
       return gemm(a.x, a.weight, a.fp8_dy) +
              moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx, a.pre_activation, a.add,

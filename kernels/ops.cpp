@@ -364,6 +364,9 @@ void LinearBackward::check_on(Device device) const {
                 {"add", add, t, {N, C}, true}});
   check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, {N, O}},
             {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, {C, O}});
+  check_fp8(kName, device,
+            {"fp8_dy_transposed", fp8_dy_transposed.data, fp8_dy_transposed.scale, DType::kE5M2, {O, N}},
+            {"fp8_x_transposed", fp8_x_transposed.data, fp8_x_transposed.scale, DType::kE4M3, {C, N}});
   check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
   check_apart(kName, {"fp8_dx", fp8_dx.y.data}, {"fp8_dy", fp8_dy.data});
   check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx needs fp8_dy and a pre_activation beside it",

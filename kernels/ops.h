@@ -228,7 +228,7 @@ struct Quantise {
   static constexpr const char* kName = "quantise";
   Tensor x;                // [N, C]
   DType format;            // e4m3 or e5m2
-  Fp8Matrix y;             // [N, C]
+  Fp8Matrix y;             // [N, C]; its data may be none where there is a transposed copy
   Tensor transposed = {};  // [C, N], the same
   Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
   bool current = false;    // the scale is written first: that of x itself, fp8_scale() without headroom
@@ -279,6 +279,8 @@ struct LinearBackward {
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
   // The gradient of an activation's input in FP8, after a GEMM in FP8; not in the memory of fp8_dy
   Fp8Output fp8_dx = {};
+  // dy^T [O, N] in e5m2 and x^T [C, N] in e4m3, both or none: then these are the operands of dweight
+  Fp8Matrix fp8_dy_transposed = {}, fp8_x_transposed = {};
   bool accumulate = true;
 
   void check_on(Device device) const;
@@ -566,15 +568,15 @@ struct AdamW {
 };
 
 using AnyOp =
-    std::variant<const FillZero*, const Copy*, const Accumulate*, const RandomNormal*, const EmbeddingForward*,
-                 const EmbeddingBackward*, const LayerNormForward*, const LayerNormBackward*,
-                 const RmsNormForward*, const RmsNormBackward*, const RotaryForward*, const RotaryBackward*,
-                 const SwigluForward*, const SwigluBackward*, const Quantise*, const UpdateScales*,
-                 const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
-                 const LoraBackward*, const AttentionForward*, const AttentionBackward*, const CacheAppend*,
-                 const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
-                 const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-                 const GlobalNorm*, const AdamW*>;
+    std::variant<const FillZero*, const Copy*, const Accumulate*, const RandomNormal*,
+                 const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
+                 const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*,
+                 const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*,
+                 const Quantise*, const UpdateScales*, const LinearForward*, const LinearBackward*,
+                 const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
+                 const AttentionBackward*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+                 const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
+                 const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

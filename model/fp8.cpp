@@ -20,8 +20,8 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
   const int64_t first = config.edges ? 0 : 1, last = model.layers - 1 - first;
   const std::string blocks =
       first > last ? "" : fmt::format("blocks {} to {} of {}", first, last, model.layers);
-  return fmt::format("{}{}{}; {} scales", blocks, !blocks.empty() && config.head ? ", and " : "",
-                     config.head ? "the logits" : "", name_of(config.scaling));
+  return fmt::format("{}{}{}; {} scales{}", blocks, !blocks.empty() && config.head ? ", and " : "",
+                     config.head ? "the logits" : "", name_of(config.scaling), config.dw ? "; dW too" : "");
 }
 
 Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
@@ -41,11 +41,16 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
-  int64_t largest = 0, largest_hidden = 0;
+  int64_t largest = 0, largest_hidden = 0, largest_x = 0, largest_dy = 0;
+  const auto has_dw = [&](const Layer& layer) { return run.config.dw && layer.number < model.layers; };
   for (const Layer& layer : layers_) {
     const int64_t rows = layer.number == model.layers ? run.logit_rows
                          : is_of_mlp(layer.stage)     ? run.mlp_rows
                                                       : run.rows;
+    if (has_dw(layer)) {
+      largest_x = std::max(largest_x, rows * layer.weight.shape[1]);
+      largest_dy = std::max(largest_dy, rows * layer.weight.shape[0]);
+    }
     int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
     for_x = std::max(for_x, rows * layer.weight.shape[1]);
     int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;
@@ -55,7 +60,8 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
     return bytes > 0 ? arena.alloc(MemoryTag::kActivations, name, stored, {bytes}) : Tensor{};
   };
   const Tensor operand = place("FP8 operand", largest), hidden = place("FP8 hidden layer", largest_hidden),
-               own = own_amaxes();
+               x_transposed = place("FP8 x, transposed", largest_x),
+               dy_transposed = place("FP8 dy, transposed", largest_dy), own = own_amaxes();
   for (int64_t i = 0; i < S; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
     const int64_t O = layer.weight.shape[0], C = layer.weight.shape[1];
@@ -67,7 +73,9 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
                   .x_amax = own.rows(i, 1),
                   .dy_amax = own.rows(S + i, 1),
                   .x_place = layer.gemm_writes_x ? hidden : operand,
-                  .dy_place = layer.gemm_writes_dy ? hidden : operand};
+                  .dy_place = layer.gemm_writes_dy ? hidden : operand,
+                  .x_transposed_place = has_dw(layer) ? x_transposed : Tensor{},
+                  .dy_transposed_place = has_dw(layer) ? dy_transposed : Tensor{}};
   }
 }
 

@@ -26,6 +26,7 @@ struct Fp8Config {
   Fp8Scaling scaling = Fp8Scaling::kDelayed;
   bool edges = false;  // the first and the last block, too
   bool head = false;   // the logits, too
+  bool dw = false;     // the gradients of the blocks' weights, too
 
   bool operator==(const Fp8Config&) const = default;
   explicit operator bool() const { return gemm_dtype == GemmDtype::kFp8; }

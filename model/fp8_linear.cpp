@@ -16,10 +16,27 @@ Fp8Output place_of_dy(const Fp8Linear& fp8, const Tensor& dy) {
   return place_of(fp8.dy_place, dy, DType::kE5M2, fp8.dy_scale, fp8.dy_amax);
 }
 
+Tensor transposed_in(const Tensor& place, const Tensor& x, DType format) {
+  Tensor transposed = place.rows(0, x.numel()).view({x.shape[1], x.shape[0]});
+  transposed.dtype = fp8_storage(format, x.device);
+  return transposed;
+}
+
 Fp8Matrix quantised(const Stream& stream, const Fp8Linear& fp8, const Tensor& x, DType format,
-                    const Fp8Output& to) {
-  stream.run(Quantise{.x = x, .format = format, .y = to.y, .amax = to.amax, .current = fp8.current_scales});
+                    const Fp8Output& to, const Tensor& transposed = {}) {
+  stream.run(Quantise{.x = x,
+                      .format = format,
+                      .y = to.y,
+                      .transposed = transposed,
+                      .amax = to.amax,
+                      .current = fp8.current_scales});
   return to.y;
+}
+
+void transpose(const Stream& stream, const Tensor& x, DType format, const Tensor& scale, const Tensor& to,
+               bool current = false) {
+  stream.run(Quantise{
+      .x = x, .format = format, .y = {.data = {}, .scale = scale}, .transposed = to, .current = current});
 }
 
 bool writers_round(const Fp8Linear& fp8) { return fp8 && !fp8.current_scales && !fp8.reads_again; }
@@ -41,8 +58,23 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward
 
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm) {
   if (!fp8) return;
-  if (!gemm.fp8_dy) gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy));
+  Tensor dy_transposed, x_transposed;
+  if (gemm.dweight && fp8.x_transposed_place) {
+    x_transposed = transposed_in(fp8.x_transposed_place, gemm.x, DType::kE4M3);
+    dy_transposed = transposed_in(fp8.dy_transposed_place, gemm.dy, DType::kE5M2);
+  }
+  if (!gemm.fp8_dy) {
+    gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy), dy_transposed);
+  } else if (dy_transposed) {
+    transpose(stream, gemm.dy, DType::kE5M2, fp8.dy_scale, dy_transposed);
+  }
   gemm.fp8_weight = fp8.transposed;
+  if (!x_transposed) return;
+  // By the scale that x had in the forward, which has noted its largest element. A current one is found
+  // again: with an MLP in chunks it is there of another chunk.
+  transpose(stream, gemm.x, DType::kE4M3, fp8.x_scale, x_transposed, fp8.current_scales);
+  gemm.fp8_x_transposed = {x_transposed, fp8.x_scale};
+  gemm.fp8_dy_transposed = {dy_transposed, fp8.dy_scale};
 }
 
 }  // namespace tessera

@@ -2,7 +2,8 @@
 // rounded to one byte an element, and one scale s for all of it,
 //   y  = s_x s_W q(x) q(W)^T + bias       x and W in e4m3
 //   dx = s_dy s_W q(dy) q(W)              dy in e5m2
-//   dW = dy^T x                           of the tensors themselves
+//   dW = dy^T x                           of the tensors themselves, or with train.fp8.dw
+//   dW = s_dy s_x q(dy)^T q(x)            of transposed copies, made just before it
 //
 // The operation that writes x or dy can write q(x) or q(dy) with it, to x_output() or dy_output(), and the
 // GEMM is then given that as its operand. Otherwise quantise_operands() reads the tensor once more. Layers
@@ -19,13 +20,14 @@ namespace tessera {
 
 // What the layer has for them. Its tensors are views of those of Fp8 (fp8.h).
 struct Fp8Linear {
-  Fp8Matrix weight;             // [O, C] e4m3; none: the layer is not in FP8
-  Fp8Matrix transposed;         // [C, O], the same
-  Tensor x_scale, dy_scale;     // [1] fp32
-  Tensor x_amax, dy_amax;       // [1] fp32, of this step so far
-  Tensor x_place, dy_place;     // room for them in FP8: layers share it
-  bool current_scales = false;  // x_scale and dy_scale are found for each x and dy
-  bool reads_again = false;     // x and dy are rounded by passes of their own alone
+  Fp8Matrix weight;                                // [O, C] e4m3; none: the layer is not in FP8
+  Fp8Matrix transposed;                            // [C, O], the same
+  Tensor x_scale, dy_scale;                        // [1] fp32
+  Tensor x_amax, dy_amax;                          // [1] fp32, of this step so far
+  Tensor x_place, dy_place;                        // room for them in FP8: layers share it
+  Tensor x_transposed_place, dy_transposed_place;  // likewise, for dW; none: dW is not in FP8
+  bool current_scales = false;                     // x_scale and dy_scale are found for each x and dy
+  bool reads_again = false;                        // x and dy are rounded by passes of their own alone
   explicit operator bool() const { return static_cast<bool>(weight); }
 
   // None where the layer is not in FP8, or a scale is not known before its tensor is

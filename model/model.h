@@ -33,7 +33,7 @@ struct Model {
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
   int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
-  int64_t mlp_chunk = 0;           // rows of the hidden layer of an MLP, likewise; fewer: `keep` drops it
+  int64_t mlp_chunk = 0;           // rows of an MLP's hidden layer, likewise; where `keep` drops it
   bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
   const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device

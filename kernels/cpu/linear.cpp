@@ -103,15 +103,17 @@ void run(const LinearBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], O = a.weight.shape[0];
   const float* dy = a.dy.as<float>();
   begin_gradients(a.accumulate, {a.dbias, a.dx_sum});
+  const bool fp8_dweight = static_cast<bool>(a.fp8_x_transposed);
   if (a.dweight)
-    multiply({.rows = O,
-              .columns = C,
-              .terms = N,
-              .a = {dy, O, true},
-              .b = {a.x.as<float>(), C},
-              .keep = a.accumulate ? 1.0f : 0.0f,
-              .result = a.dweight.as<float>(),
-              .row = C});
+    multiply(
+        {.rows = O,
+         .columns = C,
+         .terms = N,
+         .a = fp8_dweight ? Matrix{a.fp8_dy_transposed.data.as<float>(), N} : Matrix{dy, O, true},
+         .b = fp8_dweight ? Matrix{a.fp8_x_transposed.data.as<float>(), N, true} : Matrix{a.x.as<float>(), C},
+         .keep = a.accumulate ? 1.0f : 0.0f,
+         .result = a.dweight.as<float>(),
+         .row = C});
   if (a.dbias) add_rows(a.dy, a.dbias);
   if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
   multiply({.rows = N,

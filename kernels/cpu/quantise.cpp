@@ -20,15 +20,20 @@ uint32_t largest_magnitude(const Tensor& x) {
   return largest;
 }
 
-// y = scale round(x / scale)
-void round_all(const Tensor& x, DType format, const Fp8Matrix& y) {
-  const int64_t count = x.numel();
+// y = scale round(x / scale), and its transpose, where they have room
+void round_all(const Tensor& x, DType format, const Fp8Matrix& y, const Tensor& transposed = {}) {
+  const int64_t N = x.shape[0], C = x.numel() / N;
   const Fp8Format numbers = fp8_format(format);
   const float scale = *y.scale.as<float>(), inverse = 1 / scale;  // exact: a power of two
   const float* from = x.as<float>();
-  float* to = y.data.as<float>();
+  auto *to = y.data ? y.data.as<float>() : nullptr, *columns = transposed ? transposed.as<float>() : nullptr;
 #pragma omp parallel for
-  for (int64_t i = 0; i < count; ++i) to[i] = scale * round_to_fp8(from[i] * inverse, numbers);
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t c = 0; c < C; ++c) {
+      const float rounded = scale * round_to_fp8(from[n * C + c] * inverse, numbers);
+      if (to) to[n * C + c] = rounded;
+      if (columns) columns[c * N + n] = rounded;
+    }
 }
 
 void note_largest(uint32_t found, const Tensor& amax) {
@@ -51,13 +56,7 @@ void run(const Quantise& a, const Launch& /*on*/) {
       *a.y.scale.as<float>() = std::bit_cast<float>(fp8_scale(found, a.format == DType::kE4M3, 0));
     if (a.amax) note_largest(found, a.amax);
   }
-  round_all(a.x, a.format, a.y);
-  if (!a.transposed) return;
-  const int64_t N = a.x.shape[0], C = a.x.shape[1];
-  const float* y = a.y.data.as<float>();
-#pragma omp parallel for
-  for (int64_t n = 0; n < N; ++n)
-    for (int64_t c = 0; c < C; ++c) a.transposed.as<float>()[c * N + n] = y[n * C + c];
+  round_all(a.x, a.format, a.y, a.transposed);
 }
 
 void run(const UpdateScales& a, const Launch& /*on*/) {

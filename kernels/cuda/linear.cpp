@@ -74,6 +74,8 @@ void CudaBackend::run_op(const LinearBackward& a, const Launch& on) {
   const LinearBackwardGemms gemms = gemms_of(a);
   if (gemms.dweight) {
     gemm(*gemms.dweight, on);
+    if (a.dbias && a.fp8_dy_transposed)
+      cuda::sum_rows(a.dy, a.dbias, a.accumulate, on.scratch(a.kName, cuda::kGemmWorkspaceBytes), on.stream);
     tell_part(LinearBackward::Part::kWeight, on);
   }
   if (input_gradient(a, gemms, on) || !a.dx_sum) return;

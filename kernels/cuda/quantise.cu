@@ -153,7 +153,7 @@ __device__ __forceinline__ void transpose(uint2 (&fp8_values)[kElements]) {
 }
 
 // A block takes kTile x kTile elements; a warp stores 64 bytes of a row, and 32 of a transposed one. kPacks:
-// rows and columns are multiples of 8, so that a thread has all of its elements, or none.
+// rows and columns are multiples of 8, so that a thread has all of its elements, or none. y may be null.
 template <class T, __nv_fp8_interpretation_t kFormat, bool kPacks>
 __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kernel(
     const T* x, int64_t rows, int64_t columns, uint8_t* y, uint8_t* transposed, Scale scale, uint32_t* amax) {
@@ -162,7 +162,8 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
   const bool present = row < rows && column < columns;
   const int rows_left = static_cast<int>(min(int64_t{kElements}, rows - row)),
             columns_left = static_cast<int>(min(int64_t{kElements}, columns - column));
-  x += row * columns + column, y += row * columns + column, transposed += column * rows + row;
+  x += row * columns + column, transposed += column * rows + row;
+  if (y) y += row * columns + column;
   Elements<T> packs[kElements];
   if (kPacks && present) {
 #pragma unroll
@@ -192,7 +193,7 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
       }
       fp8_values[r] = fp8_values_of<kFormat>(values, inverse, largest);
     }
-    store(y, columns, rows_left, columns_left);
+    if (y) store(y, columns, rows_left, columns_left);
     transpose(fp8_values);
     store(transposed, rows, columns_left, rows_left);
   }

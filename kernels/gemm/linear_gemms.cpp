@@ -61,7 +61,17 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                                                      : operand(a.weight, {}, C),
                                    .d = {.data = a.dx.data, .ld = C}}};
   if (a.add) gemms.dx.c = a.add.data, gemms.dx.beta = 1;
-  if (a.dweight)
+  if (a.dweight && a.fp8_x_transposed)
+    gemms.dweight = Gemm{.dtype = dtype,
+                         .m = O,
+                         .n = C,
+                         .k = N,
+                         .a = operand(a.dy, a.fp8_dy_transposed, N),
+                         .b = operand(a.x, a.fp8_x_transposed, N, /*transposed=*/true),
+                         .d = {.data = a.dweight.data, .ld = C},
+                         .beta = a.accumulate ? 1.0f : 0.0f,
+                         .may_add = true};
+  else if (a.dweight)
     gemms.dweight = Gemm{.dtype = dtype,
                          .m = O,
                          .n = C,

@@ -20,7 +20,7 @@ struct LinearForwardGemms {
 LinearForwardGemms gemms_of(const LinearForward& a);
 
 struct LinearBackwardGemms {
-  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C], and with it dbias
+  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C], and with it dbias if in bf16
   std::optional<Gemm> fused_dx;     // dx with the backward of a GELU; odd sizes may have no algorithm
   Gemm dx;                          // dx[N, C] = add[N, C] + dy[N, O] weight[O, C]
   std::optional<Gemm> own_dx = {};  // dx with the backward of any activation, for our own GEMM

@@ -92,12 +92,14 @@ class Fp8Test : public CudaTest {
   bool multiplies() { return cuda().backend().traits().arch >= kOldest; }
 };
 
-// Sizes that are whole tiles and packs, and sizes that are not; numbers in every binade
+// Sizes that are whole tiles and packs, and sizes that are not; numbers in every binade; with a transposed
+// copy, or that alone
 TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
   for (const DType dtype : kReal)
     for (const DType format : kFormats)
       for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}})
-        for (const bool with_transposed : {false, true}) {
+        for (const auto [with_y, with_transposed] :
+             {std::pair{true, false}, std::pair{true, true}, std::pair{false, true}}) {
           std::normal_distribution<float> normal;
           std::uniform_int_distribution<int> binade(-30, 12);
           const Twin x = with_values(dtype, shape, [&](int64_t i) {
@@ -107,13 +109,15 @@ TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
           const Quantised q = room(format, shape[0], shape[1], 0.125f);
           const Twin amax = scalar(0.5f);
           run_on_both({q.data, q.transposed}, [&](auto on) {
+            Fp8Matrix y = on(q.cpu(), q.cuda());
+            if (!with_y) y.data = {};
             return Quantise{.x = on(x),
                             .format = format,
-                            .y = on(q.cpu(), q.cuda()),
+                            .y = y,
                             .transposed = with_transposed ? on(q.transposed) : Tensor{},
                             .amax = on(amax)};
           });
-          expect_same_values(q.data, q.scale, format, "y");
+          if (with_y) expect_same_values(q.data, q.scale, format, "y");
           if (with_transposed) expect_same_values(q.transposed, q.scale, format, "transposed");
           const float found = floats_of(amax.cuda)[0], want = amax.cpu.as<float>()[0];
           EXPECT_TRUE(found == want || (std::isnan(found) && std::isnan(want))) << found << " " << want;
@@ -263,6 +267,8 @@ struct Sizes {
   int64_t N, C, O;
 };
 constexpr Sizes kSizes[] = {{16, 16, 16}, {128, 64, 192}, {512, 256, 768}, {1024, 768, 128}};
+constexpr Sizes kBackwardSizes[] = {{16, 16, 16},     {128, 64, 192},  {512, 256, 768},
+                                    {1024, 768, 128}, {4096, 48, 112}, {20000, 208, 80}};
 
 TEST_F(Fp8Test, ForwardIsThatOfTheCpu) {
   if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
@@ -293,32 +299,48 @@ TEST_F(Fp8Test, ForwardIsThatOfTheCpu) {
         }
 }
 
+struct BackwardCase {
+  int64_t N, C, O;
+  bool slope, fp8_dw;
+};
+std::vector<BackwardCase> backward_cases() {
+  std::vector<BackwardCase> cases;
+  for (const auto [N, C, O] : kBackwardSizes)
+    for (const bool slope : {false, true})
+      for (const bool fp8_dw : {false, true}) cases.push_back({N, C, O, slope, fp8_dw});
+  return cases;
+}
+
 TEST_F(Fp8Test, BackwardIsThatOfTheCpu) {
   if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
-  for (const auto [N, C, O] : kSizes)
-    for (const bool slope : {false, true}) {
-      SCOPED_TRACE(fmt::format("{} x {} x {}, slope {}", N, C, O, slope));
-      const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}, 0.1f),
-                 dy = input(DType::kBF16, {N, O}, 1e-5f), u = input(DType::kBF16, {N, C}),
-                 dx = output(DType::kBF16, {N, C}), dw = input(DType::kBF16, {O, C}, 1e-4f),
-                 db = input(DType::kBF16, {O}, 1e-4f);
-      const Quantised w8 = quantised(w, DType::kE4M3), dy8 = quantised(dy, DType::kE5M2);
-      run_on_both({dx, dw, db}, [&](auto on) {
-        LinearBackward op{.dy = on(dy),
-                          .x = on(x),
-                          .weight = on(w),
-                          .dx = on(dx),
-                          .dweight = on(dw),
-                          .dbias = on(db),
-                          .fp8_dy = on(dy8.cpu(), dy8.cuda()),
-                          .fp8_weight = on(w8.cpu_transposed(), w8.cuda_transposed())};
-        if (slope) op.pre_activation = on(u);
-        return op;
-      });
-      expect_same(dx, "dx");
-      expect_same(dw, "dweight");
-      expect_same(db, "dbias");
-    }
+  for (const auto [N, C, O, slope, fp8_dw] : backward_cases()) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}, slope {}, dW in FP8 {}", N, C, O, slope, fp8_dw));
+    const Twin x = input(DType::kBF16, {N, C}), w = input(DType::kBF16, {O, C}, 0.1f),
+               dy = input(DType::kBF16, {N, O}, 1e-5f), u = input(DType::kBF16, {N, C}),
+               dx = output(DType::kBF16, {N, C}), dw = input(DType::kBF16, {O, C}, 1e-4f),
+               db = input(DType::kBF16, {O}, 1e-4f);
+    const Quantised w8 = quantised(w, DType::kE4M3), dy8 = quantised(dy, DType::kE5M2),
+                    x8 = quantised(x, DType::kE4M3);
+    run_on_both({dx, dw, db}, [&](auto on) {
+      LinearBackward op{.dy = on(dy),
+                        .x = on(x),
+                        .weight = on(w),
+                        .dx = on(dx),
+                        .dweight = on(dw),
+                        .dbias = on(db),
+                        .fp8_dy = on(dy8.cpu(), dy8.cuda()),
+                        .fp8_weight = on(w8.cpu_transposed(), w8.cuda_transposed())};
+      if (slope) op.pre_activation = on(u);
+      if (fp8_dw) {
+        op.fp8_dy_transposed = on(dy8.cpu_transposed(), dy8.cuda_transposed());
+        op.fp8_x_transposed = on(x8.cpu_transposed(), x8.cuda_transposed());
+      }
+      return op;
+    });
+    expect_same(dx, "dx");
+    expect_same(dw, "dweight");
+    expect_same(db, "dbias");
+  }
 }
 
 // Ours, with an activation: sizes that are no multiples of a tile, several rounds of all multiprocessors,
@@ -396,7 +418,7 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
                        .micro_batch = 4,
                        .micro_steps = 2,
                        .sequence_length = 64,
-                       .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true}};
+                       .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true, .dw = true}};
   RunShape on_gpu = shape;
   on_gpu.dtype = DType::kBF16;
   RunShape recorded = on_gpu;
@@ -432,7 +454,7 @@ TEST_F(Fp8Test, RoundsWhereItWritesToTheSameBits) {
                      .micro_batch = 1,
                      .micro_steps = 2,
                      .sequence_length = 32,
-                     .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true}};
+                     .fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true, .dw = true}};
       shape.dtype = DType::kBF16;
       shape.keep = keep;
       shape.model.dropout = {.embedding = dropped, .residual = dropped, .attention = dropped};

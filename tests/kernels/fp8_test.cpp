@@ -7,6 +7,7 @@
 #include "kernels/base/fp8_scale.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/linear_gemms.h"
+#include "kernels/op_cost.h"
 #include "tests/kernels/formula.h"
 #include "tests/says.h"
 
@@ -275,6 +276,43 @@ TEST_F(Fp8Ops, BackwardRoundsTheFactorsOfDxAlone) {
   EXPECT_GT(relative_error(rounded.dx, plain.dx), 1e-3) << "nothing was rounded";
 }
 
+// dweight, which is added to, of transposed copies that are rounded; dbias of the gradient itself
+TEST_F(Fp8Ops, BackwardTakesTheRoundedFactorsOfDweight) {
+  for (const bool accumulate : {false, true}) {
+    constexpr int64_t N = 19, C = 7, O = 10;
+    const Tensor x = make.normal({N, C}, 3), w = make.normal({O, C}, 0.02), dy = make.normal({N, O}, 1e-6);
+    const Fp8Matrix x8 = quantised(x, DType::kE4M3), dy8 = quantised(dy, DType::kE5M2);
+    const Tensor xt = make.poisoned({C, N}), dyt = make.poisoned({O, N});
+    cpu.run(Quantise{.x = x, .format = DType::kE4M3, .y = {{}, x8.scale}, .transposed = xt});
+    cpu.run(Quantise{.x = dy, .format = DType::kE5M2, .y = {{}, dy8.scale}, .transposed = dyt});
+    LinearBackward plain{.dy = dy,
+                         .x = x,
+                         .weight = w,
+                         .dx = make.poisoned({N, C}),
+                         .dweight = make.normal({O, C}, 1e-6),
+                         .dbias = make.zeros({O}),
+                         .accumulate = accumulate};
+    LinearBackward rounded = plain;
+    rounded.dx = make.poisoned({N, C}), rounded.dweight = make.zeros({O, C}), rounded.dbias = make.zeros({O});
+    rounded.fp8_dy_transposed = {dyt, dy8.scale}, rounded.fp8_x_transposed = {xt, x8.scale};
+    Doubles want(static_cast<size_t>(O * C));
+    for (size_t i = 0; i < want.size(); ++i) {
+      floats(rounded.dweight)[i] = floats(plain.dweight)[i];
+      if (accumulate) want[i] = floats(plain.dweight)[i];
+    }
+    for (size_t n = 0; n < N; ++n)
+      for (size_t o = 0; o < O; ++o)
+        for (size_t c = 0; c < C; ++c)
+          want[o * C + c] += static_cast<double>(floats(dy8.data)[n * O + o]) * floats(x8.data)[n * C + c];
+    cpu.run(plain), cpu.run(rounded);
+    expect_formula(rounded.dweight, want, "dweight");
+    expect_same_bits(rounded.dx, plain.dx, "dx");
+    expect_same_bits(rounded.dbias, plain.dbias, "dbias");
+    EXPECT_LT(relative_error(rounded.dweight, plain.dweight), tolerance::kFp8Product);
+    EXPECT_GT(relative_error(rounded.dweight, plain.dweight), 1e-3) << "nothing was rounded";
+  }
+}
+
 // What cuBLASLt is asked for: both factors with k next to one another, their dtypes, and their scales.
 TEST(Fp8Gemms, HaveBothFactorsAlongK) {
   constexpr int64_t N = 48, C = 16, O = 32;
@@ -293,18 +331,26 @@ TEST(Fp8Gemms, HaveBothFactorsAlongK) {
   EXPECT_EQ(describe(key_of(y)), "e4m3 [48, 16] x e4m3 [32, 16]^T in bf16");
   EXPECT_EQ(y.a.scale, &scales[0]);
   EXPECT_EQ(y.b.scale, &scales[1]);
-  const LinearBackward backward{.dy = on_gpu(DType::kBF16, {N, O}),
-                                .x = forward.x,
-                                .weight = forward.weight,
-                                .dx = forward.x,
-                                .dweight = forward.weight,
-                                .fp8_dy = fp8(DType::kE5M2, {N, O}, scales[2]),
-                                .fp8_weight = fp8(DType::kE4M3, {C, O}, scales[1])};
+  LinearBackward backward{.dy = on_gpu(DType::kBF16, {N, O}),
+                          .x = forward.x,
+                          .weight = forward.weight,
+                          .dx = forward.x,
+                          .dweight = forward.weight,
+                          .fp8_dy = fp8(DType::kE5M2, {N, O}, scales[2]),
+                          .fp8_weight = fp8(DType::kE4M3, {C, O}, scales[1])};
   backward.check_on(Device::kCuda);
   const LinearBackwardGemms gemms = gemms_of(backward);
   EXPECT_EQ(describe(key_of(gemms.dx)), "e5m2 [48, 32] x e4m3 [16, 32]^T in bf16");
   EXPECT_EQ(gemms.dx.a.scale, &scales[2]);
   EXPECT_EQ(describe(key_of(*gemms.dweight)), "[48, 32]^T x [48, 16] in bf16, adds");
+  backward.fp8_dy_transposed = fp8(DType::kE5M2, {O, N}, scales[2]);
+  backward.fp8_x_transposed = fp8(DType::kE4M3, {C, N}, scales[0]);
+  backward.check_on(Device::kCuda);
+  const Gemm dweight = *gemms_of(backward).dweight;
+  EXPECT_EQ(describe(key_of(dweight)), "e5m2 [32, 48] x e4m3 [16, 48]^T in bf16, adds");
+  EXPECT_EQ(dweight.a.scale, &scales[2]);
+  EXPECT_EQ(dweight.b.scale, &scales[0]);
+  EXPECT_EQ(cost_of(backward, LinearBackward::Part::kWeight).fp8_flops, 2.0 * N * C * O);
 }
 
 TEST_F(Fp8Ops, NormsWriteTheFp8OfQuantise) {

@@ -194,6 +194,7 @@ void check_fp8(const SourcedConfig& sourced) {
   needs(fp8.scaling == defaults.scaling, "train.fp8.scaling");
   needs(fp8.edges == defaults.edges, "train.fp8.edges");
   needs(fp8.head == defaults.head, "train.fp8.head");
+  needs(fp8.dw == defaults.dw, "train.fp8.dw");
   if (!fp8) return;
   sourced.require(!sourced.config.train.lora, key, "is given together with", "train.lora.rank",
                   "adapters are trained in bf16: set train.gemm_dtype=bf16");

@@ -197,6 +197,7 @@ void visit_fp8(Section& fp8, Visit& visit) {
         "current: its own largest element, which takes one more pass");
   visit("train.fp8.edges", fp8.edges, Flag{}, "FP8: also use it in the first and the last block");
   visit("train.fp8.head", fp8.head, Flag{}, "FP8: also use it for the logits");
+  visit("train.fp8.dw", fp8.dw, Flag{}, "FP8: also use it for the gradients of the blocks' weights");
 }
 
 template <class Section, class Visit>

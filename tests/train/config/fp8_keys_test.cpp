@@ -13,15 +13,19 @@ constexpr const char* kFp8 = "train:\n  matmul: fp8\n";
 TEST_F(Fp8Keys, AreRead) {
   EXPECT_FALSE(load("").train.fp8);
   EXPECT_EQ(load(kFp8).train.fp8, (Fp8Config{.gemm_dtype = GemmDtype::kFp8}));
-  EXPECT_EQ(
-      load("train:\n  matmul: fp8\n  fp8: {scaling: current, edges: true}\n", {"train.fp8.head=true"})
-          .train.fp8,
-      (Fp8Config{
-          .gemm_dtype = GemmDtype::kFp8, .scaling = Fp8Scaling::kCurrent, .edges = true, .head = true}));
+  EXPECT_EQ(load("train:\n  matmul: fp8\n  fp8: {scaling: current, edges: true, dw: true}\n",
+                 {"train.fp8.head=true"})
+                .train.fp8,
+            (Fp8Config{.gemm_dtype = GemmDtype::kFp8,
+                       .scaling = Fp8Scaling::kCurrent,
+                       .edges = true,
+                       .head = true,
+                       .dw = true}));
 }
 
 TEST_F(Fp8Keys, RefuseWhatHasNoEffect) {
-  for (const char* setting : {"train.fp8.scaling=current", "train.fp8.edges=true", "train.fp8.head=true"}) {
+  for (const char* setting :
+       {"train.fp8.scaling=current", "train.fp8.edges=true", "train.fp8.head=true", "train.fp8.dw=true"}) {
     const std::string message = refusal("", {setting});
     EXPECT_NE(message.find("no effect with train.gemm_dtype"), std::string::npos) << message;
     EXPECT_NE(message.find("set train.gemm_dtype=fp8 too"), std::string::npos) << message;

@@ -14,8 +14,8 @@ RunShape fp8_shape(const ModelConfig& model = kFp8Model, Fp8Config config = {}) 
   config.gemm_dtype = GemmDtype::kFp8;
   return {.model = model, .micro_batch = 4, .micro_steps = 2, .sequence_length = 32, .fp8 = config};
 }
-constexpr Fp8Config kAll{.edges = true, .head = true},
-    kAllCurrent{.scaling = Fp8Scaling::kCurrent, .edges = true, .head = true};
+constexpr Fp8Config kAllButDw{.edges = true, .head = true}, kAll{.edges = true, .head = true, .dw = true},
+    kAllCurrent{.scaling = Fp8Scaling::kCurrent, .edges = true, .head = true, .dw = true};
 
 // A text with something to learn: multiples of a number that differs from sequence to sequence
 void take_step(TrainState& state, int number) {
@@ -64,7 +64,7 @@ TEST(Fp8Training, LearnsAsInFp32) {
     const std::vector<double> wanted = Trained(plain).steps(70);
     EXPECT_LT(mean_of_last(wanted, 5), 0.7 * wanted.front()) << "nothing was learned";
     const double allowed = tolerance::kFp8ModelLoss * wanted.front();
-    for (const Fp8Config& config : {Fp8Config{}, kAll, kAllCurrent}) {
+    for (const Fp8Config& config : {Fp8Config{}, kAllButDw, kAll, kAllCurrent}) {
       SCOPED_TRACE(fp8_text(model, config));
       const std::vector<double> losses = Trained(fp8_shape(model, config)).steps(70);
       EXPECT_NE(losses.front(), wanted.front()) << "nothing was rounded";
@@ -114,7 +114,7 @@ TEST(Fp8Training, HasTheLossesOfTheWholeMlpInChunks) {
   ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;
   for (const ModelConfig& model : {kFp8Model, llama})
-    for (const Fp8Config& config : {kAll, kAllCurrent}) {
+    for (const Fp8Config& config : {kAllButDw, kAll, kAllCurrent}) {
       SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), fp8_text(model, config)));
       RunShape shape = fp8_shape(model, config);
       Trained whole(shape);
@@ -180,7 +180,7 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
     for (const auto& [keep, passes] : cases)
       for (const double dropped : {0.0, 0.1}) {
         SCOPED_TRACE(text_of(keep) + fmt::format(", {} layers, dropout {}", name_of(model.mlp), dropped));
-        RunShape shape = fp8_shape(model, kAll);
+        RunShape shape = fp8_shape(model, kAllButDw);
         shape.keep = keep;
         shape.model.dropout = {.embedding = dropped, .residual = dropped, .attention = dropped};
         const Passes fused(shape, false), apart(shape, true);
@@ -195,7 +195,8 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
 
 TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {
   for (const int64_t chunk : {int64_t{0}, int64_t{48}})
-    for (const Fp8Config& config : {Fp8Config{}, Fp8Config{.head = true}, kAll, kAllCurrent}) {
+    for (const Fp8Config& config :
+         {Fp8Config{}, Fp8Config{.head = true}, Fp8Config{.dw = true}, kAll, kAllCurrent}) {
       SCOPED_TRACE(fp8_text(kFp8Model, config) + fmt::format(", chunks of {}", chunk));
       RunShape shape = fp8_shape(kFp8Model, config);
       shape.classifier_chunk = shape.mlp_chunk = chunk;
@@ -222,7 +223,7 @@ TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   EXPECT_EQ(layers({.head = true}).back(), "head");
   EXPECT_EQ(layers(kAll).size(), 17u);
   EXPECT_EQ(fp8_text(kFp8Model, {}), "blocks 1 to 2 of 4; delayed scales");
-  EXPECT_EQ(fp8_text(kFp8Model, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales");
+  EXPECT_EQ(fp8_text(kFp8Model, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales; dW too");
 }
 
 // The first step has each tensor's own scales; the next those of its largest elements; they stay for a step.
@@ -272,7 +273,7 @@ TEST(Fp8Training, TakesScalesOfTheSameLayers) {
 TEST(Fp8Training, PlanIsTheLedger) {
   ModelConfig untied = with_qwen3_parts(kFp8Model);
   for (const ModelConfig& model : {kFp8Model, untied})
-    for (const Fp8Config& config : {Fp8Config{}, kAll, kAllCurrent}) {
+    for (const Fp8Config& config : {Fp8Config{}, kAllButDw, kAll, kAllCurrent}) {
       RunShape shape = fp8_shape(model, config);
       expect_plan_is_the_step({}, shape);
       shape.classifier_chunk = 48;
@@ -308,7 +309,8 @@ TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
   for (const Shard shard : kAllShards) {
     const auto shape = [&](int ranks) {
       RunShape own = shared_shape(ranks, shard);
-      own.fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true};
+      own.fp8 = kAll;
+      own.fp8.gemm_dtype = GemmDtype::kFp8;
       return own;
     };
     on_ranks(2, [&](const Ranks& ranks) {
