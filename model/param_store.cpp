@@ -31,7 +31,7 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
           shape.shards.parts);
     own_ = allocate_buckets(shape.host ? *shape.host : arena, MemoryTag::kWeights, "weights", shape.dtype,
                             layout_, shape.shards.parts);
-    if (!split) copies_ = stream.backend().make_copy_queue(stream.queue(), shape.poison);
+    if (shape.host) copies_ = stream.backend().make_copy_queue(stream.queue(), shape.poison);
     weight_turns_.emplace(arena, MemoryTag::kWeights, "gathered weights", shape.dtype, layout_,
                           &ParamBucket::elements, kWeightTurns);
     weights_ = layout_.params(shape.model, weight_turns_->views());
@@ -190,9 +190,8 @@ void ParamStore::fetch(size_t bucket) {
         turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
   const ParamBucket& sizes = layout_.buckets[bucket];
   const Tensor& whole = weight_turns_->views()[bucket];
-  if (copies_) {
-    const Copy copy{.from = own_[bucket], .to = whole};
-    copies_->start(std::span(&copy, 1));
+  if (!shape_.shards.weights()) {
+    copy_from_host(own_[bucket], whole);
     turn = {.bucket = bucket, .transfers = copies_->started()};
     return;
   }
@@ -204,15 +203,21 @@ void ParamStore::fetch(size_t bucket) {
 
 void ParamStore::gather(const Tensor& own, const Tensor& whole) {
   Tensor part = own;
-  if (shape_.host) {  // a collective reads the device's memory alone
+  if (copies_) {  // a collective reads the device's memory alone
     part = part_.of(whole);
-    stream_.run(Copy{own, part});
+    copy_from_host(own, part);
+    copies_->wait_for(copies_->started());
   }
   axis().all_gather({.part = part, .whole = whole});
 }
 
+void ParamStore::copy_from_host(const Tensor& own, const Tensor& to) {
+  const Copy copy{.from = own, .to = to};
+  copies_->start(std::span(&copy, 1));
+}
+
 void ParamStore::wait_for(const Turns::Turn& turn) {
-  if (copies_) return copies_->wait_for(turn.transfers);
+  if (!shape_.shards.weights()) return copies_->wait_for(turn.transfers);
   axis().wait_for(turn.transfers);
 }
 

@@ -21,7 +21,7 @@
 //   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
 // Weights that lie in host memory (Shape::host) take turns in the same buffers: a block is copied in place of
-// gathered, by a queue of its own. With several ranks each copies its part, and these are gathered.
+// gathered, by a queue of its own. With several ranks each copies its part, and waits for that before it gathers them.
 //
 // A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
 // all work that the device was given before, so a buffer's next tenant comes when the last one has been read.
@@ -250,6 +250,7 @@ class ParamStore {
   void make_whole(int64_t position);
   void fetch(size_t bucket);
   void gather(const Tensor& own, const Tensor& whole);
+  void copy_from_host(const Tensor& own, const Tensor& to);
   void wait_for(const Turns::Turn& turn);
   void wait_for_weights();
   void make_fp8(int64_t layer);
@@ -274,7 +275,7 @@ class ParamStore {
   // This rank's parts of the weights, where they are split or on the host: trained, then frozen
   std::vector<Tensor> own_;
   std::optional<Turns> weight_turns_, gradient_turns_;  // where they are split, or weights on the host
-  std::unique_ptr<CopyQueue> copies_;                   // of whole buckets from the host
+  std::unique_ptr<CopyQueue> copies_;                   // of weights from the host
   Params weights_;
   std::unique_ptr<Communicator> alone_;  // of one rank
   Communicator* axis_;

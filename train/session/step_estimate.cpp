@@ -60,21 +60,24 @@ double seconds_of(const OpCost& cost, const DeviceSpeed& speed, double flops_per
   return std::max(arithmetic, bytes) + kNotHidden * std::min(arithmetic, bytes);
 }
 
-// The optimizer's tensors of an update cross the bus, in both directions at once.
-double seconds_over_bus(const AdamW& op, const DeviceSpeed& speed) {
+// What an update reads or writes on the host crosses the bus, in both directions at once.
+double seconds_over_bus(const AdamW& op, const Offload& offload, const DeviceSpeed& speed) {
   double bytes = 0;
-  for (const AdamW::Part& part : op.parts)
-    for (const Tensor* kept : {&part.master, &part.m, &part.v}) bytes += static_cast<double>(kept->bytes());
+  for (const AdamW::Part& part : op.parts) {
+    for (const Tensor* kept : {&part.master, &part.m, &part.v})
+      if (offload.optimizer) bytes += static_cast<double>(kept->bytes());
+    if (offload.weights) bytes += static_cast<double>(part.param.bytes());
+  }
   return bytes / speed.bus;
 }
 
 struct OpTime {
   const DeviceSpeed& speed;
-  bool offload_optimizer;
+  const Offload& offload;
 
   double operator()(const AnyOp& op) const {
-    if (std::holds_alternative<const AdamW*>(op) && offload_optimizer)
-      return seconds_over_bus(*std::get<const AdamW*>(op), speed);
+    if (std::holds_alternative<const AdamW*>(op) && (offload.optimizer || offload.weights))
+      return seconds_over_bus(*std::get<const AdamW*>(op), offload, speed);
     double flops = speed.gemm;
     if (std::holds_alternative<const AttentionForward*>(op)) flops = speed.attention;
     if (std::holds_alternative<const AttentionBackward*>(op)) flops = speed.attention / kBackwardOfAttention;
@@ -84,7 +87,7 @@ struct OpTime {
 
 StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
   const DeviceSpeed speed = speed_of(device);
-  const OpTime time{.speed = speed, .offload_optimizer = shape.offload.optimizer};
+  const OpTime time{.speed = speed, .offload = shape.offload};
   double now = 0;
   Queue collectives(now, speed.link);
   std::deque<Queue> copies;  // in each direction

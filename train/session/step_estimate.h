@@ -4,8 +4,8 @@
 // The code of a step runs with a backend and a communicator that do nothing but tell what they are asked
 // for. An operation has two times: its bytes (op_cost.h) at the memory's speed, and its arithmetic at the
 // speed of GEMMs or of attention. It takes the longer one and 0.3 of the shorter one. Collectives run one
-// after the other beside the operations, as on the device, and so do the copies of offloaded activations in
-// each direction; where the step waits for one, so does the estimate.
+// after the other beside the operations, as on the device, and so do the copies of offloaded activations, in
+// each direction, and weights; where the step waits for one, so does the estimate.
 #pragma once
 
 #include "train/session/run_shape.h"
