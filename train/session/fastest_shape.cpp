@@ -30,16 +30,20 @@ class Search {
     if (!limit_.known()) return free_.micro_batch ? with_micro_batch(shape, 1) : shape;
     const auto share =
         static_cast<int64_t>((cuda_ ? kUsableCuda : kUsableCpu) * static_cast<double>(limit_.total));
-    const std::vector<RunShape> all = alternatives(shape);
+    const std::vector<Alternative> all = alternatives(shape);
     const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
     for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}})
       if (const std::optional<RunShape> found = fastest(all, room)) return *found;
-    return *std::ranges::min_element(all, {}, [&](const RunShape& s) { return peak(s); });
+    return std::ranges::min_element(all, {}, &Alternative::peak)->shape;
   }
 
  private:
   struct Room {
     int64_t bytes, micro_batch;  // at most; a micro-batch of 1 is always tried
+  };
+  struct Alternative {
+    RunShape shape;  // with the least micro-batch
+    int64_t peak;    // its peak
   };
   static RunShape with_micro_batch(RunShape shape, int64_t micro_batch) {
     const int64_t sequences = shape.sequences_per_rank();
@@ -53,7 +57,7 @@ class Search {
   }
 
   // In the order in which they are preferred
-  std::vector<RunShape> alternatives(const RunShape& shape) const {
+  std::vector<Alternative> alternatives(const RunShape& shape) const {
     const auto offloads = free_.offload && cuda_
                               ? std::vector<Offload>{{},
                                                      {.optimizer = true},
@@ -63,12 +67,13 @@ class Search {
     const auto shards = free_.shard && shape.ranks() > 1
                             ? std::vector{Shard::kOptimizer, Shard::kGradients, Shard::kWeights}
                             : only(shape.shard);
-    std::vector<RunShape> all;
+    std::vector<Alternative> all;
     for (const Offload& offload : offloads)
       for (const Shard shard : shards)
         for (const Keep keep : free_.keep ? keeps(shape.model) : only(shape.keep)) {
-          all.push_back(shape);
-          all.back().offload = offload, all.back().shard = shard, all.back().keep = keep;
+          RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
+          own.offload = offload, own.shard = shard, own.keep = keep;
+          all.push_back({.shape = own, .peak = peak(own)});
         }
     return all;
   }
@@ -79,11 +84,11 @@ class Search {
             {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
   }
 
-  std::optional<RunShape> fastest(const std::vector<RunShape>& all, const Room& room) const {
+  std::optional<RunShape> fastest(const std::vector<Alternative>& all, const Room& room) const {
     std::optional<RunShape> best;
     double seconds = 0;
-    for (const RunShape& shape : all) {
-      const std::optional<RunShape> fitting = largest(shape, room);
+    for (const Alternative& one : all) {
+      const std::optional<RunShape> fitting = largest(one, room);
       if (!fitting) continue;
       if (all.size() == 1) return fitting;
       const double own = estimate_step(*fitting, device_).seconds;
@@ -93,13 +98,13 @@ class Search {
   }
 
   // Nothing: no micro-batch fits.
-  std::optional<RunShape> largest(const RunShape& shape, const Room& room) const {
-    std::optional<RunShape> best;
-    if (!free_.micro_batch) return peak(shape) <= room.bytes ? std::optional(shape) : best;
-    const int64_t sequences = shape.sequences_per_rank();
-    for (int64_t b = 1; b <= std::min(sequences, std::max<int64_t>(room.micro_batch, 1)); ++b) {
+  std::optional<RunShape> largest(const Alternative& least, const Room& room) const {
+    if (least.peak > room.bytes) return {};
+    RunShape best = least.shape;
+    const int64_t sequences = best.sequences_per_rank();
+    for (int64_t b = 2; free_.micro_batch && b <= std::min(sequences, room.micro_batch); ++b) {
       if (sequences % b != 0) continue;
-      const RunShape next = with_micro_batch(shape, b);
+      const RunShape next = with_micro_batch(best, b);
       if (peak(next) > room.bytes) break;
       best = next;
     }
