@@ -1,16 +1,20 @@
 #include "model/activation_offload.h"
 
-#include "kernels/base/check.h"
+#include <algorithm>
 
 namespace tessera {
+namespace {
+
+size_t copied_of(size_t layers) { return layers - std::min(layers, kActivationSlots); }
+
+}  // namespace
 
 ActivationOffload::ActivationOffload(const Stream& stream, Arena& host, const Model& model, Poison poison)
-    : layers_(static_cast<size_t>(model.config.layers)),
-      copied_(layers_ - std::min(layers_, kSlots)),
+    : copied_(copied_of(static_cast<size_t>(model.config.layers))),
       out_(stream.backend().make_copy_queue(stream.queue(), poison)),
       back_(stream.backend().make_copy_queue(stream.queue(), poison)) {
   Saved shapes;
-  shapes.blocks.resize(layers_);
+  shapes.blocks.resize(copied_.size());
   for (size_t l = 0; l < copied_.size(); ++l)
     visit_kept(shapes, model, model.keep, l, [&](const SavedInfo& info, Tensor&) {
       copied_[l].host.push_back(host.alloc(info.tag, info.name, info.dtype, info.shape));
@@ -30,7 +34,7 @@ void ActivationOffload::use(Saved& saved, const Model& model) {
 }
 
 void ActivationOffload::begin_forward(size_t layer) {
-  if (layer >= kSlots) out_->wait_for(copied_[layer - kSlots].out_number);
+  if (layer >= kActivationSlots) out_->wait_for(copied_[layer - kActivationSlots].out_number);
 }
 
 void ActivationOffload::end_forward(size_t layer) {
@@ -44,8 +48,8 @@ void ActivationOffload::begin_backward(size_t layer) {
 }
 
 void ActivationOffload::end_backward(size_t layer) {
-  if (layer < kSlots) return;
-  Block& next = copied_[layer - kSlots];
+  if (layer < kActivationSlots) return;
+  Block& next = copied_[layer - kActivationSlots];
   back_->start(next.back);
   next.back_number = back_->started();
 }

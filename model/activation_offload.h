@@ -38,8 +38,7 @@ class ActivationOffload {
     std::vector<Copy> out, back;
     int64_t out_number = 0, back_number = 0;  // in their queues
   };
-  size_t layers_;
-  std::vector<Block> copied_;  // all blocks but the last kSlots
+  std::vector<Block> copied_;  // all blocks but the last kActivationSlots
   std::unique_ptr<CopyQueue> out_, back_;
 };
 

@@ -14,10 +14,10 @@ SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
       .config = model.config, .spec = spec, .plan = model.attention.of(layer), .mlp_chunk = model.mlp_chunk};
 }
 
-// Block l has the tensors of block l - kSlots, but for its output: it lies where the input of that one was,
-// since its input and that of the block between are still needed.
+// Block l has the tensors of block l - kActivationSlots, but for its output: it lies where the input of that
+// one was, since its input and that of the block between are still needed.
 void take_slots(Arena& arena, const Model& model, Keep keep, Saved& saved) {
-  const size_t layers = saved.blocks.size(), slots = std::min(layers, kSlots);
+  const size_t layers = saved.blocks.size(), slots = std::min(layers, kActivationSlots);
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
@@ -27,8 +27,8 @@ void take_slots(Arena& arena, const Model& model, Keep keep, Saved& saved) {
   }
   take(input_of_block(model), saved.blocks[slots - 1].residual_out);
   for (size_t l = slots; l < layers; ++l) {
-    saved.blocks[l] = saved.blocks[l - kSlots];
-    saved.blocks[l].residual_out = saved.block_input(l - kSlots);
+    saved.blocks[l] = saved.blocks[l - kActivationSlots];
+    saved.blocks[l].residual_out = saved.block_input(l - kActivationSlots);
   }
 }
 

@@ -9,8 +9,8 @@
 namespace tessera {
 
 // What `keep` does not keep is allocated once for all blocks. Where the model offloads what blocks keep, they
-// take turns in kSlots of it: see activation_offload.h.
-inline constexpr size_t kSlots = 2;
+// take turns in kActivationSlots of it: see activation_offload.h.
+inline constexpr size_t kActivationSlots = 2;
 Saved allocate_saved(Arena& arena, const Model& model, Keep keep);
 
 // Calls visit() for what a block has to have for its backward: its input, and what `keep` keeps but for its

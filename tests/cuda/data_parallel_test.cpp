@@ -154,6 +154,18 @@ TEST(CudaOffload, WeightsInHostMemoryChangeNoBit) {
     }
 }
 
+TEST(CudaOffload, ActivationsOfAFewSmallBlocks) {  // few enough for an emulated GPU
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  const std::unique_ptr<Backend> be = make_cuda_backend();
+  for (const Poison poison : {Poison::kNo, Poison::kYes}) {
+    RunShape shape = offloaded_shapes(DType::kF32)[0].shape;
+    shape.model.layers = 4, shape.micro_batch = 1, shape.keep = kKeepAttention;
+    expect_offload_changes_no_bit(*be, shape, poison);
+  }
+}
+
 TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
   DeviceTraits device;
   std::string why_not;

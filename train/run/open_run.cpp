@@ -206,6 +206,8 @@ void OpenRun::choose_gemms(bool resuming) {
 }
 
 void OpenRun::allocate(bool resuming) {
+  // The system pins a few GB a second, and other ranks may have less to pin.
+  if (shape().offload) ranks.enter_phase("pinning memory of the host", Timeout::kNone);
   phase->allocate({.backend = *backend, .ranks = *all_, .recorded = !profile.empty(), .resuming = resuming});
 }
 

@@ -30,24 +30,31 @@ class Search {
     if (!limit_.known()) return free_.micro_batch ? with_micro_batch(shape, 1) : shape;
     const auto share =
         static_cast<int64_t>((cuda_ ? kUsableCuda : kUsableCpu) * static_cast<double>(limit_.total));
-    const std::vector<RunShape> whole = alternatives(shape), smallest = in_smallest_chunks(shape),
-                                offloaded = with_weights_on_host(shape);
+    const std::vector<Alternative> whole = alternatives(shape);
+    std::vector<Alternative> chunked, offloaded;
     const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
     for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}}) {
       if (const std::optional<RunShape> found = fastest(whole, room)) return *found;
-      if (std::ranges::any_of(smallest, [&](const RunShape& s) { return peak(s) <= room.bytes; }))
+      if (chunked.empty()) chunked = in_smallest_chunks(shape), offloaded = with_weights_on_host(shape);
+      if (std::ranges::any_of(chunked, [&](const Alternative& one) { return one.peak <= room.bytes; }))
         for (const int64_t chunk : chunks(shape))
           if (const std::optional<RunShape> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
             return *found;
       if (const std::optional<RunShape> found = fastest(offloaded, room)) return *found;
     }
-    const std::vector<RunShape>& last = !offloaded.empty() ? offloaded : !smallest.empty() ? smallest : whole;
-    return *std::ranges::min_element(last, {}, [&](const RunShape& s) { return peak(s); });
+    const std::vector<Alternative>& last = !offloaded.empty() ? offloaded
+                                           : !chunked.empty() ? chunked
+                                                              : whole;
+    return std::ranges::min_element(last, {}, &Alternative::peak)->shape;
   }
 
  private:
   struct Room {
     int64_t bytes, micro_batch;  // at most; a micro-batch of 1 is always tried
+  };
+  struct Alternative {
+    RunShape shape;  // with the least micro-batch
+    int64_t peak;    // its peak
   };
   static RunShape with_micro_batch(RunShape shape, int64_t micro_batch) {
     const int64_t sequences = shape.sequences_per_rank();
@@ -66,11 +73,11 @@ class Search {
       if (free_.mlp_chunk && chunk < rows) found.push_back(chunk);
     return found;
   }
-  std::vector<RunShape> in_smallest_chunks(const RunShape& shape) const {
+  std::vector<Alternative> in_smallest_chunks(const RunShape& shape) const {
     const std::vector<int64_t> all = chunks(shape);
-    return all.empty() ? std::vector<RunShape>() : alternatives(with_mlp_chunk(shape, all.back()));
+    return all.empty() ? std::vector<Alternative>() : alternatives(with_mlp_chunk(shape, all.back()));
   }
-  std::vector<RunShape> with_weights_on_host(RunShape shape) const {
+  std::vector<Alternative> with_weights_on_host(RunShape shape) const {
     if (!free_.offload || !cuda_ || (shape.ranks() > 1 && !free_.shard && shape.shard != Shard::kWeights))
       return {};
     if (const std::vector<int64_t> all = chunks(shape); !all.empty()) shape.mlp_chunk = all.back();
@@ -83,7 +90,7 @@ class Search {
   }
 
   // In the order in which they are preferred
-  std::vector<RunShape> alternatives(const RunShape& shape, bool weights_on_host = false) const {
+  std::vector<Alternative> alternatives(const RunShape& shape, bool weights_on_host = false) const {
     auto offloads = free_.offload && cuda_ ? std::vector<Offload>{{},
                                                                   {.optimizer = true},
                                                                   {.activations = true},
@@ -94,13 +101,14 @@ class Search {
                             : only(shape.shard);
     if (weights_on_host)
       for (Offload& offload : offloads) offload.weights = true;
-    std::vector<RunShape> all;
+    std::vector<Alternative> all;
     for (const Offload& offload : offloads)
       for (const Shard shard : shards)
         for (const Keep keep : free_.keep ? keeps(shape) : only(shape.keep)) {
           if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;
-          all.push_back(shape);
-          all.back().offload = offload, all.back().shard = shard, all.back().keep = keep;
+          RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
+          own.offload = offload, own.shard = shard, own.keep = keep;
+          all.push_back({.shape = own, .peak = peak(own)});
         }
     return all;
   }
@@ -114,11 +122,11 @@ class Search {
             {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
   }
 
-  std::optional<RunShape> fastest(const std::vector<RunShape>& all, const Room& room) const {
+  std::optional<RunShape> fastest(const std::vector<Alternative>& all, const Room& room) const {
     std::optional<RunShape> best;
     double seconds = 0;
-    for (const RunShape& shape : all) {
-      const std::optional<RunShape> fitting = largest(shape, room);
+    for (const Alternative& one : all) {
+      const std::optional<RunShape> fitting = largest(one, room);
       if (!fitting) continue;
       if (all.size() == 1) return fitting;
       const double own = estimate_step(*fitting, device_).seconds;
@@ -128,13 +136,13 @@ class Search {
   }
 
   // Nothing: no micro-batch fits.
-  std::optional<RunShape> largest(const RunShape& shape, const Room& room) const {
-    std::optional<RunShape> best;
-    if (!free_.micro_batch) return peak(shape) <= room.bytes ? std::optional(shape) : best;
-    const int64_t sequences = shape.sequences_per_rank();
-    for (int64_t b = 1; b <= std::min(sequences, std::max<int64_t>(room.micro_batch, 1)); ++b) {
+  std::optional<RunShape> largest(const Alternative& least, const Room& room) const {
+    if (least.peak > room.bytes) return {};
+    RunShape best = least.shape;
+    const int64_t sequences = best.sequences_per_rank();
+    for (int64_t b = 2; free_.micro_batch && b <= std::min(sequences, room.micro_batch); ++b) {
       if (sequences % b != 0) continue;
-      const RunShape next = with_micro_batch(shape, b);
+      const RunShape next = with_micro_batch(best, b);
       if (peak(next) > room.bytes) break;
       best = next;
     }
