@@ -21,7 +21,8 @@
 //   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
 // Weights that lie in host memory (Shape::host) take turns in the same buffers: a block is copied in place of
-// gathered, by a queue of its own. With several ranks each copies its part, and waits for that before it gathers them.
+// gathered, by a queue of its own. With several ranks each copies its part, and waits for that before it
+// gathers them.
 //
 // A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
 // all work that the device was given before, so a buffer's next tenant comes when the last one has been read.

@@ -1,7 +1,6 @@
-// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks, or lie on
-// the host. Block l
-// has the buffer l mod B of B, so that neighbours have different ones; what is outside the blocks has one
-// more, which tables and head share.
+// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks, or lie
+// on the host. Block l has the buffer l mod B of B, so that neighbours have different ones; what is outside
+// the blocks has one more, which tables and head share.
 #pragma once
 
 #include <cstdint>

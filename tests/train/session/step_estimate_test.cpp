@@ -25,9 +25,17 @@ struct MeasuredStep {
   std::vector<std::string> settings;
   int64_t ranks;
   double tokens_per_second;
+  int64_t micro_steps = 1;
 };
 
-// On H100s, by `./bench step` and `./train`: docs/performance.md and docs/multi_gpu.md name the commands.
+std::vector<std::string> with_more(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+const std::vector<std::string> kOptimizerOnHost{"train.recompute=none", "parallel.shard=optimizer",
+                                                "memory.offload=optimizer"};
+// On H100s, by `./bench step` and `./train`: docs/performance.md, docs/multi_gpu.md and docs/fp8.md name the
+// commands.
 const std::vector<MeasuredStep> kMeasured{
     {"gpt2_small", 64, 1024, {}, 1, 670'000},
     {"gpt2_small", 64, 1024, {"train.gemm_dtype=fp8"}, 1, 717'700},
@@ -39,14 +47,23 @@ const std::vector<MeasuredStep> kMeasured{
     {"llama3.1_8b", 1, 8192, {"parallel.shard=weights", "train.recompute=block"}, 2, 17'600},
     {"llama3.2_1b", 4, 8192, {}, 2, 124'000},
     {"gpt2_small", 1, 65'536, {"model.context=65536"}, 1, 105'600},
-    {"llama3.2_1b", 1, 131'072, {"train.recompute=block"}, 1, 11'000}};
+    {"llama3.2_1b", 1, 131'072, {"train.recompute=block"}, 1, 11'000},
+    {"llama3.1_8b", 1, 8192, kOptimizerOnHost, 2, 22'980, 32},
+    {"qwen2.5_14b", 2, 1024, kOptimizerOnHost, 1, 7'000, 256},
+    {"qwen2.5_7b", 8, 1024, kOptimizerOnHost, 1, 14'170, 64},
+    {"qwen2.5_7b", 4, 1024, with_more(kOptimizerOnHost, {"train.gemm_dtype=fp8"}), 1, 17'480, 128},
+    {"qwen2.5_7b", 4, 1024, with_more(kOptimizerOnHost, {"train.gemm_dtype=fp8", "train.fp8.dw=true"}), 1,
+     20'010, 128},
+    {"qwen2.5_1.5b", 16, 1024, {"train.gemm_dtype=fp8"}, 1, 73'130, 16},
+    {"qwen2.5_1.5b", 16, 1024, {"train.gemm_dtype=fp8", "train.fp8.dw=true"}, 1, 77'600, 16}};
 
 TEST(StepEstimate, IsNearWhatWasMeasured) {
   for (const MeasuredStep& step : kMeasured) {
     std::vector<std::string> settings = step.settings;
     settings.push_back(fmt::format("train.micro_batch={}", step.batch));
     settings.push_back(fmt::format("train.sequence_length={}", step.tokens));
-    settings.push_back(fmt::format("train.tokens_per_step={}", step.ranks * step.batch * step.tokens));
+    settings.push_back(
+        fmt::format("train.tokens_per_step={}", step.ranks * step.batch * step.tokens * step.micro_steps));
     const RunShape shape = run_shape(with(step.config, settings, step.ranks), kH100, MemoryLimit{});
     const double ratio = tokens_per_second(shape, kH100) / step.tokens_per_second;
     EXPECT_GT(ratio, 0.94) << step.config << " " << step.batch << " x " << step.tokens;
