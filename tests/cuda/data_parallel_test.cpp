@@ -154,7 +154,7 @@ TEST(CudaOffload, WeightsInHostMemoryChangeNoBit) {
     }
 }
 
-TEST(CudaOffload, ActivationsOfAFewSmallBlocks) {  // few enough for an emulated GPU
+TEST(CudaOffload, OfAFewSmallBlocks) {  // few enough for an emulated GPU
   DeviceTraits device;
   std::string why_not;
   if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
@@ -162,7 +162,9 @@ TEST(CudaOffload, ActivationsOfAFewSmallBlocks) {  // few enough for an emulated
   for (const Poison poison : {Poison::kNo, Poison::kYes}) {
     RunShape shape = offloaded_shapes(DType::kF32)[0].shape;
     shape.model.layers = 4, shape.micro_batch = 1, shape.keep = kKeepAttention;
-    expect_offload_changes_no_bit(*be, shape, poison);
+    for (const Offload& offload :
+         {Offload{.activations = true}, Offload{.activations = true, .weights = true}})
+      expect_offload_changes_no_bit(*be, shape, poison, offload);
   }
 }
 
