@@ -3,23 +3,21 @@
 namespace tessera {
 namespace {
 
+Tensor view_in(const Tensor& place, DType format, const Shape& shape) {
+  Tensor view = place.rows(0, shape.numel()).view(shape);
+  view.dtype = fp8_storage(format, place.device);
+  return view;
+}
+
 // The place of x or dy in FP8
 Fp8Output place_of(const Tensor& in, const Tensor& x, DType format, const Tensor& scale, const Tensor& amax) {
-  Fp8Output place{.y = {.data = in.rows(0, x.numel()).view(x.shape), .scale = scale}, .amax = amax};
-  place.y.data.dtype = fp8_storage(format, x.device);
-  return place;
+  return {.y = {.data = view_in(in, format, x.shape), .scale = scale}, .amax = amax};
 }
 Fp8Output place_of_x(const Fp8Linear& fp8, const Tensor& x) {
   return place_of(fp8.x_place, x, DType::kE4M3, fp8.x_scale, fp8.x_amax);
 }
 Fp8Output place_of_dy(const Fp8Linear& fp8, const Tensor& dy) {
   return place_of(fp8.dy_place, dy, DType::kE5M2, fp8.dy_scale, fp8.dy_amax);
-}
-
-Tensor transposed_in(const Tensor& place, const Tensor& x, DType format) {
-  Tensor transposed = place.rows(0, x.numel()).view({x.shape[1], x.shape[0]});
-  transposed.dtype = fp8_storage(format, x.device);
-  return transposed;
 }
 
 Fp8Matrix quantised(const Stream& stream, const Fp8Linear& fp8, const Tensor& x, DType format,
@@ -60,8 +58,8 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackwar
   if (!fp8) return;
   Tensor dy_transposed, x_transposed;
   if (gemm.dweight && fp8.x_transposed_place) {
-    x_transposed = transposed_in(fp8.x_transposed_place, gemm.x, DType::kE4M3);
-    dy_transposed = transposed_in(fp8.dy_transposed_place, gemm.dy, DType::kE5M2);
+    x_transposed = view_in(fp8.x_transposed_place, DType::kE4M3, {gemm.x.shape[1], gemm.x.shape[0]});
+    dy_transposed = view_in(fp8.dy_transposed_place, DType::kE5M2, {gemm.dy.shape[1], gemm.dy.shape[0]});
   }
   if (!gemm.fp8_dy) {
     gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy), dy_transposed);
@@ -71,7 +69,7 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackwar
   gemm.fp8_weight = fp8.transposed;
   if (!x_transposed) return;
   // By the scale that x had in the forward, which has noted its largest element. A current one is found
-  // again: with an MLP in chunks it is there of another chunk.
+  // again: with an MLP in chunks, the stored one is that of another chunk.
   transpose(stream, gemm.x, DType::kE4M3, fp8.x_scale, x_transposed, fp8.current_scales);
   gemm.fp8_x_transposed = {x_transposed, fp8.x_scale};
   gemm.fp8_dy_transposed = {dy_transposed, fp8.dy_scale};

@@ -1,14 +1,11 @@
 #include "model/keep.h"
 
-#include "kernels/base/text.h"
+#include "kernels/base/word_set.h"
 
 namespace tessera {
 
 std::string text_of(Keep keep) {
-  std::string text;
-  for (const Recomputed part : values_with_words<Recomputed>())
-    if (keep.recomputes(part)) text += fmt::format("{}{}", text.empty() ? "" : "+", name_of(part));
-  return text.empty() ? "none" : text;
+  return words_with_plus<Recomputed>([&](Recomputed part) { return keep.recomputes(part); });
 }
 
 }  // namespace tessera

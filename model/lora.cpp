@@ -1,6 +1,7 @@
 #include "model/lora.h"
 
 #include "kernels/base/check.h"
+#include "kernels/base/word_set.h"
 
 namespace tessera {
 
@@ -61,10 +62,7 @@ void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const L
 }
 
 std::string text_of(AdaptedParts parts) {
-  std::string text;
-  for (const Adapted part : values_with_words<Adapted>())
-    if (parts.names(part)) text += (text.empty() ? "" : "+") + std::string(name_of(part));
-  return text.empty() ? "none" : text;
+  return words_with_plus<Adapted>([&](Adapted part) { return parts.names(part); });
 }
 
 std::string text_of(const LoraConfig& lora) {

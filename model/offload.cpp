@@ -1,12 +1,11 @@
 #include "model/offload.h"
 
+#include "kernels/base/word_set.h"
+
 namespace tessera {
 
 std::string text_of(const Offload& offload) {
-  std::string text;
-  for (const Offloaded what : values_with_words<Offloaded>())
-    if (offload.has(what)) text += (text.empty() ? "" : "+") + std::string(name_of(what));
-  return text.empty() ? "none" : text;
+  return words_with_plus<Offloaded>([&](Offloaded what) { return offload.has(what); });
 }
 
 }  // namespace tessera

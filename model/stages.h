@@ -14,7 +14,7 @@
 // needs of that, and between() alone decides whether they match, and knows why not.
 //
 // Chunks. With Model::mlp_chunk the stages of the MLP, the last ones, run over so many rows at a time, one
-// chunk after another: their hidden layer exists for one chunk alone. All else runs over all rows.
+// chunk after another: their hidden layer exists for only one chunk. Everything else runs over all rows.
 #pragma once
 
 #include <functional>

@@ -115,4 +115,19 @@ inline void expect_the_losses_of_one(Shard shard, const std::function<void(RunSh
   });
 }
 
+// Of these ranks, while what is handed over is poisoned
+inline void expect_offload_changes_no_bit(const Ranks& ranks, RunShape shape, const Offload& offload) {
+  std::string weights;
+  const auto run = [&] {
+    return run_shared(ranks, {.shape = shape, .steps = 3, .after = [&](TrainState& state) {
+                                weights = weight_bytes(state);
+                              }});
+  };
+  const std::vector<double> losses = run();
+  const std::string on_device = weights;
+  shape.offload = offload, shape.poison = Poison::kYes;
+  EXPECT_EQ(run(), losses) << name_of(shape.shard);
+  EXPECT_TRUE(weights == on_device) << name_of(shape.shard);
+}
+
 }  // namespace tessera::testing

@@ -61,28 +61,19 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
                                                      : operand(a.weight, {}, C),
                                    .d = {.data = a.dx.data, .ld = C}}};
   if (a.add) gemms.dx.c = a.add.data, gemms.dx.beta = 1;
-  if (a.dweight && a.fp8_x_transposed)
-    gemms.dweight = Gemm{.dtype = dtype,
-                         .m = O,
-                         .n = C,
-                         .k = N,
-                         .a = operand(a.dy, a.fp8_dy_transposed, N),
-                         .b = operand(a.x, a.fp8_x_transposed, N, /*transposed=*/true),
-                         .d = {.data = a.dweight.data, .ld = C},
-                         .beta = a.accumulate ? 1.0f : 0.0f,
-                         .may_add = true};
-  else if (a.dweight)
-    gemms.dweight = Gemm{.dtype = dtype,
-                         .m = O,
-                         .n = C,
-                         .k = N,
-                         .a = {.data = a.dy.data, .ld = O, .transposed = true},
-                         .b = {.data = a.x.data, .ld = C},
-                         .d = {.data = a.dweight.data, .ld = C},
-                         .beta = a.accumulate ? 1.0f : 0.0f,
-                         .may_add = true,
-                         .sums = a.dbias.data,
-                         .summed = a.dbias ? a.dbias.numel() : 0};
+  const bool fp8_dweight = static_cast<bool>(a.fp8_x_transposed);
+  if (a.dweight)
+    gemms.dweight = Gemm{
+        .dtype = dtype,
+        .m = O,
+        .n = C,
+        .k = N,
+        .a = fp8_dweight ? operand(a.dy, a.fp8_dy_transposed, N) : operand(a.dy, {}, O, /*transposed=*/true),
+        .b = fp8_dweight ? operand(a.x, a.fp8_x_transposed, N, /*transposed=*/true) : operand(a.x, {}, C),
+        .d = {.data = a.dweight.data, .ld = C},
+        .beta = a.accumulate ? 1.0f : 0.0f,
+        .may_add = true};
+  if (a.dbias && !fp8_dweight) gemms.dweight->sums = a.dbias.data, gemms.dweight->summed = a.dbias.numel();
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
   if (a.pre_activation && !a.add && dtype == DType::kBF16) {
     gemms.own_dx = gemms.dx;

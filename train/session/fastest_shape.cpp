@@ -35,7 +35,8 @@ class Search {
     const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
     for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}}) {
       if (const std::optional<RunShape> found = fastest(whole, room)) return *found;
-      if (chunked.empty()) chunked = in_smallest_chunks(shape), offloaded = with_weights_on_host(shape);
+      if (chunked.empty() && offloaded.empty())
+        chunked = in_smallest_chunks(shape), offloaded = with_weights_on_host(shape);
       if (std::ranges::any_of(chunked, [&](const Alternative& one) { return one.peak <= room.bytes; }))
         for (const int64_t chunk : chunks(shape))
           if (const std::optional<RunShape> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
