@@ -37,10 +37,18 @@ OpCost gemm(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
   return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
 
+// Pairs of a query and a key that it sees. Where only a call knows them: all of a causal mask, and of dealt
+// queries the mean of all ways to deal
+double visible_pairs(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  if (!s.mask.dealt) return attention::visible_pairs(attn_problem(plan));
+  return static_cast<double>(s.batch * s.tokens) * static_cast<double>(s.kv_tokens + 1) / 2;
+}
+
 // A GEMM of queries and keys that see each other: 2 D operations for each query head and pair
 double attention_product(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
-  return 2 * static_cast<double>(s.heads * s.head_dim) * attention::visible_pairs(attn_problem(plan));
+  return 2 * static_cast<double>(s.heads * s.head_dim) * visible_pairs(plan);
 }
 
 double query_statistics(const AttentionPlan& plan) {  // the log-sum-exp of every row
@@ -56,12 +64,12 @@ OpCost cost(const Copy& a) {
 OpCost cost(const Accumulate& a) { return moved(a.x, a.y, a.y); }
 OpCost cost(const RandomNormal& a) { return moved(a.y); }
 OpCost cost(const EmbeddingForward& a) {
-  OpCost one = moved(a.tokens, a.y, a.y, a.documents);  // a row of the table for each of y
+  OpCost one = moved(a.tokens, a.y, a.y, a.positions);  // a row of the table for each of y
   if (a.position_table) one += moved(a.position_table.rows(0, a.tokens.shape[1]));
   return one;
 }
 OpCost cost(const EmbeddingBackward& a) {
-  OpCost one = moved(a.tokens, a.dy, a.documents);
+  OpCost one = moved(a.tokens, a.dy, a.positions);
   if (!a.d_position_table) return one;
   const Tensor positions = a.d_position_table.rows(0, a.tokens.shape[1]);
   return one + moved(positions, positions);
@@ -79,9 +87,9 @@ OpCost cost(const RmsNormBackward& a) {
   return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dx_sum);
 }
-OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.documents); }
+OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.positions); }
 OpCost cost(const RotaryBackward& a) {
-  return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.documents) +
+  return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.positions) +
          gradients(a.accumulate, a.dq_weight, a.dk_weight);
 }
 OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y, fp8_values(a.fp8_y)); }
@@ -123,6 +131,7 @@ OpCost cost(const AttentionBackward& a) {
   one += {.bytes = query_statistics(a.plan), .flops = 5 * attention_product(a.plan)};
   return one;
 }
+OpCost cost(const MoveHeads& a) { return moved(a.from, a.to, a.rows); }
 OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
 OpCost cost(const RotaryAppend& a) { return cost(a.rotary) + cost(a.append); }
 OpCost cost(const DecodeAttention& a) { return moved(a.q, a.y); }

@@ -10,7 +10,7 @@ namespace tessera {
 namespace {
 
 void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, const Tensor& token_table,
-                     const Tensor& position_table, const Tensor& documents, Device device,
+                     const Tensor& position_table, const Tensor& positions, Device device,
                      const Tensor& starts = {}) {
   check_anchor(op, "y", rows, 3, device);
   const int64_t B = rows.shape[0], T = rows.shape[1], C = rows.shape[2];
@@ -22,9 +22,9 @@ void check_embedding(const char* op, const Tensor& tokens, const Tensor& rows, c
                  rows.dtype,
                  {position_table ? position_table.shape[0] : 0, C},
                  true},
-                {"documents", documents, DType::kI32, {B, T, 2}, true},
+                {"positions", positions, DType::kI32, {B, T}, true},
                 {"starts", starts, DType::kI32, {B}, true}});
-  check(!documents || !starts, "{}: documents and starts exclude each other", op);
+  check(!positions || !starts, "{}: positions and starts exclude each other", op);
   check(!position_table || position_table.shape[0] >= T,
         "{}: {} positions are too few for sequences of {} tokens", op, position_table.shape[0], T);
 }
@@ -40,7 +40,7 @@ bool share_memory(const Heads& a, const Heads& b) {
 
 // What forward and backward have in common. `heads` is the anchor.
 void check_rotary(const char* op, const char* name, const Heads& heads, int64_t query_heads,
-                  const Tensor& angles, const Tensor& documents, Device device, const Tensor& starts = {}) {
+                  const Tensor& angles, const Tensor& positions, Device device, const Tensor& starts = {}) {
   check_anchor(op, name, heads.tensor, 4, device);
   const int64_t B = heads.tensor.shape[0], T = heads.tensor.shape[1], D = heads.tensor.shape[3];
   check(heads.count > 0, "{}: {} must have at least one head, found {}", op, name, heads.count);
@@ -50,9 +50,9 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
         heads.count, query_heads);
   check_fields(op, device,
                {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}},
-                {"documents", documents, DType::kI32, {B, T, 2}, true},
+                {"positions", positions, DType::kI32, {B, T}, true},
                 {"starts", starts, DType::kI32, {B}, true}});
-  check(!documents || !starts, "{}: documents and starts exclude each other", op);
+  check(!positions || !starts, "{}: positions and starts exclude each other", op);
   check(angles.shape[0] >= T, "{}: angles of {} positions are too few for sequences of {} tokens", op,
         angles.shape[0], T);
 }
@@ -78,12 +78,13 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
 }
 
 void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
-                            const Heads& k, const Heads& v, const Tensor& documents) {
+                            const Heads& k, const Heads& v, const MaskTables& tables) {
   const AttentionShape& s = plan.shape;
+  const auto& [documents, seen_by] = tables;
   check_attention_heads(
       op, plan, device,
       {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
-  if (s.mask.documents) {
+  if (s.mask.has_tables()) {
     check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
   } else if (documents) {
     fail(
@@ -91,6 +92,9 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
         "mask: {}",
         op, documents.to_string(), to_string(s.mask));
   }
+  if (s.mask.dealt) check_fields(op, device, {{"seen_by", seen_by, DType::kI32, {s.batch, s.kv_tokens, 2}}});
+  check(s.mask.dealt || !seen_by, "{}: seen_by needs a plan of dealt queries, found a plan of mask: {}", op,
+        to_string(s.mask));
 }
 
 struct NamedTensor {
@@ -194,11 +198,11 @@ void RandomNormal::check_on(Device device) const {
 }
 
 void EmbeddingForward::check_on(Device device) const {
-  check_embedding(kName, tokens, y, token_table, position_table, documents, device, starts);
+  check_embedding(kName, tokens, y, token_table, position_table, positions, device, starts);
 }
 
 void EmbeddingBackward::check_on(Device device) const {
-  check_embedding(kName, tokens, dy, d_token_table, d_position_table, documents, device);
+  check_embedding(kName, tokens, dy, d_token_table, d_position_table, positions, device);
 }
 
 void LayerNormForward::check_on(Device device) const {
@@ -258,7 +262,7 @@ void RmsNormBackward::check_on(Device device) const {
 }
 
 void RotaryForward::check_on(Device device) const {
-  check_rotary(kName, "x", x, query_heads, angles, documents, device, starts);
+  check_rotary(kName, "x", x, query_heads, angles, positions, device, starts);
   check_heads(kName, "y", y, x, device);
   check(!share_memory(x, y) || are_same(x, y), "{}: y may be x itself, but not some of its heads", kName);
   if (!q_weight && !k_weight && !rstd) return;
@@ -272,7 +276,7 @@ void RotaryForward::check_on(Device device) const {
 }
 
 void RotaryBackward::check_on(Device device) const {
-  check_rotary(kName, "dy", dy, query_heads, angles, documents, device);
+  check_rotary(kName, "dy", dy, query_heads, angles, positions, device);
   check_heads(kName, "dx", dx, dy, device);
   check(!share_memory(dy, dx) || are_same(dy, dx), "{}: dx may be dy itself, but not some of its heads",
         kName);
@@ -401,7 +405,7 @@ void LoraBackward::check_on(Device device) const {
 
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  check_attention_inputs(kName, plan, device, q, k, v, documents);
+  check_attention_inputs(kName, plan, device, q, k, v, {documents, seen_by});
   check_fields(kName, device,
                {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
@@ -412,7 +416,7 @@ void AttentionForward::check_on(Device device) const {
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
   const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
-  check_attention_inputs(kName, plan, device, q, k, v, documents);
+  check_attention_inputs(kName, plan, device, q, k, v, {documents, seen_by});
   check_fields(kName, device,
                {{"y", y, plan.dtype, heads},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape},
@@ -428,8 +432,24 @@ void AttentionBackward::check_on(Device device) const {
 
 void ApplyDropout::check_on(Device device) const {
   check_anchor(kName, "x", x, 3, device);
-  check_fields(kName, device, {{"y", y, x.dtype, x.shape}, {"add", add, x.dtype, x.shape, true}});
+  check_fields(kName, device, {{"y", y, x.dtype, x.shape},
+                               {"add", add, x.dtype, x.shape, true},
+                               {"rows", rows, DType::kI32, {x.shape[0], x.shape[1]}, true}});
   check_dropout(kName, dropout);
+}
+
+void MoveHeads::check_on(Device device) const {
+  for (const auto& [name, heads] : {std::pair{"from", from}, std::pair{"to", to}}) {
+    check_anchor(kName, name, heads.tensor, 4, device);
+    check_range(kName, name, heads, to.count);
+  }
+  const Shape &given = from.tensor.shape, &made = to.tensor.shape;
+  check(given[3] == made[3], "{}: from and to must have one head dim, found {} and {}", kName,
+        from.tensor.to_string(), to.tensor.to_string());
+  check(rows || given[0] * given[1] == made[0] * made[1],
+        "{}: without rows, from and to must have as many, found {} and {}", kName, from.tensor.to_string(),
+        to.tensor.to_string());
+  check_fields(kName, device, {{"rows", rows, DType::kI32, {made[0] * made[1]}, true}});
 }
 
 void CrossEntropy::check_on(Device device) const {

@@ -81,16 +81,15 @@ struct RandomNormal {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or with documents the token's place in its document. An idle sequence has y = 0: its tokens, which
-// may be no ids, are not read.
+// p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
   Tensor token_table;          // [V, C]
   Tensor position_table = {};  // [>= T, C]
   Tensor y;                    // [B, T, C]
-  Tensor documents = {};       // [B, T, 2] int32
-  Tensor starts = {};          // [B] int32: p = starts[b] + t; not together with documents
+  Tensor positions = {};       // [B, T] int32
+  Tensor starts = {};          // [B] int32: p = starts[b] + t; not together with positions
 
   void check_on(Device device) const;
 };
@@ -100,7 +99,7 @@ struct EmbeddingBackward {
   Tensor dy;                     // [B, T, C]
   Tensor d_token_table;          // [V, C], added to
   Tensor d_position_table = {};  // [>= T, C], added to
-  Tensor documents = {};         // the forward's
+  Tensor positions = {};         // the forward's
 
   void check_on(Device device) const;
 };
@@ -182,8 +181,8 @@ struct RotaryForward {
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
   float epsilon = 0;                    // with weights: above 0
   Tensor rstd = {};                     // with weights: [N, heads of x] fp32, saved for the backward
-  Tensor documents = {};                // [B, T, 2] int32
-  Tensor starts = {};                   // [B] int32: p = starts[b] + t; not together with documents
+  Tensor positions = {};                // [B, T] int32: p; none: t
+  Tensor starts = {};                   // [B] int32: p = starts[b] + t; not together with positions
 
   void check_on(Device device) const;
 };
@@ -196,7 +195,7 @@ struct RotaryBackward {
   Heads x = {};
   Tensor q_weight = {}, k_weight = {}, rstd = {};
   Tensor dq_weight = {}, dk_weight = {};  // [D], added to
-  Tensor documents = {};                  // the forward's
+  Tensor positions = {};                  // the forward's
   bool accumulate = true;
 
   void check_on(Device device) const;
@@ -354,7 +353,9 @@ struct AttentionForward {
   Tensor saved;           // plan.saved_shape, for the backward: without dropout
   Tensor workspace = {};  // plan.forward_workspace_bytes
   Dropout dropout = {};   // of the probabilities; refused by a plan without it
-  Tensor documents = {};  // [B, T, 2] int32: where the plan's mask has documents, and only there
+  // int32, where the plan's mask has tables and only there: MaskTables
+  Tensor documents = {};  // [B, T, 2]: the document of each token, or the keys that each dealt query sees
+  Tensor seen_by = {};    // [B, kv_tokens, 2]: the dealt queries that see each key
 
   void check_on(Device device) const;
 };
@@ -367,7 +368,17 @@ struct AttentionBackward {
   Heads dq, dk, dv;       // like q, k, v; dk and dv are sums over the query heads that read a head
   Tensor workspace = {};  // plan.backward_workspace_bytes
   Dropout dropout = {};   // the forward's
-  Tensor documents = {};  // the forward's
+  Tensor documents = {}, seen_by = {};  // the forward's
+
+  void check_on(Device device) const;
+};
+
+// Rows of heads in another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0 where that is
+// below 0. Rows are counted over all sequences. Between fp32 and bf16 values are converted.
+struct MoveHeads {
+  static constexpr const char* kName = "move heads";
+  Heads from, to;    // as many heads, of [B, T, heads, D] each with its own B and T
+  Tensor rows = {};  // int32, for each row of `to`; none: the same row of as many
 
   void check_on(Device device) const;
 };
@@ -471,6 +482,7 @@ struct ApplyDropout {
   Tensor y;         // [B, T, C]; may be x itself
   Tensor add = {};  // [B, T, C]; may be y itself
   Dropout dropout;
+  Tensor rows = {};  // [B, T] int32: the row that each counts as; none: t
 
   void check_on(Device device) const;
 };
@@ -574,7 +586,7 @@ using AnyOp =
                  const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*,
                  const Quantise*, const UpdateScales*, const LinearForward*, const LinearBackward*,
                  const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
-                 const AttentionBackward*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+                 const AttentionBackward*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
                  const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
                  const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 

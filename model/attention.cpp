@@ -21,6 +21,13 @@ Heads cached_heads(const Tensor& cache, int64_t tokens) {
   return {cache.view({capacity, K, D}).rows(0, tokens).view({1, tokens, K, D}), 0, K};
 }
 
+// Keys and values of this rank's tokens become those of the whole context.
+void take_context(const Stream& stream, const Attention& a, PackedHeads& heads) {
+  gather_keys(stream, a.context, heads.k, heads.v);
+  const Tensor& keys = a.context.buffers.keys;
+  heads.k = {keys, 0, heads.k.count}, heads.v = {keys, heads.k.count, heads.v.count};
+}
+
 RotaryForward rotary_of(const Attention& a) {
   const AttentionSaved& s = a.saved;
   return {.x = heads_to_rotate(a.config, s.qkv),
@@ -31,7 +38,7 @@ RotaryForward rotary_of(const Attention& a) {
           .k_weight = a.weights.k_norm,
           .epsilon = a.config.norm_epsilon,
           .rstd = s.head_rstd,
-          .documents = a.documents,
+          .positions = a.positions,
           .starts = a.starts};
 }
 
@@ -65,6 +72,7 @@ void attend(const Stream& stream, const Attention& a) {
     in.k = cached_heads(a.cache.k, a.plan.shape.kv_tokens);
     in.v = cached_heads(a.cache.v, a.plan.shape.kv_tokens);
   }
+  if (a.context) take_context(stream, a, in);
   stream.run(AttentionForward{.plan = a.plan,
                               .q = in.q,
                               .k = in.k,
@@ -73,11 +81,18 @@ void attend(const Stream& stream, const Attention& a) {
                               .saved = a.saved.row_state,
                               .workspace = a.workspace,
                               .dropout = a.dropout,
-                              .documents = a.documents});
+                              .documents = a.documents,
+                              .seen_by = a.seen_by});
 }
 
 void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward) {
-  const PackedHeads in = heads_of(a), d(backward.d_qkv, a.plan.shape);
+  PackedHeads in = heads_of(a);
+  const PackedHeads d(backward.d_qkv, a.plan.shape);
+  Heads dk = d.k, dv = d.v;
+  if (a.context) {
+    take_context(stream, a, in);
+    dk = {backward.context.d_keys, 0, dk.count}, dv = {backward.context.d_keys, dk.count, dv.count};
+  }
   stream.run(AttentionBackward{.plan = a.plan,
                                .q = in.q,
                                .k = in.k,
@@ -86,11 +101,13 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
                                .saved = a.saved.row_state,
                                .dy = backward.d_output,
                                .dq = d.q,
-                               .dk = d.k,
-                               .dv = d.v,
+                               .dk = dk,
+                               .dv = dv,
                                .workspace = backward.workspace,
                                .dropout = a.dropout,
-                               .documents = a.documents});
+                               .documents = a.documents,
+                               .seen_by = a.seen_by});
+  if (a.context) reduce_key_gradients(stream, a.context, backward.context, d.k, d.v);
 }
 
 void place_heads_backward(const Stream& stream, const Attention& a, const PlaceBackward& backward) {
@@ -106,7 +123,7 @@ void place_heads_backward(const Stream& stream, const Attention& a, const PlaceB
                             .rstd = a.saved.head_rstd,
                             .dq_weight = backward.gradients.q_norm,
                             .dk_weight = backward.gradients.k_norm,
-                            .documents = a.documents,
+                            .positions = a.positions,
                             .accumulate = backward.accumulate});
 }
 

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/decode.h"
 #include "kernels/stream.h"
+#include "model/context.h"
 #include "model/kv_cache.h"
 #include "model/lora.h"
 
@@ -56,7 +57,8 @@ struct Attention {
   Tensor workspace = {};                  // of the forward
   Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};                   // of the probabilities
-  Tensor documents = {};                  // of the batch
+  Tensor positions = {}, documents = {}, seen_by = {};  // of the batch
+  ContextPass context = {};
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
   Tensor starts = {};  // [B], see KvCache
@@ -73,6 +75,7 @@ void attend(const Stream& stream, const Attention& a);  // to saved.output
 struct AttendBackward {
   Tensor d_output, d_qkv;  // like saved.output and saved.qkv: of the latter, before it was rotated in place
   Tensor workspace;
+  ContextBackward context = {};
 };
 void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward);
 

@@ -26,6 +26,7 @@ void drop(const Pass& pass, ApplyDropout op) {
   if (!op.dropout) return;
   op.x = by_sequence(pass.model, op.x), op.y = by_sequence(pass.model, op.y);
   if (op.add) op.add = by_sequence(pass.model, op.add);
+  op.rows = pass.batch.places;
   pass.stream.run(op);
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/stream.h"
 #include "model/attention_plans.h"
+#include "model/context.h"
 #include "model/dropout.h"
 #include "model/keep.h"
 #include "model/param_store.h"
@@ -16,8 +17,13 @@ class ActivationOffload;  // activation_offload.h
 // One batch: rows of T tokens and, for each, the token that follows, or kNoTarget: its loss does not count.
 struct Batch {
   Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
-  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has documents, and only there
+  Tensor positions = {};   // [B, T] int32: each token's place in its document. None: that in its sequence
+  Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
+  // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these in
+  // the sequence; and see AttentionForward, context.h
+  Tensor places = {}, seen_by = {};
+  ContextTables context = {};
 };
 
 // So many of `rows` are computed at a time; 0: all
@@ -37,6 +43,7 @@ struct Model {
   bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
   const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
+  Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole
 
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8

@@ -24,6 +24,7 @@ struct Saved {
   std::vector<BlockSaved> blocks;
   NormSaved norm;              // norm.y: overwritten by its gradient in the backward
   Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it
+  ContextBuffers context;      // likewise; where a context has several ranks
 
   const Tensor& block_input(size_t layer) const {  // of the layer after the last: the final norm's
     return layer == 0 ? embedded : blocks[layer - 1].residual_out;

@@ -107,7 +107,10 @@ void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& ta
 void attention_forward(const Block& b, const Neighbours&) { attend(b.stream, b.attention()); }
 void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   attend_backward(b.stream, b.attention(),
-                  {.d_output = g.attention_output, .d_qkv = g.qkv, .workspace = g.attention_workspace});
+                  {.d_output = g.attention_output,
+                   .d_qkv = g.qkv,
+                   .workspace = g.attention_workspace,
+                   .context = g.context});
 }
 void attention_decode(const Block& b, DecodeBuilder& to) {
   to.add(cached_attention(b.attention()), Reads::kLast, buffer_of(Stage::kAttention));
@@ -527,7 +530,8 @@ Block::Block(const Pass& own, const Saved& saved, size_t number)
       w(*lease),
       s(saved.blocks[number]),
       x(saved.block_input(number)),
-      attention_workspace(saved.attention_workspace) {}
+      attention_workspace(saved.attention_workspace),
+      context_buffers(saved.context) {}
 
 Block::Block(const Block& whole, const BlockSaved& rows)
     : pass(whole.pass),
@@ -538,7 +542,8 @@ Block::Block(const Block& whole, const BlockSaved& rows)
       w(whole.w),
       s(rows),
       x(whole.x),
-      attention_workspace(whole.attention_workspace) {}
+      attention_workspace(whole.attention_workspace),
+      context_buffers(whole.context_buffers) {}
 
 Norm Block::norm1() const { return {spec.norm, config.norm_epsilon, w.norm1, s.norm1, x}; }
 Norm Block::norm2() const { return {spec.norm, config.norm_epsilon, w.norm2, s.norm2, s.residual_mid}; }
@@ -553,7 +558,12 @@ Attention Block::attention() const {
                 .workspace = attention_workspace,
                 .angles = spec.rotary ? model.angles : Tensor{},
                 .dropout = dropout(DropoutKind::kAttention),
-                .documents = pass.batch.documents};
+                .positions = pass.batch.positions,
+                .documents = pass.batch.documents,
+                .seen_by = pass.batch.seen_by,
+                .context = {.axis = model.context,
+                            .tables = pass.batch.context,
+                            .buffers = context_buffers}};
   if (const KvCache* cache = pass.batch.cache) own.cache = cache->layers[layer], own.starts = cache->starts;
   own.plan.scale = attention_scale(config, layer, own.plan.scale);
   if (own.decode) own.decode->scale = own.plan.scale;
@@ -599,7 +609,9 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
                          .qkv = like("gradient of qkv", s.qkv),
                          .attention_workspace = arena.alloc(
                              MemoryTag::kAttention, "attention backward scratch", DType::kF32,
-                             {(pass.model.attention.of(b.layer).backward_workspace_bytes + 3) / 4})};
+                             {(pass.model.attention.of(b.layer).backward_workspace_bytes + 3) / 4}),
+                         .context = pass.model.context ? allocate_context_backward(arena, b.context_buffers)
+                                                       : ContextBackward{}};
   const auto handed_to = [&](const StageRow& row) {
     return between(pass, {.layer = b.layer, .gradients = gradients, .row = row});
   };

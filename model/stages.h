@@ -44,6 +44,7 @@ struct Block {
   const BlockSaved& s;
   const Tensor& x;  // [N, C]
   const Tensor& attention_workspace;
+  const ContextBuffers& context_buffers;
 
   Norm norm1() const;
   Norm norm2() const;
@@ -61,6 +62,7 @@ struct BlockGradients {
   Tensor attention_output;  // like saved.attention.output
   Tensor qkv;               // like saved.attention.qkv
   Tensor attention_workspace;
+  ContextBackward context;  // where a context has several ranks
 };
 
 // What the writer of a tensor does for its reader. In a forward the tensor is the reader's x, in a

@@ -13,7 +13,7 @@ void embed(const Pass& pass, const Tensor& embedded) {
                                    .token_table = tables->token_table,
                                    .position_table = tables->position_table,
                                    .y = by_sequence(pass.model, embedded),
-                                   .documents = batch.documents,
+                                   .positions = batch.positions,
                                    .starts = batch.cache ? batch.cache->starts : Tensor{}});
   drop(pass, {.x = embedded, .y = embedded, .dropout = pass.dropout.at(DropoutKind::kEmbedding)});
 }
@@ -31,7 +31,7 @@ void embed_backward(const Pass& pass, const Tensor& d) {
                                     .dy = by_sequence(pass.model, d),
                                     .d_token_table = gradients.token_table,
                                     .d_position_table = gradients.position_table,
-                                    .documents = pass.batch.documents});
+                                    .positions = pass.batch.positions});
 }
 
 void forward(const Pass& pass, const Saved& saved) {

@@ -33,6 +33,16 @@ inline Tensor documents_tensor(HostTensors& make, const DocumentLengths& sequenc
   return t;
 }
 
+// The place of each token in its document, [B, T]
+inline Tensor positions_tensor(HostTensors& make, const DocumentLengths& sequences) {
+  const std::vector<int32_t> documents = documents_of(sequences);
+  const auto B = std::ssize(sequences), T = std::ssize(documents) / 2 / B;
+  const Tensor t = make.empty({B, T}, DType::kI32);
+  for (int64_t n = 0; n < B * T; ++n)
+    t.as<int32_t>()[n] = static_cast<int32_t>(n % T) - documents[static_cast<size_t>(2 * n)];
+  return t;
+}
+
 // Some documents of random lengths in each of `count` sequences of T tokens
 inline DocumentLengths random_documents(uint64_t seed, int64_t count, int64_t T, int64_t longest) {
   DocumentLengths sequences(static_cast<size_t>(count));

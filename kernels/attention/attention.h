@@ -42,7 +42,8 @@ typedef enum {
   ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
                           dropout here */
   ATTN_BAD_MASK,       /* a window or an offset without causal, a negative window, documents with an offset or
-                          with kv_tokens other than tokens; or no kernel serves this mask here */
+                          with kv_tokens other than tokens, seen_by without documents or with causal; or no
+                          kernel serves this mask here */
   ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -64,6 +65,11 @@ typedef struct {
    * (the token after its last), counted from the beginning of the sequence. A query sees its own document
    * alone. attn_documents() writes it. Tokens of a document follow one another. */
   const int32_t* documents;
+  /* Device memory, [batch, kv_tokens, 2], or null. With it the queries are any tokens of a longer sequence, in
+   * its order, such as those that one of several devices has: then `documents` says which keys each query sees,
+   * from the first up to the one after the last, and this which queries see each key, likewise. Both must say
+   * the same, and in both neither end falls from one row to the next. causal is 0: it is in the tables. */
+  const int32_t* seen_by;
 } AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by

@@ -22,11 +22,8 @@ std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) 
                      name_of(plan.dtype), mask, device.name, device.arch / 10, device.arch % 10);
 }
 
-// The problem before there is any memory: an address that nothing reads stands for the documents.
 AttnProblem planned_problem(const AttentionPlan& plan, bool dropout) {
-  static int32_t none = 0;
-  const Tensor documents{.data = plan.shape.mask.documents ? &none : nullptr, .dtype = DType::kI32};
-  return attn_problem(plan, {.threshold = dropout}, documents);
+  return attn_problem(plan, {.threshold = dropout}, planned_tables(plan));
 }
 
 void plan_naive(AttentionPlan& plan) {
@@ -89,6 +86,10 @@ void check_mask(const AttentionShape& s) {
         m.window);
   check(m.offset >= -kMost && m.offset <= kMost, "the offset of attention must be {} to {}, found {}", -kMost,
         kMost, m.offset);
+  check(!m.dealt || (m.causal && !m.documents && m.window == 0 && m.offset == 0),
+        "attention of dealt queries needs a causal mask without documents, window or offset, which are in its "
+        "tables; found {}",
+        to_string(m));
   check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
         "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
         "offset {}",
@@ -102,6 +103,7 @@ std::string to_string(const AttentionMask& mask) {
   if (mask.window > 0) text += fmt::format(", window {}", mask.window);
   if (mask.offset != 0) text += fmt::format(", offset {}", mask.offset);
   if (mask.documents) text += ", within documents";
+  if (mask.dealt) text += ", of dealt queries";
   return text;
 }
 
@@ -126,7 +128,7 @@ AttnDropout attn_dropout(const Dropout& dropout) {
           .key = dropout.key};
 }
 
-AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, const Tensor& documents) {
+AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, const MaskTables& tables) {
   const AttentionShape& s = plan.shape;
   return {.struct_size = sizeof(AttnProblem),
           .dtype = attn_dtype(plan.dtype),
@@ -136,16 +138,26 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head_dim = static_cast<int>(s.head_dim),
-          .mask = {.causal = s.mask.causal,
+          .mask = {.causal = s.mask.causal && !s.mask.dealt,
                    .offset = s.mask.offset,
                    .window = s.mask.window,
-                   .documents = documents.as<int32_t>()},
+                   .documents = tables.documents.as<int32_t>(),
+                   .seen_by = tables.seen_by.as<int32_t>()},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout)};
 }
 
-attention::Mask mask_of(const AttentionPlan& plan, const Tensor& documents) {
-  return attention::mask_of(attn_problem(plan, {}, documents));
+attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables) {
+  return attention::mask_of(attn_problem(plan, {}, tables));
+}
+
+MaskTables planned_tables(const AttentionPlan& plan) {
+  static int32_t none = 0;
+  const auto table = [](bool exists) {
+    return Tensor{.data = exists ? &none : nullptr, .dtype = DType::kI32};
+  };
+  const AttentionMask& mask = plan.shape.mask;
+  return {.documents = table(mask.has_tables()), .seen_by = table(mask.dealt)};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {

@@ -23,12 +23,27 @@ struct AttentionMask {
   bool documents;      // and of those, the ones of its document
   int64_t window = 0;  // and of those, if causal, the last `window`; 0: all
   int64_t offset = 0;  // of a causal mask: where the first query stands among the keys
+  // The queries are some tokens of a causal sequence, in their order, and the keys all of it: each call says
+  // which keys each query sees, in `documents`, and which queries see each key. With `causal` alone
+  bool dealt = false;
 
   AttentionMask(bool is_causal = true, bool has_documents = false)
       : causal(is_causal), documents(has_documents) {}
+  static AttentionMask of_dealt_queries() {
+    AttentionMask mask;
+    mask.dealt = true;
+    return mask;
+  }
+  bool has_tables() const { return documents || dealt; }  // calls give `documents`
   bool operator==(const AttentionMask&) const = default;
 };
 std::string to_string(const AttentionMask& mask);  // "causal, window 128, within documents"
+
+// Where a mask has tables: those of a call, int32 on the device
+struct MaskTables {
+  Tensor documents = {};  // [B, T, 2]
+  Tensor seen_by = {};    // [B, kv_tokens, 2]; of dealt queries
+};
 
 struct AttentionShape {
   int64_t batch, tokens, heads, head_dim;
@@ -75,11 +90,13 @@ AttentionPlan choose_attention(const AttentionRequest& request);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 AttnDropout attn_dropout(const Dropout& dropout);
-// The planned problem in the terms of attention.h; `documents` where the plan has them
+// The planned problem in the terms of attention.h; `tables` where the plan's mask has them
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
-                         const Tensor& documents = {});
+                         const MaskTables& tables = {});
 // The planned mask of the first sequence
-attention::Mask mask_of(const AttentionPlan& plan, const Tensor& documents);
+attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables);
+// Tables before there is any memory: addresses that nothing reads, where the plan's mask has tables
+MaskTables planned_tables(const AttentionPlan& plan);
 AttnTensor attn_tensor(const Heads& heads);
 AttnTensor attn_tensor(const Tensor& tensor);  // [B, T, heads, D], all heads
 

@@ -9,9 +9,7 @@ namespace tessera {
 std::string fallback_note(const AttentionPlan& plan) {
   if (plan.kind != AttentionKind::kFlash || plan.arch != attention::kHopper || plan.dtype != DType::kBF16)
     return "";
-  int32_t none = 0;  // stands for the documents, and is not read
-  const Tensor documents{.data = plan.shape.mask.documents ? &none : nullptr, .dtype = DType::kI32};
-  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout}, documents);
+  const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout}, planned_tables(plan));
   for (const auto* family : attention::families()) {
     if (family->by_name_only || family->dtype != problem.dtype) continue;
     const AttnStatus status = attention::supports(*family, problem, plan.arch);

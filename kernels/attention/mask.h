@@ -40,10 +40,11 @@ struct Mask {
   int offset = 0;
   int window = 0;                      // 0: none
   const int32_t* documents = nullptr;  // [queries, 2] of this sequence; null: none
+  const int32_t* seen_by = nullptr;    // [keys, 2]; null: the queries are the tokens of the keys
 
   // The keys that a query sees: 0 <= begin <= end <= keys
   TESSERA_HOST_DEVICE Span keys_of(int query) const {
-    Span seen = documents ? document(query) : Span{0, keys};
+    Span seen = documents ? row_of(documents, query) : Span{0, keys};
     if (causal) {
       const int64_t end = int64_t{query} + offset + 1;
       seen.end = clamped(end, seen.begin, seen.end);
@@ -53,7 +54,9 @@ struct Mask {
   }
   // The queries that see a key
   TESSERA_HOST_DEVICE Span queries_of(int key) const {
-    Span seeing = documents ? document(key) : Span{0, queries};
+    Span seeing = seen_by     ? row_of(seen_by, key)
+                  : documents ? row_of(documents, key)
+                              : Span{0, queries};
     if (causal) {
       const int64_t first = int64_t{key} - offset;
       seeing.begin = clamped(first, seeing.begin, seeing.end);
@@ -78,14 +81,15 @@ struct Mask {
   TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {
     Mask mask = *this;
     if (documents) mask.documents += batch * queries * 2;
+    if (seen_by) mask.seen_by += batch * keys * 2;
     return mask;
   }
   // Whether it is one of the two masks that need no table and no bounds but N
   bool plain() const { return keys == queries && offset == 0 && window == 0 && documents == nullptr; }
 
  private:
-  TESSERA_HOST_DEVICE Span document(int token) const {
-    return {documents[2 * int64_t{token}], documents[2 * int64_t{token} + 1]};
+  static TESSERA_HOST_DEVICE Span row_of(const int32_t* table, int row) {
+    return {table[2 * int64_t{row}], table[2 * int64_t{row} + 1]};
   }
   static TESSERA_HOST_DEVICE int clamped(int64_t x, int low, int high) {
     return static_cast<int>(x < low ? low : x > high ? high : x);
@@ -99,7 +103,8 @@ inline Mask mask_of(const AttnProblem& p) {
           .causal = p.mask.causal != 0,
           .offset = static_cast<int>(p.mask.offset),
           .window = static_cast<int>(p.mask.window),
-          .documents = p.mask.documents};
+          .documents = p.mask.documents,
+          .seen_by = p.mask.seen_by};
 }
 
 }  // namespace tessera::attention

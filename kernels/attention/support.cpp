@@ -33,7 +33,11 @@ bool mask_served(const KernelFamily& family, const AttnProblem& p) {
   if (m.window < 0 || m.window > kMostTokens || m.offset < -kMostTokens || m.offset > kMostTokens)
     return false;
   if (m.causal == 0 && (m.window > 0 || m.offset != 0)) return false;
-  if (m.documents != nullptr && (m.offset != 0 || p.kv_tokens != p.tokens)) return false;
+  if (m.seen_by != nullptr) {
+    if (m.documents == nullptr || m.causal != 0) return false;
+  } else if (m.documents != nullptr && (m.offset != 0 || p.kv_tokens != p.tokens)) {
+    return false;
+  }
   switch (family.masks) {
     case Masks::kPlain:
       return mask_of(p).plain();
@@ -184,8 +188,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
              "serves dropout with this problem";
     case ATTN_BAD_MASK:
       return "a window and an offset need a causal mask; documents need as many keys as queries and no "
-             "offset; "
-             "or no kernel serves this mask with this problem";
+             "offset; seen_by needs documents and no causal mask; or no kernel serves this mask with this "
+             "problem";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

@@ -14,10 +14,12 @@ TESSERA_HOST_DEVICE Int position_of(const int32_t* documents, Int n, Int T) {
   const Int t = n % T;
   return documents ? t - static_cast<Int>(documents[2 * static_cast<int64_t>(n)]) : t;
 }
-// The same where sequences are continued (see Caches in ops.h): `starts` is [B], or null. Idle ones: place 0
+// The same from `positions`, [B, T], of every token; null: its place in its sequence. Where sequences are
+// continued (see Caches in ops.h) `starts` is [B] instead. Idle ones: place 0
 template <class Int>
-TESSERA_HOST_DEVICE Int position_of(const int32_t* documents, const int32_t* starts, Int n, Int T) {
-  if (!starts) return position_of(documents, n, T);
+TESSERA_HOST_DEVICE Int given_position(const int32_t* positions, const int32_t* starts, Int n, Int T) {
+  if (positions) return static_cast<Int>(positions[n]);
+  if (!starts) return n % T;
   const int32_t start = starts[n / T];
   return start < 0 ? 0 : static_cast<Int>(start) + n % T;
 }

@@ -141,7 +141,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
-  const Mask mask_of_first = mask_of(a.plan, a.documents);
+  const Mask mask_of_first = mask_of(a.plan, {a.documents, a.seen_by});
   const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
   const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
   const DropoutMask dropped(a.dropout);
@@ -191,7 +191,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
   const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
-  const Mask mask_of_first = mask_of(a.plan, a.documents);
+  const Mask mask_of_first = mask_of(a.plan, {a.documents, a.seen_by});
   const DropoutMask dropped(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {

@@ -21,7 +21,7 @@ template <class Attention>  // AttentionForward or AttentionBackward
 void keep_probabilities(const Attention& a, const DropoutMask& dropped, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
   const int64_t N = s.kv_tokens, all = s.tokens * N;
-  const Mask mask = mask_of(a.plan, a.documents).of_sequence(b);
+  const Mask mask = mask_of(a.plan, {a.documents, a.seen_by}).of_sequence(b);
   std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * all, all, kept);
   for (int i = 0; i < mask.queries; ++i) {
     const Span seen = mask.keys_of(i);
@@ -48,7 +48,7 @@ void naive_attention_forward(const AttentionForward& a) {
     for (int64_t h = 0; h < H; ++h) {
       const View<float> q = heads_of<float>(a.q).one_head(b, h),
                         k = heads_of<float>(a.k).one_head(b, h / group);
-      const Mask mask = mask_of(a.plan, a.documents).of_sequence(b);
+      const Mask mask = mask_of(a.plan, {a.documents, a.seen_by}).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, a.plan.scale, q.data, q.row, k.data,
                   k.row, 0.0f, P, N);

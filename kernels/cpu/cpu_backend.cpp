@@ -13,7 +13,6 @@ namespace {
 // That the documents of a sequence follow one another without a gap: kernels read where they point. Not in
 // check_on(), since a plan has no memory.
 void check_documents(const char* op, const Tensor& documents) {
-  if (!documents) return;
   const int64_t B = documents.shape[0], T = documents.shape[1];
   const auto* span = documents.as<int32_t>();  // of a token: where its document begins and ends
   for (int64_t b = 0; b < B; ++b)
@@ -25,6 +24,40 @@ void check_documents(const char* op, const Tensor& documents) {
             "token {} of sequence {}, of {} tokens",
             op, span[0], span[1], t, b, T);
     }
+}
+
+// That tables of dealt queries say the same, and that nothing falls
+void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& tables) {
+  const attention::Mask of_first = mask_of(plan, tables);
+  for (int64_t b = 0; b < plan.shape.batch; ++b) {
+    const attention::Mask mask = of_first.of_sequence(b);
+    attention::Span last{0, 0};
+    for (int query = 0; query < mask.queries; ++query) {
+      const attention::Span keys = mask.keys_of(query);
+      check(last.begin <= keys.begin && last.end <= keys.end && keys.begin <= keys.end && keys.end <= mask.keys,
+            "{}: documents must say which of {} keys each dealt query sees, in rising order; found {} to {} for "
+            "query {} of sequence {}",
+            op, mask.keys, keys.begin, keys.end, query, b);
+      last = keys;
+    }
+    int64_t pairs = 0, seen = 0;
+    for (int query = 0; query < mask.queries; ++query) pairs += mask.keys_of(query).size();
+    for (int key = 0; key < mask.keys; ++key) {
+      const attention::Span queries = mask.queries_of(key);
+      seen += queries.size();
+      check(queries.empty() || (queries.begin >= 0 && queries.end <= mask.queries && mask.sees(queries.begin, key) &&
+                                mask.sees(queries.end - 1, key)),
+            "{}: seen_by must say which queries see each key, found {} to {} for key {} of sequence {}", op,
+            queries.begin, queries.end, key, b);
+    }
+    check(pairs == seen, "{}: documents has {} pairs of a query and a key that it sees, and seen_by {}", op, pairs,
+          seen);
+  }
+}
+
+void check_tables(const char* op, const AttentionPlan& plan, const MaskTables& tables) {
+  if (plan.shape.mask.dealt) return check_dealt(op, plan, tables);
+  if (tables.documents) check_documents(op, tables.documents);
 }
 
 }  // namespace
@@ -66,12 +99,12 @@ void run(const Accumulate& a, const Launch& /*on*/) {
 }
 
 void run(const AttentionForward& a, const Launch& /*on*/) {
-  check_documents(a.kName, a.documents);
+  check_tables(a.kName, a.plan, {a.documents, a.seen_by});
   a.plan.kind == AttentionKind::kNaive ? naive_attention_forward(a) : flash_attention_forward(a);
 }
 
 void run(const AttentionBackward& a, const Launch& /*on*/) {
-  check_documents(a.kName, a.documents);
+  check_tables(a.kName, a.plan, {a.documents, a.seen_by});
   a.plan.kind == AttentionKind::kNaive ? naive_attention_backward(a) : flash_attention_backward(a);
 }
 

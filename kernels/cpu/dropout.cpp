@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/base/documents.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace tessera::cpu {
@@ -11,11 +12,12 @@ void run(const ApplyDropout& a, const Launch& /*on*/) {
   const float scale = dropout.scale();
 #pragma omp parallel for
   for (int64_t n = 0; n < B * T; ++n) {
+    const auto row = static_cast<uint32_t>(given_position<int64_t>(a.rows.as<int32_t>(), nullptr, n, T));
     const float *x = a.x.as<float>() + n * C, *add = a.add ? a.add.as<float>() + n * C : nullptr;
     float* y = a.y.as<float>() + n * C;
     for (int64_t first = 0; first < C; first += kBlock) {
-      const uint32_t kept = dropout.kept(static_cast<uint32_t>(n / T), 0, static_cast<uint32_t>(n % T),
-                                         static_cast<uint32_t>(first / kBlock));
+      const uint32_t kept =
+          dropout.kept(static_cast<uint32_t>(n / T), 0, row, static_cast<uint32_t>(first / kBlock));
       const int64_t last = std::min(C, first + kBlock);
 #pragma omp simd  // y may be x or add itself: an element is read before it is written
       for (int64_t c = first; c < last; ++c) {

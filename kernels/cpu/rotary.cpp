@@ -11,10 +11,10 @@ namespace {
 constexpr int64_t kChunk = 16;  // pairs that a task owns where weights' gradients are summed
 
 // The row of `angles` of token n
-const float* angles_at(const Tensor& angles, const Tensor& documents, const Tensor& starts, int64_t n,
+const float* angles_at(const Tensor& angles, const Tensor& positions, const Tensor& starts, int64_t n,
                        int64_t T) {
   return angles.as<float>() +
-         position_of(documents.as<int32_t>(), starts.as<int32_t>(), n, T) * 2 * angles.shape[1];
+         given_position(positions.as<int32_t>(), starts.as<int32_t>(), n, T) * 2 * angles.shape[1];
 }
 
 // One head: a row of `angles` is (cos, sin) of each pair. y may be x itself.
@@ -56,7 +56,7 @@ void add_weight_gradient(const RotaryBackward& a, float* dweight, int64_t first_
   for (int64_t n = 0; n < N; ++n)
     for (int64_t head = first_head; head < last_head; ++head) {
       const float *dy = dys.row_begin(n) + head * D, *x = xs.row_begin(n) + head * D;
-      const float *angles = angles_at(a.angles, a.documents, {}, n, T),
+      const float *angles = angles_at(a.angles, a.positions, {}, n, T),
                   rstd = a.rstd.as<float>()[n * a.dy.count + head];
       for (int64_t i = first; i < last; ++i) {
         const Pair g = rotate_back(dy, angles, i, pairs);
@@ -95,7 +95,7 @@ void run(const RotaryForward& a, const Launch& /*on*/) {
 #pragma omp parallel for
   for (int64_t n = 0; n < N; ++n)
     for (int64_t head = 0; head < heads; ++head) {
-      const float *x = xs.row_begin(n) + head * D, *angles = angles_at(a.angles, a.documents, a.starts, n, T);
+      const float *x = xs.row_begin(n) + head * D, *angles = angles_at(a.angles, a.positions, a.starts, n, T);
       float* y = ys.row_begin(n) + head * D;
       if (a.q_weight) {
         const Tensor& weight = head < a.query_heads ? a.q_weight : a.k_weight;
@@ -125,7 +125,7 @@ void run(const RotaryBackward& a, const Launch& /*on*/) {
 #pragma omp parallel for
   for (int64_t n = 0; n < N; ++n)
     for (int64_t head = 0; head < heads; ++head) {
-      const float *dy = dys.row_begin(n) + head * D, *angles = angles_at(a.angles, a.documents, {}, n, T);
+      const float *dy = dys.row_begin(n) + head * D, *angles = angles_at(a.angles, a.positions, {}, n, T);
       float* dx = dxs.row_begin(n) + head * D;
       if (a.q_weight) {
         const float* x = heads_of<const float>(a.x).row_begin(n) + head * D;

@@ -195,7 +195,7 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
                          .lse = a.saved.as<float>(),
                          .workspace = a.workspace.data,
                          .workspace_bytes = a.workspace.bytes(),
-                         .problem = attn_problem(a.plan, a.dropout, a.documents)};
+                         .problem = attn_problem(a.plan, a.dropout, {a.documents, a.seen_by})};
   if (a.plan.kind == AttentionKind::kCudnn)
     return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
   check_attention(attn_forward(&args, a.plan.arch, on.stream), a.kName, a.plan);
@@ -215,7 +215,7 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic,
-                          .problem = attn_problem(a.plan, a.dropout, a.documents)};
+                          .problem = attn_problem(a.plan, a.dropout, {a.documents, a.seen_by})};
   if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, on.stream);
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
@@ -239,7 +239,7 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
            on);
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
-  const attention::Mask mask = mask_of(a.plan, a.documents);
+  const attention::Mask mask = mask_of(a.plan, {a.documents, a.seen_by});
   with_row_step(dtype, N, [&]<class E, int kStep>() {
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask);
   });
@@ -267,7 +267,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const int64_t T = s.tokens, N = s.kv_tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
-  const attention::Mask mask = mask_of(a.plan, a.documents);
+  const attention::Mask mask = mask_of(a.plan, {a.documents, a.seen_by});
   for (int64_t b = 0; b < s.batch; ++b) {
     const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);

@@ -1,5 +1,6 @@
 // Dropout: one pass over memory. A thread draws the mask of a unit of 16 channels of a row and applies it in
 // packs of 16 bytes, or one by one where rows are not whole packs.
+#include "kernels/base/documents.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -18,12 +19,13 @@ struct Sizes {
 
 template <class T, int kStep, bool kAdd>
 __global__ __launch_bounds__(kThreads) void apply_dropout_kernel(const T* x, const T* add, T* y,
-                                                                 DropoutMask dropout, Sizes sizes) {
+                                                                 const int32_t* rows, DropoutMask dropout,
+                                                                 Sizes sizes) {
   constexpr int kSteps = Dropout::kUnit / kStep;
   const uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= sizes.units) return;
   const uint32_t n = index / sizes.units_of_row, unit = index % sizes.units_of_row;
-  const uint32_t batch = n / sizes.rows_of_sequence, row = n % sizes.rows_of_sequence;
+  const uint32_t batch = n / sizes.rows_of_sequence, row = given_position(rows, nullptr, n, sizes.rows_of_sequence);
   const int first = static_cast<int>(unit) * Dropout::kUnit;
   const int64_t at = static_cast<int64_t>(n) * sizes.channels + first;
   const int steps = min(kSteps, (sizes.channels - first) / kStep);  // the last unit of a row may be shorter
@@ -55,8 +57,8 @@ template <class T, int kStep>
 void launch(const ApplyDropout& a, const Sizes& sizes, cudaStream_t stream) {
   const auto kernel = a.add ? apply_dropout_kernel<T, kStep, true> : apply_dropout_kernel<T, kStep, false>;
   const auto blocks = static_cast<uint32_t>(cuda::divide_up(int64_t{sizes.units}, kThreads));
-  kernel<<<blocks, kThreads, 0, stream>>>(a.x.as<T>(), a.add.as<T>(), a.y.as<T>(), DropoutMask(a.dropout),
-                                          sizes);
+  kernel<<<blocks, kThreads, 0, stream>>>(a.x.as<T>(), a.add.as<T>(), a.y.as<T>(), a.rows.as<int32_t>(),
+                                          DropoutMask(a.dropout), sizes);
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -1,8 +1,8 @@
 // Embedding. The forward gathers rows. The backward scatters them, and several rows may share a token:
 // rows are sorted by token first, so that a token's rows lie side by side, in the order of their
-// positions, and their sum has a fixed order. With documents several rows of a sequence share a position,
-// too: their gradients are scattered in the same way, sorted by position. Without, a position has one row
-// in every sequence.
+// positions, and their sum has a fixed order. Where positions are given, as
+// within documents, several rows of a sequence may share one: their gradients are scattered in the same way,
+// sorted by position. Without, a position has one row in every sequence.
 //
 // The sorted rows are cut into windows of kEmbeddingWindow, each summed by one block, so that a token that
 // owns a tenth of a batch is shared by hundreds of blocks. A run of equal tokens that lies within one
@@ -29,7 +29,7 @@ enum { kHead, kTail, kPartials };
 
 template <class T>
 __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_table, const T* position_table,
-                                         const int32_t* documents, const int32_t* starts, T* y, int64_t N,
+                                         const int32_t* positions, const int32_t* starts, T* y, int64_t N,
                                          int64_t Tokens, int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
@@ -42,7 +42,7 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
   if (!position_table) return store_pack(y + i, load_pack(token_table + token * C + c));
   float sum[kWidth], position[kWidth];
   load_floats(token_table + token * C + c, sum);
-  load_floats(position_table + position_of(documents, starts, n, Tokens) * C + c, position);
+  load_floats(position_table + given_position(positions, starts, n, Tokens) * C + c, position);
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) sum[j] += position[j];
   store_floats(y + i, sum);
@@ -56,11 +56,6 @@ __global__ void number_rows_kernel(int32_t* rows, int N) {
 __global__ void real_keys_kernel(const int32_t* keys, int32_t* real, int N) {
   const int n = blockIdx.x * kThreads + threadIdx.x;
   if (n < N) real[n] = max(keys[n], 0);
-}
-
-__global__ void positions_kernel(const int32_t* documents, int32_t* positions, int N, int Tokens) {
-  const int n = blockIdx.x * kThreads + threadIdx.x;
-  if (n < N) positions[n] = position_of(documents, n, Tokens);
 }
 
 template <class T>
@@ -245,7 +240,7 @@ void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
                   .threads = kThreads,
                   .overlap = overlaps()},
                  on.stream, a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(),
-                 a.documents.as<int32_t>(), a.starts.as<int32_t>(), a.y.as<T>(), N, Tokens, C);
+                 a.positions.as<int32_t>(), a.starts.as<int32_t>(), a.y.as<T>(), N, Tokens, C);
   });
 }
 
@@ -259,12 +254,9 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
   const Scratch scratch(on.scratch(op, cuda::embedding_backward_bytes(N, C)), N);
   scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, nullptr, a.d_token_table, scratch, on.stream);
   if (!a.d_position_table) return;
-  if (a.documents) {
-    positions_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
-        a.documents.as<int32_t>(), scratch.positions, N, static_cast<int>(Tokens));
-    TESSERA_CUDA_LAUNCHED();
-    return scatter_rows(op, scratch.positions, Tokens, a.dy, nullptr, a.d_position_table, scratch, on.stream);
-  }
+  if (a.positions)
+    return scatter_rows(op, a.positions.as<int32_t>(), a.d_position_table.shape[0], a.dy, nullptr,
+                        a.d_position_table, scratch, on.stream);
   with_real_type(a.dy.dtype, [&]<class T>() {
     sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
         a.dy.as<T>(), a.d_position_table.as<T>(), B, Tokens * C);

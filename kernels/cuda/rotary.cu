@@ -32,10 +32,10 @@ struct Deal {
   uint32_t total;  // groups of all tokens
   int groups, lanes;
   int T, heads, query_heads, D;
-  const int32_t *documents, *starts;  // see position_of()
+  const int32_t *positions, *starts;  // see given_position()
 
   __device__ __forceinline__ int64_t position(uint32_t n) const {
-    return position_of(documents, starts, n, static_cast<uint32_t>(T));
+    return given_position(positions, starts, n, static_cast<uint32_t>(T));
   }
 };
 
@@ -340,7 +340,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 // f<T, kStep, kSteps>(deal) for heads like those of `like`, in packs where `tensors` allow it.
 template <class F>
 void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t values,
-               const Tensor& documents, const Tensor& starts, int heads_at_once,
+               const Tensor& positions, const Tensor& starts, int heads_at_once,
                std::initializer_list<Tensor> tensors, F&& f) {
   const Tensor& t = like.tensor;
   const int64_t N = t.shape[0] * t.shape[1], D = t.shape[3], pairs = D / 2;
@@ -357,7 +357,7 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t v
             .heads = static_cast<int>(like.count),
             .query_heads = static_cast<int>(query_heads),
             .D = static_cast<int>(D),
-            .documents = documents.as<int32_t>(),
+            .positions = positions.as<int32_t>(),
             .starts = starts.as<int32_t>()};
   with_real_type(t.dtype, [&]<class T>() {
     const auto lanes_for = [&](int64_t steps) {
@@ -384,7 +384,7 @@ void CudaBackend::run_op(const RotaryAppend& a, const Launch& on) { rotate(a.rot
 
 void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on) {
   const CacheAppend none{}, &cache = append ? *append : none;
-  with_deal(a.kName, a.x, a.query_heads, cache.v.count, a.documents, a.starts, kForwardHeads,
+  with_deal(a.kName, a.x, a.query_heads, cache.v.count, a.positions, a.starts, kForwardHeads,
             {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight, cache.v.tensor, cache.k_cache,
              cache.v_cache},
             [&]<class T, int kStep, int kSteps>(const Deal& deal) {
@@ -414,7 +414,7 @@ void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, cons
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
   const char* op = a.kName;
   if (!a.q_weight) {
-    with_deal(op, a.dy, a.query_heads, 0, a.documents, {}, kForwardHeads,
+    with_deal(op, a.dy, a.query_heads, 0, a.positions, {}, kForwardHeads,
               {a.dy.tensor, a.dx.tensor, a.angles}, [&]<class T, int kStep, int kSteps>(const Deal& deal) {
                 rotary_kernel<T, kStep, kSteps, false, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
@@ -425,7 +425,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
     return;
   }
   with_deal(
-      op, a.dy, a.query_heads, 0, a.documents, {}, kBackwardHeads,
+      op, a.dy, a.query_heads, 0, a.positions, {}, kBackwardHeads,
       {a.dy.tensor, a.dx.tensor, a.angles, a.x.tensor, a.q_weight, a.k_weight},
       [&]<class T, int kStep, int kSteps>(const Deal& deal) {
         const auto kernel = qk_norm_backward_kernel<T, kStep, kSteps>;

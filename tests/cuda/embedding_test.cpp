@@ -43,14 +43,14 @@ TEST_F(CudaEmbedding, PositionsRestartWithEveryDocument) {
       SCOPED_TRACE(
           fmt::format("{} B {} T {} C {} documents up to {}", name_of(dtype), c.B, c.T, c.C, c.longest));
       const Twin tokens = random_indices({c.B, c.T}, 11), table = input(dtype, {11, c.C}),
-                 positions = input(dtype, {c.T + 3, c.C}), documents = random_documents(c.B, c.T, c.longest),
+                 positions = input(dtype, {c.T + 3, c.C}), places = random_positions(c.B, c.T, c.longest),
                  y = output(dtype, {c.B, c.T, c.C});
       run_on_both({y}, [&](auto on) {
         return EmbeddingForward{.tokens = on(tokens),
                                 .token_table = on(table),
                                 .position_table = on(positions),
                                 .y = on(y),
-                                .documents = on(documents)};
+                                .positions = on(places)};
       });
       expect_same(y, "y");
 
@@ -60,7 +60,7 @@ TEST_F(CudaEmbedding, PositionsRestartWithEveryDocument) {
                                  .dy = on(dy),
                                  .d_token_table = on(table),
                                  .d_position_table = on(positions),
-                                 .documents = on(documents)};
+                                 .positions = on(places)};
       });
       expect_same(table, "d_token_table");
       expect_same(positions, "d_position_table");

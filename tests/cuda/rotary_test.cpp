@@ -1,4 +1,4 @@
-// The rotary embedding on CUDA, with and without QK norm and documents, against the CPU backend.
+// The rotary embedding on CUDA, with and without QK norm and positions, against the CPU backend.
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -124,7 +124,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
   for (const DType dtype : kReal)
     for (const RotarySize& s : kCases) {
       SCOPED_TRACE(text_of(dtype, s));
-      const Twin angles = angles_of(s), documents = random_documents(s.B, s.T, 7), x = heads(dtype, s, 1),
+      const Twin angles = angles_of(s), positions = random_positions(s.B, s.T, 7), x = heads(dtype, s, 1),
                  y = heads(dtype, s, 0), dy = heads(dtype, s, 0), dx = heads(dtype, s, 3),
                  q_weight = input(dtype, {s.D}, 0.5f, 1), k_weight = input(dtype, {s.D}, 0.5f, 1),
                  rstd = output(DType::kF32, {s.rows(), s.heads()}), dq_weight = input(dtype, {s.D}, 10),
@@ -134,7 +134,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
                              .y = {on(y), 0, s.heads()},
                              .query_heads = s.query_heads,
                              .angles = on(angles),
-                             .documents = on(documents)};
+                             .positions = on(positions)};
       });
       expect_same(y, "y");
       run_on_both({dx}, [&](auto on) {
@@ -142,7 +142,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
                               .dx = {on(dx), 3, s.heads()},
                               .query_heads = s.query_heads,
                               .angles = on(angles),
-                              .documents = on(documents)};
+                              .positions = on(positions)};
       });
       expect_same(dx, "dx");
       run_on_both({y, rstd}, [&](auto on) {
@@ -154,7 +154,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
                              .k_weight = on(k_weight),
                              .epsilon = kRotaryEpsilon,
                              .rstd = on(rstd),
-                             .documents = on(documents)};
+                             .positions = on(positions)};
       });
       expect_same(y, "y with QK norm");
       run_on_both({dx, dq_weight, dk_weight}, [&](auto on) {
@@ -168,7 +168,7 @@ TEST_F(CudaRotary, PositionsRestartWithEveryDocument) {
                               .rstd = on(rstd),
                               .dq_weight = on(dq_weight),
                               .dk_weight = on(dk_weight),
-                              .documents = on(documents)};
+                              .positions = on(positions)};
       });
       expect_same(dx, "dx with QK norm");
       expect_same(dq_weight, "dq_weight");

@@ -103,17 +103,14 @@ class CudaTest : public ::testing::Test {
     return indices(shape, [&](int64_t) { return uniform(random_); });
   }
 
-  // Documents of 1 to `longest` tokens in sequences of T tokens, [B, T, 2]
-  Twin random_documents(int64_t B, int64_t T, int64_t longest) {
+  // Places in documents of 1 to `longest` tokens in sequences of T tokens, [B, T]
+  Twin random_positions(int64_t B, int64_t T, int64_t longest) {
     std::uniform_int_distribution<int64_t> uniform(1, longest);
-    int32_t begin = 0, end = 0;
-    return indices({B, T, 2}, [&](int64_t i) {
-      const int64_t t = i / 2 % T;
-      if (i % 2 == 0 && (t == 0 || t == end)) {
-        begin = static_cast<int32_t>(t);
-        end = static_cast<int32_t>(std::min(T, t + uniform(random_)));
-      }
-      return i % 2 == 0 ? begin : end;
+    int64_t begin = 0, end = 0;
+    return indices({B, T}, [&](int64_t i) {
+      const int64_t t = i % T;
+      if (t == 0 || t == end) begin = t, end = std::min(T, t + uniform(random_));
+      return static_cast<int32_t>(t - begin);
     });
   }
 

@@ -25,7 +25,7 @@ TEST(Embedding, WithoutPositionsCopiesRowsAndAddsThemBack) {
   expect_formula(d_table, want, "d_token_table");
 }
 
-TEST(Embedding, PositionsRestartWithEveryDocument) {
+TEST(Embedding, PositionsAreThoseGiven) {
   HostTensors make;
   CpuStream cpu;
   const int64_t B = 3, T = 11, C = 70, V = 4;
@@ -33,10 +33,10 @@ TEST(Embedding, PositionsRestartWithEveryDocument) {
   const Tensor tokens = make.tokens({B, T}, V), table = make.normal({V, C}),
                positions = make.normal({T + 2, C}), y = make.poisoned({B, T, C}), dy = make.normal({B, T, C}),
                d_table = make.normal({V, C}), d_positions = make.normal({T + 2, C}),
-               documents = documents_tensor(make, lengths);
+               places = positions_tensor(make, lengths);
   Doubles want = doubles(d_positions);
   cpu.run(EmbeddingForward{
-      .tokens = tokens, .token_table = table, .position_table = positions, .y = y, .documents = documents});
+      .tokens = tokens, .token_table = table, .position_table = positions, .y = y, .positions = places});
   int64_t n = 0;
   for (const std::vector<int64_t>& sequence : lengths)
     for (const int64_t length : sequence)
@@ -51,49 +51,49 @@ TEST(Embedding, PositionsRestartWithEveryDocument) {
                             .dy = dy,
                             .d_token_table = d_table,
                             .d_position_table = d_positions,
-                            .documents = documents});
+                            .positions = places});
   expect_formula(d_positions, want, "d_position_table");
 }
 
-// A sequence that is one document is what it is without documents, to the bit.
-TEST(Embedding, OneDocumentChangesNoBit) {
+// Positions of a sequence that is one document change no bit.
+TEST(Embedding, PlainPositionsChangeNoBit) {
   HostTensors make;
   CpuStream cpu;
   const Tensor tokens = make.tokens({2, 9}, 5), table = make.normal({5, 12}),
                positions = make.normal({9, 12}), dy = make.normal({2, 9, 12}),
-               documents = documents_tensor(make, {{9}, {9}}), start = make.normal({9, 12});
+               places = positions_tensor(make, {{9}, {9}}), start = make.normal({9, 12});
   Tensor y[2], d_positions[2];
   for (const int with : {0, 1}) {
     y[with] = make.poisoned({2, 9, 12}), d_positions[with] = make.copy_of(start);
-    const Tensor given = with ? documents : Tensor{};
+    const Tensor given = with ? places : Tensor{};
     cpu.run(EmbeddingForward{.tokens = tokens,
                              .token_table = table,
                              .position_table = positions,
                              .y = y[with],
-                             .documents = given});
+                             .positions = given});
     cpu.run(EmbeddingBackward{.tokens = tokens,
                               .dy = dy,
                               .d_token_table = make.zeros({5, 12}),
                               .d_position_table = d_positions[with],
-                              .documents = given});
+                              .positions = given});
   }
   expect_same_bits(y[0], y[1], "y");
   expect_same_bits(d_positions[0], d_positions[1], "d_position_table");
 }
 
-TEST(Embedding, RefusesDocumentsThatDoNotFit) {
+TEST(Embedding, RefusesPositionsThatDoNotFit) {
   HostTensors make;
   CpuStream cpu;
   const Tensor tokens = make.tokens({1, 4}, 5), table = make.normal({5, 8}), y = make.zeros({1, 4, 8});
-  const auto refusal = [&](const Tensor& documents) {
+  const auto refusal = [&](const Tensor& positions) {
     return refusal_of(
-        cpu, EmbeddingForward{.tokens = tokens, .token_table = table, .y = y, .documents = documents});
+        cpu, EmbeddingForward{.tokens = tokens, .token_table = table, .y = y, .positions = positions});
   };
-  EXPECT_TRUE(says(refusal(make.tokens({1, 4}, 1)),
-                   {"embedding forward: documents ", "int32 [1, 4, 2] on cpu", "found int32 [1, 4]"}));
-  const Tensor late = documents_tensor(make, {{2, 2}});
-  late.as<int32_t>()[2] = 3;
-  EXPECT_TRUE(says(refusal(late), {"embedding forward: ", "row 1", "token 3, expected 0 to 1"}));
+  EXPECT_TRUE(says(refusal(make.tokens({1, 3}, 1)),
+                   {"embedding forward: positions ", "int32 [1, 4] on cpu", "found int32 [1, 3]"}));
+  const Tensor below = positions_tensor(make, {{2, 2}});
+  below.as<int32_t>()[1] = -3;
+  EXPECT_TRUE(says(refusal(below), {"embedding forward: ", "row 1", "position -3, expected 0 or more"}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The rotary embedding on the CPU, with and without QK norm and documents, against its formula in fp64.
+// The rotary embedding on the CPU, with and without QK norm and positions, against its formula in fp64.
 #include "tests/documents.h"
 #include "tests/kernels/formula.h"
 #include "tests/says.h"
@@ -32,7 +32,7 @@ struct RotaryFormula {
 
 // Without weights: rstd, dq and dk are of no use.
 RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, const Tensor& angles,
-                      const Tensor& q_weight, const Tensor& k_weight, const Tensor& documents) {
+                      const Tensor& q_weight, const Tensor& k_weight, const Tensor& positions) {
   const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
   RotaryFormula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
@@ -45,7 +45,7 @@ RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, cons
       const auto xs = [&](int64_t i) { return static_cast<double>(floats(x.tensor)[at(x, n, h, i)]); };
       const auto d = [&](int64_t i) { return static_cast<double>(floats(dy.tensor)[at(dy, n, h, i)]); };
       const auto angle = [&](int64_t i, int64_t which) {
-        const int64_t position = n % s.T - (documents ? documents.as<int32_t>()[2 * n] : 0);
+        const int64_t position = positions ? positions.as<int32_t>()[n] : n % s.T;
         return static_cast<double>(floats(angles)[size((position * pairs + i) * 2 + which)]);
       };
       double squares = 0;
@@ -92,9 +92,9 @@ struct Rotary : ::testing::Test {
     return angles;
   }
 
-  // None, and documents of one to three tokens
-  std::vector<Tensor> kinds_of_documents(const RotarySize& s) {
-    return {{}, documents_tensor(make, random_documents(5, s.B, s.T, 3))};
+  // None, and those of documents of one to three tokens
+  std::vector<Tensor> kinds_of_positions(const RotarySize& s) {
+    return {{}, positions_tensor(make, random_documents(5, s.B, s.T, 3))};
   }
 
   // The heads within a tensor that has `before` heads before them and two after; all others are NaN.
@@ -129,23 +129,23 @@ struct Rotary : ::testing::Test {
 
 TEST_F(Rotary, IsItsFormula) {
   for (const RotarySize& s : kRotarySizes)
-    for (const Tensor& documents : kinds_of_documents(s)) {
-      SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
+    for (const Tensor& positions : kinds_of_positions(s)) {
+      SCOPED_TRACE(s.to_string() + (positions ? ", positions" : ""));
       const Tensor angles = angles_of(s);
       const Heads x = within(s, 1, true), dy = within(s, 3, true);
-      const RotaryFormula want = formula(s, x, dy, angles, {}, {}, documents);
+      const RotaryFormula want = formula(s, x, dy, angles, {}, {}, positions);
       const Heads y = within(s, 0, false), dx = within(s, 2, false);
       cpu.run(RotaryForward{
-          .x = x, .y = y, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+          .x = x, .y = y, .query_heads = s.query_heads, .angles = angles, .positions = positions});
       cpu.run(RotaryBackward{
-          .dy = dy, .dx = dx, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+          .dy = dy, .dx = dx, .query_heads = s.query_heads, .angles = angles, .positions = positions});
       const Tensor ys = taken_out(y), dxs = taken_out(dx);
       expect_formula(ys, want.y, "y");
       expect_formula(dxs, want.dx, "dx");
       cpu.run(RotaryForward{
-          .x = x, .y = x, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+          .x = x, .y = x, .query_heads = s.query_heads, .angles = angles, .positions = positions});
       cpu.run(RotaryBackward{
-          .dy = dy, .dx = dy, .query_heads = s.query_heads, .angles = angles, .documents = documents});
+          .dy = dy, .dx = dy, .query_heads = s.query_heads, .angles = angles, .positions = positions});
       expect_same_bits(taken_out(x), ys, "y in place");
       expect_same_bits(taken_out(dy), dxs, "dx in place");
     }
@@ -153,12 +153,12 @@ TEST_F(Rotary, IsItsFormula) {
 
 TEST_F(Rotary, WithQkNormIsItsFormula) {
   for (const RotarySize& s : kRotarySizes)
-    for (const Tensor& documents : kinds_of_documents(s)) {
-      SCOPED_TRACE(s.to_string() + (documents ? ", documents" : ""));
+    for (const Tensor& positions : kinds_of_positions(s)) {
+      SCOPED_TRACE(s.to_string() + (positions ? ", positions" : ""));
       const Tensor angles = angles_of(s), q_weight = make.normal({s.D}, 0.5, 1),
                    k_weight = make.normal({s.D}, 0.5, 1), rstd = make.poisoned({s.B * s.T, s.heads()});
       const Heads x = within(s, 1, true), dy = within(s, 3, true), y = within(s, 0, false);
-      const RotaryFormula want = formula(s, x, dy, angles, q_weight, k_weight, documents);
+      const RotaryFormula want = formula(s, x, dy, angles, q_weight, k_weight, positions);
       cpu.run(RotaryForward{.x = x,
                             .y = y,
                             .query_heads = s.query_heads,
@@ -167,7 +167,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
                             .k_weight = k_weight,
                             .epsilon = kRotaryEpsilon,
                             .rstd = rstd,
-                            .documents = documents});
+                            .positions = positions});
       expect_formula(taken_out(y), want.y, "y");
       expect_formula(rstd, want.rstd, "rstd");
 
@@ -188,7 +188,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
                                .rstd = rstd,
                                .dq_weight = dq_weight,
                                .dk_weight = dk_weight,
-                               .documents = documents});
+                               .positions = positions});
         expect_formula(taken_out(dx), want.dx, "dx");
         expect_formula(dq_weight, dq, "dq_weight");
         expect_formula(dk_weight, dk, "dk_weight");

@@ -130,7 +130,7 @@ void print_speed(const RunShape& shape, const Speed& speed) {
     fmt::print(
         "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
         "ms\n",
-        100 * speed.slowest_alone / all.median(), shape.ranks(), 1e3 * speed.slowest_alone);
+        100 * speed.slowest_alone / all.median() / static_cast<double>(shape.mesh.context), shape.ranks(), 1e3 * speed.slowest_alone);
   fmt::print(
       "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
       "summed in {}\n",
@@ -156,7 +156,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
-  Communicator& comm = ranks.connect(*be).axis(Axis::kAll);
+  const Mesh& mesh = ranks.connect(*be);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
   const auto measure = [&](const RunShape& of, TimedSteps steps) {
     Arena arena = make_arena(device);
@@ -171,12 +171,12 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const bool fits_alone =
       ranks.size() == 1 || !limit.known() || plan_memory(alone, device).peak_bytes() <= limit.bytes;
   const auto measure_one = [&](TimedSteps steps) {
-    if (!fits_alone) steps.comm = &comm;
+    if (!fits_alone) steps.ranks = &mesh;
     return measure(fits_alone ? alone : shape, steps);
   };
   const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
-  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = &comm};
+  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .ranks = &mesh};
   const StepTimes all = ranks.size() > 1 && fits_alone ? measure(shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);

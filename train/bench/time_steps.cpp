@@ -10,9 +10,14 @@ namespace tessera {
 StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
                      const TimedSteps& of) {
   using Clock = std::chrono::steady_clock;
-  TrainState state(be, arena, shape, of.comm);
+  Communicator* const all = of.ranks ? &of.ranks->axis(Axis::kAll) : nullptr;
+  Communicator* const context = of.ranks ? &of.ranks->axis(Axis::kContext) : nullptr;
+  TrainState state(be, arena, shape, all, context);
+  const auto take_waited = [&] {  // axes of the same ranks are one communicator
+    return all ? all->take_waited_seconds() + (context != all ? context->take_waited_seconds() : 0) : 0.0;
+  };
   state.initialize(1);
-  std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()) + 1);
+  std::vector<int32_t> tokens(static_cast<size_t>(shape.sequences_per_rank() * shape.sequence_length) + 1);
   const Philox random(1, 0);
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>(random.bits(i)[0] % static_cast<uint32_t>(shape.model.vocab_size));
@@ -22,13 +27,13 @@ StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const Opt
   for (int64_t i = 0; i < of.warmup + of.steps; ++i) {
     Arena::Phase phase(arena, "step", i + 1, Arena::Phase::kRecordFirstFew);
     if (of.before_step) of.before_step(i - of.warmup);
-    if (i == of.warmup && of.comm) of.comm->take_waited_seconds();
+    if (i == of.warmup) take_waited();
     const Clock::time_point start = Clock::now();
     state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(), optimizer, 1e-4, i + 1);
     state.finish_step();
     if (i >= of.warmup) result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
-  if (of.comm) result.waited = of.comm->take_waited_seconds() / static_cast<double>(of.steps);
+  result.waited = take_waited() / static_cast<double>(of.steps);
   std::sort(result.seconds.begin(), result.seconds.end());
   return result;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "train/parallel/mesh.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -11,7 +12,7 @@ namespace tessera {
 struct TimedSteps {
   int64_t warmup = 1, steps = 1;                       // those of the warm-up come first and are not timed
   std::function<void(int64_t step)> before_step = {};  // 0 is the first that is timed
-  Communicator* comm = nullptr;                        // of shape.ranks() ranks
+  const Mesh* ranks = nullptr;                         // those of the shape; none: one
 };
 struct StepTimes {
   std::vector<double> seconds;  // of each step, in ascending order

@@ -150,6 +150,7 @@ struct Config {
 
   struct Parallel {
     std::optional<Shard> shard = Shard::kOptimizer;  // none: as recompute
+    int64_t context = 1;                             // ranks that share the tokens of each sequence
     bool operator==(const Parallel&) const = default;
   } parallel;
 
@@ -205,6 +206,7 @@ struct Config {
 
   bool operator==(const Config&) const = default;
   int64_t steps() const { return train.epochs > 0 ? epoch_steps : train.steps; }
+  int64_t data_ranks() const { return ranks / parallel.context; }  // that have sequences of their own
   int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
   int64_t sequence_length() const;  // with train.context_schedule: the longest
 

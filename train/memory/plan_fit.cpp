@@ -43,7 +43,7 @@ Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLi
   const bool fixed =
       !config.train.init_from.empty() && config.model.position_extension == PositionExtension::kNone;
   const int64_t most =
-      std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.ranks);
+      std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.data_ranks());
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
     Change change{config, {}};
     change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step becomes a multiple of it
@@ -57,10 +57,10 @@ Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLi
 
 Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit) {
   const int64_t most =
-      std::min(kMostMicroBatch, kMostTokensPerStep / config.sequence_length() / config.ranks);
+      std::min(kMostMicroBatch, kMostTokensPerStep / config.sequence_length() / config.data_ranks());
   const auto change_to = [&](int64_t micro_batch) { return with_micro_batch({config, {}}, micro_batch); };
   Fit found = fit("micro-batch", 1, most, device, limit, change_to);
-  const int64_t sequences = config.train.tokens_per_step / config.sequence_length() / config.ranks;
+  const int64_t sequences = config.train.tokens_per_step / config.sequence_length() / config.data_ranks();
   int64_t divisor = std::min(found.value, sequences);
   while (divisor > 0 && sequences % divisor != 0) --divisor;
   if (divisor > 0 && divisor != found.value) found.same_step = change_to(divisor);

@@ -24,7 +24,7 @@ void set(Change& change, const std::string& key, V& member, std::type_identity_t
 Change with_whole_micro_batches(Change change) {
   Config::Train& train = change.config.train;
   const int64_t unit =
-      std::max<int64_t>(train.micro_batch, 1) * change.config.sequence_length() * change.config.ranks;
+      std::max<int64_t>(train.micro_batch, 1) * change.config.sequence_length() * change.config.data_ranks();
   const int64_t whole = std::max(unit, train.tokens_per_step / unit * unit);
   if (whole != train.tokens_per_step) set(change, "train.tokens_per_step", train.tokens_per_step, whole);
   return change;

@@ -27,9 +27,11 @@ void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t 
   std::vector<double> losses(job.by_position ? static_cast<size_t>(T) : 0), tokens(losses.size());
   const double its_tokens = static_cast<double>(counted(sequences.targets));
   numbers[0] = session.evaluate(sequences, count, losses) * (its_tokens / static_cast<double>(T));
-  numbers[1] = its_tokens;
+  // The ranks of a context have losses of their tokens each, and all the same counts: the first one's count.
+  const bool is_first = session.shape().context.rank == 0;
+  numbers[1] = is_first ? its_tokens : 0;
   if (!job.by_position) return;
-  count_by_position(sequences, T, tokens);
+  if (is_first) count_by_position(sequences, T, tokens);
   const std::vector<double> ranges = sums_by_range(losses), counts = sums_by_range(tokens);
   std::ranges::copy(ranges, numbers + 2);
   std::ranges::copy(counts, numbers + 2 + ranges.size());

@@ -56,7 +56,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   ranks.enter_phase("the setup");
   backend = make_backend(device.traits);
   peak_flops = gemm_peak(*backend);
-  all_ = &ranks.connect(*backend).axis(Axis::kAll);
+  mesh_ = &ranks.connect(*backend);
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);
@@ -208,7 +208,7 @@ void OpenRun::choose_gemms(bool resuming) {
 void OpenRun::allocate(bool resuming) {
   // The system pins a few GB a second, and other ranks may have less to pin.
   if (shape().offload) ranks.enter_phase("pinning memory of the host", Timeout::kNone);
-  phase->allocate({.backend = *backend, .ranks = *all_, .recorded = !profile.empty(), .resuming = resuming});
+  phase->allocate({.backend = *backend, .ranks = *mesh_, .recorded = !profile.empty(), .resuming = resuming});
 }
 
 void OpenRun::begin_next_phase() {

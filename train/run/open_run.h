@@ -73,7 +73,7 @@ class OpenRun {
   RunState was_;                // the checkpoint's, where there is one
   std::vector<RunPlan> plans_;  // of all phases
   GemmChoices gemms_;           // the algorithms of all phases
-  Communicator* all_ = nullptr;
+  const Mesh* mesh_ = nullptr;
 };
 
 }  // namespace tessera

@@ -33,7 +33,7 @@ int64_t power_of_two_units(double most, int64_t unit) {
 
 std::string notice_of_step(const RunShape& shape, int64_t micro_batch, double seconds) {
   const int64_t tokens = shape.tokens_per_step(), T = shape.sequence_length;
-  const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.ranks();
+  const int64_t unit = std::max<int64_t>(micro_batch, 1) * T * shape.mesh.data;
   const double token_seconds = seconds / static_cast<double>(tokens);
   const int64_t fewer = power_of_two_units(kShortSeconds / token_seconds, unit);
   const std::string text = fmt::format("a step of {} tokens will take about {} on this device",

@@ -28,7 +28,7 @@ std::string program_hash() {
 
 RankGroup::RankGroup(const World& world, const Config& config)
     : world_(world),
-      mesh_shape_{.data = world.size},
+      mesh_shape_{.data = world.size / config.parallel.context, .context = config.parallel.context},
       time_limit_(static_cast<double>(config.train.time_limit)) {
   if (world.size > 1)
     group_ =

@@ -27,7 +27,7 @@ class RankGroup {
   int64_t size() const { return world_.size; }
   bool is_rank_0() const { return rank() == 0; }        // the one that prints and writes
   int local_rank() const { return world_.local_rank; }  // on this machine
-  // This rank on an axis; all ranks are on the data axis.
+  // This rank on an axis
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
   // For tensors of the backend's device, until finish(). The backend must outlive it.

@@ -23,7 +23,7 @@ class RunPhase {
 
   struct Memory {
     Backend& backend;
-    Communicator& ranks;  // all of the run
+    const Mesh& ranks;    // of the run
     bool recorded;        // for a memory profile
     bool resuming;        // what advice may change: see advice()
   };

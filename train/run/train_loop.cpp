@@ -27,8 +27,9 @@ namespace fs = std::filesystem;
 constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
 
 // What the ranks add up of their sequences of a step: the tokens that count, the length of each token's
-// document
-std::array<double, 2> counts_of(const Sequences& sequences, int64_t T) {
+// document. Of the ranks that share sequences, the first counts.
+std::array<double, 2> counts_of(const Sequences& sequences, int64_t T, const AxisPlace& context) {
+  if (context.rank > 0) return {};
   double lengths = static_cast<double>(T * std::ssize(sequences.tokens));
   if (!sequences.documents.empty()) lengths = 0;
   for (size_t i = 0; i < sequences.documents.size(); i += 2)
@@ -207,7 +208,7 @@ bool TrainLoop::train_step(int64_t step) {
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
-  const auto [next_counted, next_lengths] = counts_of(phase().next(), shape().sequence_length);
+  const auto [next_counted, next_lengths] = counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
       stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
   count_next(std::span(all).subspan(2));
@@ -293,7 +294,7 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  const auto [counted, lengths] = counts_of(phase().next(), shape().sequence_length);
+  const auto [counted, lengths] = counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
       run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());

@@ -32,18 +32,37 @@ int64_t longest_sample(const Config& c) {
 
 // Each rank must get the same number of whole micro-batches.
 void check_shares(const Config& c) {
+  const int64_t context = c.parallel.context, data = c.data_ranks();
+  check(c.ranks % context == 0,
+        "parallel.context={} ranks share each sequence, and the run has {}: start a multiple of {} with --ranks "
+        "or --gpus, or set parallel.context=1",
+        context, c.ranks, context);
   const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
-  const int64_t one = micro_batch * c.sequence_length(), unit = one * c.ranks;
+  const int64_t one = micro_batch * c.sequence_length(), unit = one * data;
   const int64_t tokens = c.train.tokens_per_step, below = tokens / unit * unit;
   if (tokens % unit == 0) return;
-  int64_t ranks = std::min(c.ranks, tokens / one);
+  int64_t ranks = std::min(data, tokens / one);
   while (ranks > 1 && tokens % (ranks * one) != 0) --ranks;
+  const std::string shared = context > 1 ? fmt::format(" ({} for each sequence)", context) : "";
   fail(
-      "{} ranks cannot share a step evenly: train.tokens_per_step is {}, not a multiple of {} ranks x {} x "
-      "{} tokens. Set it to {}{}, or start {} with --ranks {}",
-      c.ranks, tokens, c.ranks, micro_batch == 1 ? "1 sequence" : fmt::format("{} sequences", micro_batch),
-      c.sequence_length(), below > 0 ? fmt::format("{} or ", below) : "", below + unit,
-      ranks == 1 ? "one" : "fewer", ranks);
+      "{} ranks{} cannot share a step evenly: train.tokens_per_step is {}, not a multiple of {} x {} x {} "
+      "tokens. Set it to {}{}, or start {} with --ranks {}",
+      c.ranks, shared, tokens, data > 1 || context == 1 ? fmt::format("{} ranks", data) : "1 group of ranks",
+      micro_batch == 1 ? "1 sequence" : fmt::format("{} sequences", micro_batch), c.sequence_length(),
+      below > 0 ? fmt::format("{} or ", below) : "", below + unit, ranks * context == 1 ? "one" : "fewer",
+      std::max<int64_t>(ranks, 1) * context);
+}
+
+// That attention can be shared by several ranks
+void check_context(const Config& c) {
+  if (c.parallel.context == 1) return;
+  check(c.model.attention != AttentionKind::kCudnn,
+        "parallel.context={} needs model.attention=flash or naive, found {}", c.parallel.context,
+        name_of(c.model.attention));
+  check(c.model.dropout.attention == 0,
+        "parallel.context={} has no dropout of attention's probabilities: set model.dropout.attention=0, found "
+        "{}",
+        c.parallel.context, c.model.dropout.attention);
 }
 
 // That the device multiplies in FP8
@@ -103,7 +122,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
   check(cuda || c.train.precision != Precision::kBf16,
         "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
   check_shares(c);
-  const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.ranks;
+  check_context(c);
+  const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.data_ranks();
   const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
   check_fp8(c, device, dtype);
   const int64_t mlp_chunk =
@@ -127,7 +147,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fp8 = c.train.fp8,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
-                 .mesh = {.data = c.ranks},
+                 .mesh = {.data = c.data_ranks(), .context = c.parallel.context},
                  .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},
                  .shard = c.parallel.shard.value_or(earlier.shard.value_or(Shard::kOptimizer)),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};

@@ -2,6 +2,7 @@
 
 #include "kernels/attention/fallback.h"
 #include "train/session/decoder.h"
+#include "train/session/plan_ranks.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -42,9 +43,8 @@ class Walk {
 
 MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   Walk walk(device);
-  const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()));
-  TrainState state(*walk.be, walk.arena, shape, comm.get());
+  const PlanRanks ranks(shape, device.device);
+  TrainState state(*walk.be, walk.arena, shape, ranks.all.get(), ranks.context.get());
   walk.ended("the setup");
   state.walk_step();
   walk.ended("a training step");

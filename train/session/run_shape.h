@@ -10,6 +10,7 @@
 #include "model/shards.h"
 #include "model/update_rule.h"
 #include "train/parallel/mesh_shape.h"
+#include "train/session/context_deal.h"
 
 namespace tessera {
 
@@ -26,6 +27,7 @@ struct SessionShape {
   int64_t classifier_chunk = 0;  // see Model
   int64_t mlp_chunk = 0;         // see Model
   bool documents = false;        // sequences may hold several documents, and attention stays within each
+  AxisPlace context = {};        // the ranks that share the tokens of each sequence
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
 
@@ -61,9 +63,10 @@ struct RunShape {
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
   bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 
-  int64_t rows() const { return micro_batch * sequence_length; }            // N
+  int64_t tokens() const { return dealt_tokens(sequence_length, mesh.context); }  // of a sequence, at this rank
+  int64_t rows() const { return micro_batch * tokens(); }                        // N
   int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step
-  int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length; }
+  int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length / mesh.context; }
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }
   int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
   int64_t ranks() const { return mesh.ranks(); }
@@ -75,7 +78,7 @@ struct RunShape {
     return model.flops_per_token(document_length) - frozen_flops_per_token(model, freeze);
   }
 
-  SessionShape session() const {
+  SessionShape session(int64_t rank = 0) const {
     return {.model = model,
             .batch = micro_batch,
             .sequence_length = sequence_length,
@@ -85,6 +88,7 @@ struct RunShape {
             .classifier_chunk = classifier_chunk,
             .mlp_chunk = mlp_chunk,
             .documents = documents,
+            .context = mesh.place(Axis::kContext, rank),
             .sample_tokens = sample_tokens};
   }
 };

@@ -11,20 +11,24 @@
 namespace tessera {
 namespace {
 
-AttentionPlans plan_attention(const SessionShape& s, const DeviceTraits& device, int64_t batch,
-                              int64_t tokens, bool documents, bool dropout = false) {
+AttentionPlans plan_attention(const SessionShape& s, const DeviceTraits& device, const AttentionShape& shape,
+                              bool dropout = false) {
   return {s.model,
           {.kind = s.attention,
-           .shape = {.batch = batch,
-                     .tokens = tokens,
-                     .heads = s.model.heads,
-                     .head_dim = s.model.head_dim,
-                     .mask = {/*is_causal=*/true, documents},
-                     .kv_heads = s.model.kv_heads},
+           .shape = shape,
            .dtype = s.dtype,
            .device = device,
            .deterministic = s.deterministic,
            .dropout = dropout}};
+}
+
+AttentionShape attention_shape(const SessionShape& s, int64_t batch, int64_t tokens, bool documents) {
+  return {.batch = batch,
+          .tokens = tokens,
+          .heads = s.model.heads,
+          .head_dim = s.model.head_dim,
+          .mask = {/*is_causal=*/true, documents},
+          .kv_heads = s.model.kv_heads};
 }
 
 // What the kernels of any batch need, those of a backward too
@@ -38,10 +42,12 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
 
 }  // namespace
 
-Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights)
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights,
+                 Communicator* context)
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
+      context_(shape.context.size > 1 ? context : nullptr),
       store_(stream_, arena,
              {.model = shape.model,
               .dtype = shape.dtype,
@@ -51,30 +57,45 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
               .poison = weights.poison}),
       model_{.config = shape.model,
              .params = &store_,
-             .attention =
-                 plan_attention(shape, be.traits(), shape.batch, shape.sequence_length, shape.documents),
+             .attention = plan_attention(
+                 shape, be.traits(),
+                 attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk,
-             .mlp_chunk = shape.mlp_chunk} {}
+             .mlp_chunk = shape.mlp_chunk} {
+  const int64_t found = context ? context->size() : 1;
+  check(found == shape.context.size || (shape.context.size == 1 && !context_),
+        "a context of {} ranks was given a communicator of {}", shape.context.size, found);
+}
 
 void Session::initialize(uint64_t seed) {
   init_weights(shape_.model, seed, {.values = store_.writer(), .normal = store_.normal_writer()});
 }
 
 Model Session::training_model(Keep keep) const {
-  Model model = model_;
+  Model model = shared_model(shape_.batch, shape_.sequence_length, shape_.model.dropout.attention > 0);
   model.keep = keep;
   if (model.chunks_mlp()) model.keep.add(Recomputed::kMlp);
-  if (shape_.model.dropout.attention > 0)
-    model.attention = plan_attention(shape_, stream_.backend().traits(), shape_.batch, shape_.sequence_length,
-                                     shape_.documents, true);
   return model;
 }
 
 Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.attention = plan_attention(shape_, stream_.backend().traits(), batch, tokens, documents);
+  model.attention = plan_attention(shape_, stream_.backend().traits(),
+                                   attention_shape(shape_, batch, tokens, documents));
+  return model;
+}
+
+Model Session::shared_model(int64_t batch, int64_t all_tokens, bool dropout) const {
+  Model model = model_;
+  AttentionShape shape = attention_shape(shape_, batch, all_tokens, shape_.documents);
+  if (context_) {
+    shape.tokens = dealt_tokens(all_tokens, shape_.context.size);
+    shape.mask = AttentionMask::of_dealt_queries();
+    model.context = context_;
+  }
+  model.attention = plan_attention(shape_, stream_.backend().traits(), shape, dropout);
   return model;
 }
 
@@ -91,6 +112,7 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
   check(T <= shape_.sequence_length && count * T <= shape_.batch * shape_.sequence_length,
         "{} sequences of {} tokens are more than a batch, {} of {}", count, T, shape_.batch,
         shape_.sequence_length);
+  if (context_) return shared_losses(sequences, count, T);
   Arena::Scope scope(arena_);
   Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const Shape shape{count, T};
@@ -100,13 +122,47 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
   const Tensor found = take("losses evaluated", DType::kF32, {count * T});
   Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
               .targets = take("targets evaluated", DType::kI32, shape)};
-  if (shape_.documents) batch.documents = take("documents evaluated", DType::kI32, {count, T, 2});
+  if (shape_.documents) {
+    batch.documents = take("documents evaluated", DType::kI32, {count, T, 2});
+    batch.positions = take("positions evaluated", DType::kI32, shape);
+  }
   copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
   copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
-  copy_documents(stream_, sequences.documents, T, batch.documents);
+  copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
   evaluate_batch(stream_, arena_,
                  {.model = model_at(count, T, shape_.documents), .batch = batch, .losses = found});
   return host_losses(stream_, found);
+}
+
+std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T) {
+  Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const DealtShape dealt{
+      .ranks = shape_.context.size, .rank = shape_.context.rank, .batch = count, .all_tokens = T};
+  const Shape shape{count, dealt.tokens()};
+  const auto take = [&](const char* name, DType dtype, const Shape& of) {
+    return arena_.alloc(MemoryTag::kData, name, dtype, of);
+  };
+  const Tensor found = take("losses evaluated", DType::kF32, {shape.numel()});
+  Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
+              .targets = take("targets evaluated", DType::kI32, shape)};
+  const Tensor numbers = take("tables of the context", DType::kI32, {dealt.numbers()});
+  dealt.set_tables(numbers, batch);
+  std::vector<float> all(static_cast<size_t>(count * T));
+  Dealt own;
+  if (!arena_.is_plan()) {
+    check_documents(sequences.documents, T, shape_.documents);
+    deal_batch(dealt, sequences, own);
+    copy_ids(stream_, Ids::kTokens, own.tokens, shape_.model.vocab_size, batch.tokens);
+    copy_ids(stream_, Ids::kTargets, own.targets, shape_.model.vocab_size, batch.targets);
+    stream_.run(Copy{{own.numbers.data(), DType::kI32, numbers.shape, Device::kCpu}, numbers});
+  }
+  evaluate_batch(stream_, arena_,
+                 {.model = shared_model(count, T, /*dropout=*/false), .batch = batch, .losses = found});
+  const std::vector<float> losses = host_losses(stream_, found);
+  for (size_t i = 0; i < own.from.size(); ++i)
+    if (own.from[i] >= 0) all[static_cast<size_t>(own.from[i])] = losses[i];
+  return all;
 }
 
 std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t count) {

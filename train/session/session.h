@@ -25,13 +25,17 @@ class Session {
     Poison poison = Poison::kNo;
   };
   // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
-  Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights);
+  // `context` joins the ranks of shape.context; none is needed for one.
+  Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights,
+          Communicator* context = nullptr);
   Session(Backend& be, Arena& arena, const SessionShape& shape) : Session(be, arena, shape, Weights{}) {}
   Session(const Session&) = delete;
 
   void initialize(uint64_t seed);  // random weights
 
-  // All fail, before any kernel, on an id outside the vocabulary.
+  // All fail, before any kernel, on an id outside the vocabulary. The ranks of a context compute losses
+  // together, each those of its tokens: what the two below return is 0 for others, and adds up over the ranks.
+  //
   // Mean loss of `count` sequences over the tokens that count; 0 if none does. The sum of the losses at each
   // position, in the document where the session has documents, is added to `by_position`, [T], unless it is
   // empty.
@@ -44,19 +48,23 @@ class Session {
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
-  Model training_model(Keep keep) const;            // at the largest batch, with its dropout
+  Model training_model(Keep keep) const;            // at the largest batch of this rank, with its dropout
   ParamStore& store() { return store_; }            // of the weights
   const Stream& stream() const { return stream_; }  // with the workspace that all operations share
   Arena& arena() const { return arena_; }
 
  private:
   Model model_at(int64_t batch, int64_t tokens, bool documents) const;
+  // The model of batches of sequences of so many tokens, each shared by the ranks of the context
+  Model shared_model(int64_t batch, int64_t all_tokens, bool dropout) const;
+  std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T);
 
   Stream stream_;
   Arena& arena_;
   SessionShape shape_;
+  Communicator* context_;  // null: of one rank
   ParamStore store_;
-  Model model_;  // at the largest batch
+  Model model_;  // at the largest batch, of whole sequences
 };
 
 // The weights of a folder: one of our checkpoints, or of another program. Error: as check_weights.

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "kernels/op_cost.h"
+#include "train/session/plan_ranks.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -89,18 +90,18 @@ StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64
   const DeviceSpeed speed = speed_of(device);
   const OpTime time{.speed = speed, .offload = shape.offload};
   double now = 0;
-  Queue collectives(now, speed.link);
+  Queue collectives(now, speed.link), of_context(now, speed.link);
   std::deque<Queue> copies;  // in each direction
   const std::unique_ptr<Backend> be = make_plan_backend(
       device, [&](const AnyOp& op) { now += time(op); },
       [&] { return copies.emplace_back(now, speed.bus).observer(); });
   Arena arena = Arena::plan(device.device);
-  const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()), collectives.observer());
-  TrainState state(*be, arena, shape, comm.get());
-  const double setup = now, setup_waits = collectives.waits();
+  const PlanRanks ranks(shape, device.device, collectives.observer(), of_context.observer());
+  TrainState state(*be, arena, shape, ranks.all.get(), ranks.context.get());
+  const auto waits = [&] { return collectives.waits() + of_context.waits(); };
+  const double setup = now, setup_waits = waits();
   state.walk_step(micro_steps);
-  return {.seconds = now - setup, .waits = collectives.waits() - setup_waits};
+  return {.seconds = now - setup, .waits = waits() - setup_waits};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/gemm/linear_gemms.h"
+#include "train/session/plan_ranks.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -19,9 +20,8 @@ std::vector<StepGemm> walk(const RunShape& shape, const DeviceTraits& device, in
   };
   const std::unique_ptr<Backend> be = make_plan_backend(device, [&](const AnyOp& op) { each_gemm(op, see); });
   Arena arena = Arena::plan(device.device);
-  const std::unique_ptr<Communicator> comm =
-      make_plan_communicator(device.device, 0, static_cast<int>(shape.ranks()));
-  TrainState(*be, arena, shape, comm.get()).walk_step(micro_steps);
+  const PlanRanks ranks(shape, device.device);
+  TrainState(*be, arena, shape, ranks.all.get(), ranks.context.get()).walk_step(micro_steps);
   return found;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/documents.h"
 #include "kernels/base/no_target.h"
 
 namespace tessera {
@@ -27,7 +28,7 @@ void check_in_vocabulary(Ids which, std::span<const int32_t> ids, int64_t vocab_
 }
 
 // A document is the tokens begin to end - 1, and each of them says so.
-void check_documents(std::span<const int32_t> documents, int64_t T) {
+void check_spans(std::span<const int32_t> documents, int64_t T) {
   const int64_t N = std::ssize(documents) / 2;
   int64_t begin = 0, end = 0;  // of the document of the token before
   for (int64_t n = 0; n < N; ++n) {
@@ -48,13 +49,16 @@ void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, cons
   check_in_vocabulary(which, ids, vocab_size);
 }
 
+void check_documents(std::span<const int32_t> documents, int64_t T, bool planned) {
+  check(planned || documents.empty(),
+        "the sequences hold several documents, and this run joins them: it was planned without documents");
+  check_spans(documents, T);
+}
+
 std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
                                            std::vector<int32_t>& made) {
-  if (!to) {
-    check(documents.empty(),
-          "the sequences hold several documents, and this run joins them: it was planned without documents");
-    return {};
-  }
+  check_documents(documents, T, static_cast<bool>(to));
+  if (!to) return {};
   if (documents.empty()) {
     made.clear();
     for (int64_t n = 0; n < to.numel() / 2; ++n) made.insert(made.end(), {0, static_cast<int32_t>(T)});
@@ -62,8 +66,14 @@ std::span<const int32_t> checked_documents(std::span<const int32_t> documents, i
   }
   check(!to.data || std::ssize(documents) == to.numel(), "documents must be {} numbers, for {}, found {}",
         to.numel(), to.shape.to_string(), documents.size());
-  check_documents(documents, T);
   return documents;
+}
+
+std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T) {
+  std::vector<int32_t> positions(documents.size() / 2);
+  for (int64_t n = 0; n < std::ssize(positions); ++n)
+    positions[static_cast<size_t>(n)] = static_cast<int32_t>(position_of(documents.data(), n, T));
+  return positions;
 }
 
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
@@ -72,10 +82,16 @@ void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int
   stream.run(Copy{{const_cast<int32_t*>(ids.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 
-void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T, const Tensor& to) {
+void copy_documents(const Stream& stream, std::span<const int32_t> documents, int64_t T,
+                    const DocumentTensors& to) {
   std::vector<int32_t> made;
-  const std::span<const int32_t> values = checked_documents(documents, T, to, made);
-  if (to) stream.run(Copy{{const_cast<int32_t*>(values.data()), DType::kI32, to.shape, Device::kCpu}, to});
+  const std::span<const int32_t> values = checked_documents(documents, T, to.documents, made);
+  if (!to.documents) return;
+  const std::vector<int32_t> positions = positions_of(values, T);
+  const auto copy = [&](std::span<const int32_t> from, const Tensor& tensor) {
+    stream.run(Copy{{const_cast<int32_t*>(from.data()), DType::kI32, tensor.shape, Device::kCpu}, tensor});
+  };
+  copy(values, to.documents), copy(positions, to.positions);
 }
 
 }  // namespace tessera

@@ -34,15 +34,17 @@ ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* com
 
 }  // namespace
 
-TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm)
+TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm,
+                       Communicator* context)
     : arena_(arena),
       shape_(shape),
       offloaded_(host_arena(arena, shape)),
-      session_(be, arena, shape.session(),
+      session_(be, arena, shape.session(comm ? comm->rank() : 0),
                {.shards = shape.shards(),
                 .freeze = shape.freeze,
                 .host = shape.offload.weights ? &*offloaded_ : nullptr,
-                .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets}),
+                .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets},
+               context),
       model_(session_.training_model(shape.keep)),
       optimizer_(arena, prepared(store(), shape, comm, shape.offload.optimizer ? &*offloaded_ : nullptr),
                  shape.rule),
@@ -57,8 +59,13 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   };
   tokens_ = {stream(), host_, take("tokens", DType::kI32, per_token)};
   targets_ = {stream(), host_, take("targets", DType::kI32, per_token)};
-  if (shape.documents)
+  if (model_.context) {
+    dealt_ = {stream(), host_,
+              take("tables of the context", DType::kI32, {shape.micro_steps, dealt_shape().numbers()})};
+  } else if (shape.documents) {
     documents_ = {stream(), host_, take("documents", DType::kI32, {shape.micro_steps, shape.rows(), 2})};
+    positions_ = {stream(), host_, take("positions", DType::kI32, per_token)};
+  }
   losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
@@ -72,15 +79,58 @@ void TrainState::initialize(uint64_t seed, InitialOf which) {
   init_weights(shape_.model, seed, {.values = store().writer(), .normal = store().normal_writer()}, which);
 }
 
-// As far as one rank can tell
-void TrainState::check_counted(std::span<const int32_t> targets, int64_t counted_tokens) const {
-  const int64_t mine = counted(targets), others = shape_.tokens_per_step() - shape_.tokens_per_rank();
-  const int64_t least = std::max<int64_t>(mine, 1);
+// As far as one rank can tell; `mine`: the targets that count of its sequences
+void TrainState::check_counted(int64_t mine, int64_t counted_tokens) const {
+  const int64_t own = shape_.sequences_per_rank() * shape_.sequence_length,
+                others = shape_.tokens_per_step() - own, least = std::max<int64_t>(mine, 1);
   check(least <= counted_tokens && counted_tokens <= mine + others,
         "counted_tokens must be {} to {}, found {}: {} of this rank's {} targets count, and the other ranks "
-        "have "
-        "{} tokens",
-        least, mine + others, counted_tokens, mine, targets.size(), others);
+        "have {} tokens",
+        least, mine + others, counted_tokens, mine, own, others);
+}
+
+DealtShape TrainState::dealt_shape() const {
+  const AxisPlace place = session_.shape().context;
+  return {.ranks = place.size,
+          .rank = place.rank,
+          .batch = shape_.micro_batch,
+          .all_tokens = shape_.sequence_length};
+}
+
+void TrainState::send(const SequencesView& sequences) {
+  std::vector<int32_t> made;
+  const std::span<const int32_t> documents =
+      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
+  check_ids(Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_.device());
+  check_ids(Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_.device());
+  tokens_.send(sequences.tokens);
+  targets_.send(sequences.targets);
+  documents_.send(documents);
+  positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
+}
+
+void TrainState::send_dealt(const SequencesView& sequences) {
+  const int64_t all = shape_.sequences_per_rank() * shape_.sequence_length;
+  for (const auto& [name, found] : {std::pair{"tokens", std::ssize(sequences.tokens)},
+                                    std::pair{"targets", std::ssize(sequences.targets)}})
+    check(found == all, "there must be {} {}, found {}", all, name, found);
+  check_documents(sequences.documents, shape_.sequence_length, shape_.documents);
+  Dealt own;
+  const auto part = [&](std::span<const int32_t> of, int64_t m) {
+    const size_t each = of.size() / static_cast<size_t>(shape_.micro_steps);
+    return of.subspan(static_cast<size_t>(m) * each, each);
+  };
+  for (int64_t m = 0; m < shape_.micro_steps; ++m)
+    deal_batch(dealt_shape(),
+               {.tokens = part(sequences.tokens, m),
+                .targets = part(sequences.targets, m),
+                .documents = part(sequences.documents, m)},
+               own);
+  check_ids(Ids::kTokens, own.tokens, shape_.model.vocab_size, tokens_.device());
+  check_ids(Ids::kTargets, own.targets, shape_.model.vocab_size, targets_.device());
+  tokens_.send(std::span<const int32_t>(own.tokens));
+  targets_.send(std::span<const int32_t>(own.targets));
+  dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
 void TrainState::set_counted(int64_t counted_tokens) {
@@ -91,15 +141,8 @@ void TrainState::set_counted(int64_t counted_tokens) {
 
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
-  std::vector<int32_t> made;
-  const std::span<const int32_t> documents =
-      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
-  check_ids(Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_.device());
-  check_ids(Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_.device());
-  check_counted(sequences.targets, counted_tokens);
-  tokens_.send(sequences.tokens);
-  targets_.send(sequences.targets);
-  documents_.send(documents);
+  check_counted(counted(sequences.targets), counted_tokens);
+  model_.context ? send_dealt(sequences) : send(sequences);
   if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
@@ -120,7 +163,8 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
     store().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input : {&tokens_, &targets_, &documents_}) copy_row(input->device(), m, 0);
+    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &dealt_})
+      copy_row(input->device(), m, 0);
     run({.first = m == 0,
          .last = last,
          .dropout = {.probabilities = shape_.model.dropout,
@@ -151,11 +195,15 @@ void TrainState::keep_pace() {
 }
 
 void TrainState::compute(const MicroStep& micro_step) {
-  const Shape shape{shape_.micro_batch, shape_.sequence_length};
+  const Shape shape{shape_.micro_batch, shape_.tokens()};
   const Tensor &documents = documents_.device(), &losses = losses_.device();
   Batch batch{.tokens = tokens_.device().rows(0, 1).view(shape),
               .targets = targets_.device().rows(0, 1).view(shape)};
-  if (documents) batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
+  if (documents) {
+    batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
+    batch.positions = positions_.device().rows(0, 1).view(shape);
+  }
+  if (const Tensor& dealt = dealt_.device()) dealt_shape().set_tables(dealt.rows(0, 1).view({dealt.shape[1]}), batch);
   train_batch(stream(), arena_,
               {.model = model_,
                .batch = batch,
@@ -167,7 +215,7 @@ void TrainState::compute(const MicroStep& micro_step) {
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
   return shape_.cuda_graphs && stepped_ && !micro_step.dropout.probabilities &&
-         !store().communicates({micro_step.first, micro_step.last}) && !activations_ &&
+         !store().communicates({micro_step.first, micro_step.last}) && !activations_ && !model_.context &&
          !arena_.ledger().recording();
 }
 

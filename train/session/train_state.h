@@ -30,15 +30,17 @@ namespace tessera {
 class TrainState {
  public:
   // Allocates; contents of weights and optimizer are undefined until initialize() or load. `comm` joins
-  // shape.ranks() ranks; none is needed for one.
-  TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr);
+  // shape.ranks() ranks, and `context` those of shape.mesh's context; none is needed for one.
+  TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr,
+             Communicator* context = nullptr);
 
   // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
   Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
   ParamStore& store() { return session_.store(); }
 
-  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. `counted_tokens`
+  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all ranks
+  // get the same, and each takes its part of the tokens. `counted_tokens`
   // is how many targets of all ranks' sequences are not kNoTarget: the loss of the step is the sum of
   // theirs over that number, and so are the gradients. `step` counts from 1. Error, before any kernel: an
   // id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
@@ -76,7 +78,10 @@ class TrainState {
     std::optional<Arena::Place> place = {};  // of their tensors; none before the first
   };
 
-  void check_counted(std::span<const int32_t> targets, int64_t counted_tokens) const;
+  DealtShape dealt_shape() const;
+  void send(const SequencesView& sequences);
+  void send_dealt(const SequencesView& sequences);
+  void check_counted(int64_t mine, int64_t counted_tokens) const;
   void set_counted(int64_t counted_tokens);
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
@@ -96,7 +101,8 @@ class TrainState {
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
   SentTensor tokens_, targets_;  // [micro_steps, B T]
-  SentTensor documents_;         // [micro_steps, B T, 2]; with shape.documents
+  SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
+  SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;         // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor norms_;          // the optimizer's grad_norms()
   int64_t counted_tokens_;       // of the step, on all ranks
