@@ -8,8 +8,10 @@ Heads all_heads(const Tensor& tensor) { return {tensor, 0, tensor.shape[2]}; }
 }  // namespace
 
 Tensor ContextPass::own(const Tensor& gathered) const {
-  const int64_t batch = gathered.shape[0] / axis->size();
-  return gathered.rows(axis->rank() * batch, batch);
+  const Shape& all = gathered.shape;
+  const Shape shape{all[0] / axis->size(), all[1], all[2], all[3]};
+  const int64_t each = shape.numel();
+  return gathered.view({gathered.numel()}).rows(axis->rank() * each, each).view(shape);
 }
 
 ContextBuffers allocate_context(Arena& arena, const ContextShape& s) {

@@ -3,10 +3,11 @@
 
 #include <cstring>
 
+#include "tests/documents.h"
 #include "tests/rank_processes.h"
 #include "tests/tolerances.h"
 #include "tests/train_steps.h"
-#include "train/parallel/make_communicator.h"
+#include "train/parallel/mesh.h"
 
 namespace tessera::testing {
 
@@ -21,6 +22,7 @@ struct SharedRun {
   RunShape shape = {};
   int first_step = 0, steps = 1;
   bool uneven = false;  // of sequence i of a step, only the first i + 1 targets count
+  int64_t longest_document = 0;  // in sequences of several documents
   std::function<void(TrainState&)> before = {}, after = {};  // the steps
 };
 
@@ -33,20 +35,32 @@ inline RunShape shared_shape(int ranks, Shard shard = Shard::kOptimizer) {
           .shard = shard};
 }
 
+// Where the documents of a sequence of a step lie
+inline std::vector<int32_t> documents_of_sequence(const SharedRun& run, int step, int64_t sequence) {
+  if (run.longest_document == 0) return {};
+  const auto seed = static_cast<uint64_t>(step) * 100 + static_cast<uint64_t>(sequence);
+  return documents_of(random_documents(seed, 1, run.shape.sequence_length, run.longest_document));
+}
+
 // The mean losses over the ranks. Tokens depend on the step and the sequence alone.
 inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) {
   const std::unique_ptr<Backend> be = make_backend(run.device);
-  const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
+  const Mesh mesh(*be, run.shape.mesh, ranks);
   Arena arena = make_arena(run.device);
   arena.reserve(plan_memory(run.shape, run.device).peak_bytes());
-  TrainState state(*be, arena, run.shape, comm.get());
+  TrainState state(*be, arena, run.shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
   state.initialize(3);
   if (run.before) run.before(state);
   std::vector<double> losses;
-  const int64_t mine = run.shape.tokens_per_rank(), T = run.shape.sequence_length;
+  const int64_t T = run.shape.sequence_length, mine = run.shape.sequences_per_rank() * T,
+                place = run.shape.mesh.place(Axis::kData, ranks.rank).rank;
   for (int step = run.first_step; step < run.first_step + run.steps; ++step) {
-    std::vector<int32_t> tokens, targets;
-    for (int64_t i = ranks.rank * mine; i < (ranks.rank + 1) * mine; ++i) {
+    std::vector<int32_t> tokens, targets, documents;
+    for (int64_t i = place * mine; i < (place + 1) * mine; ++i) {
+      if (i % T == 0) {
+        const std::vector<int32_t> its = documents_of_sequence(run, step, i / T);
+        documents.insert(documents.end(), its.begin(), its.end());
+      }
       const Philox random(static_cast<uint64_t>(step), static_cast<uint64_t>(i / T));
       const auto at = [&](int64_t t) {  // a text with something to learn: multiples of a number
         return static_cast<int32_t>((random.bits(0)[0] % 5 + 1) * static_cast<uint32_t>(t) % 61);
@@ -56,7 +70,7 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
     }
     const int64_t counted_tokens =
         run.uneven ? kSharedSequences * (kSharedSequences + 1) / 2 : run.shape.tokens_per_step();
-    state.step({.tokens = tokens, .targets = targets}, counted_tokens, kTestOptimizer, kSharedRate, step + 1);
+    state.step({.tokens = tokens, .targets = targets, .documents = documents}, counted_tokens, kTestOptimizer, kSharedRate, step + 1);
     const double loss = state.finish_step().loss;
     double sum = 0;
     if (ranks.size == 1) {

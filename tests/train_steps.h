@@ -86,18 +86,20 @@ inline void expect_same_bits(const StepsResult& a, const StepsResult& b) {
 
 // A step, an evaluation, a sample and a checkpoint take exactly the memory that a walk over an empty arena
 // found.
-inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShape& shape) {
+inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShape& shape,
+                                  Communicator* context = nullptr) {
   const MemoryLedger plan = plan_memory(shape, be.traits());
   Arena arena = make_arena(be.traits());
   arena.reserve(plan.peak_bytes());
   const int64_t reserved = arena.reserved_bytes();
-  TrainState state(be, arena, shape, comm);
+  TrainState state(be, arena, shape, comm, context);
   state.initialize(5);
-  const std::vector<int32_t> tokens(static_cast<size_t>(shape.tokens_per_rank()), 1);
+  const int64_t T = shape.sequence_length;
+  const std::vector<int32_t> tokens(static_cast<size_t>(shape.sequences_per_rank() * T), 1);
   const std::vector<int32_t> prompt(static_cast<size_t>(shape.session().longest_sample()), 1);
   state.step({.tokens = tokens, .targets = tokens}, shape.tokens_per_step(), kTestOptimizer, 1e-3, 1);
   state.finish_step();
-  const auto batch = std::span(tokens).first(static_cast<size_t>(shape.rows()));
+  const auto batch = std::span(tokens).first(static_cast<size_t>(shape.micro_batch * T));
   state.session().evaluate({.tokens = batch, .targets = batch}, shape.micro_batch);
   Decoder(state.session(), {.capacity = std::ssize(prompt)}).start(0, prompt, 0);
   for (const std::string& name : state.store().kept_names())

@@ -31,7 +31,10 @@ struct LoudModel {
                                            .dropout = config.dropout.attention > 0}),
             .angles = allocate_angles(cpu, arena, config, kTokens)},
         reference(config) {
-    if (!document_lengths.empty()) documents = documents_tensor(make, document_lengths);
+    if (!document_lengths.empty()) {
+      documents = documents_tensor(make, document_lengths);
+      positions = positions_tensor(make, document_lengths);
+    }
     for (const std::vector<int64_t>& sequence : document_lengths)
       lengths.insert(lengths.end(), sequence.begin(), sequence.end());
     if (lengths.empty()) lengths.assign(kBatch, kTokens);
@@ -51,7 +54,7 @@ struct LoudModel {
     store.begin_micro_step({.first = true, .last = true});
     train_batch(cpu, arena,
                 {.model = model,
-                 .batch = {tokens, targets, documents},
+                 .batch = {tokens, targets, positions, documents},
                  .gradient_scale = make.scalar(1 / count),
                  .losses = losses,
                  .dropout = reference.dropout});
@@ -72,7 +75,7 @@ struct LoudModel {
   ParamStore store;
   Model model;
   ReferenceModel reference;
-  Tensor documents;
+  Tensor documents, positions;
   std::vector<int64_t> lengths;  // of all documents
   Tensor tokens = make.tokens({kBatch, kTokens}, model.config.vocab_size),
          targets = make.tokens({kBatch, kTokens}, model.config.vocab_size);

@@ -1,0 +1,129 @@
+// How tokens are dealt to the ranks of a context: every token once, equal work, and tables that say which keys
+// each query sees, against their definition.
+#include "train/session/context_deal.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/documents.h"
+
+namespace tessera::testing {
+namespace {
+
+constexpr int64_t kLengths[] = {1, 2, 5, 17, 64, 127, 128, 129, 1000, 4096, 8191};
+
+TEST(ContextDeal, EveryTokenHasOnePlace) {
+  for (const int64_t all : kLengths)
+    for (const int64_t ranks : {2, 3, 5, 8}) {
+      SCOPED_TRACE(fmt::format("{} tokens, {} ranks", all, ranks));
+      const int64_t T = dealt_tokens(all, ranks);
+      const std::vector<int32_t> places = deal_tokens({}, all, ranks);
+      ASSERT_EQ(std::ssize(places), ranks * T);
+      std::vector<int> seen(static_cast<size_t>(all));
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        for (int64_t t = 0, last = -1; t < T; ++t) {
+          const int32_t place = places[static_cast<size_t>(rank * T + t)];
+          if (place == kNoPlace) {
+            for (; t < T; ++t) ASSERT_EQ(places[static_cast<size_t>(rank * T + t)], kNoPlace);
+            break;
+          }
+          ASSERT_GT(place, last);
+          last = place;
+          ++seen[static_cast<size_t>(place)];
+        }
+      for (const int count : seen) ASSERT_EQ(count, 1);
+      EXPECT_LE(ranks * T - all, std::max(all / 64, ranks - 1)) << "padding";
+    }
+  EXPECT_EQ(dealt_tokens(12345, 1), 12345);
+  EXPECT_EQ(dealt_tokens(131072, 8), 16384);
+}
+
+// The most work of a rank over the mean
+double imbalance(std::span<const int32_t> documents, int64_t all, int64_t ranks) {
+  const int64_t T = dealt_tokens(all, ranks);
+  const std::vector<int32_t> places = deal_tokens(documents, all, ranks);
+  std::vector<double> work(static_cast<size_t>(ranks));
+  for (size_t i = 0; i < places.size(); ++i)
+    if (const int32_t place = places[i]; place != kNoPlace)
+      work[i / static_cast<size_t>(T)] +=
+          place + 1 - (documents.empty() ? 0 : documents[2 * static_cast<size_t>(place)]);
+  const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(ranks);
+  return *std::ranges::max_element(work) / mean;
+}
+
+TEST(ContextDeal, WorkIsEqual) {
+  for (const int64_t ranks : {2, 3, 4, 8}) {
+    EXPECT_LT(imbalance({}, 131072, ranks), 1.001) << ranks;
+    EXPECT_LT(imbalance({}, 8192, ranks), 1.03) << ranks;
+    for (const int64_t longest : {300, 5000, 100000}) {
+      const std::vector<int32_t> documents = documents_of(random_documents(5, 1, 131072, longest));
+      EXPECT_LT(imbalance(documents, 131072, ranks), 1.01) << ranks << " ranks, documents up to " << longest;
+    }
+    // One long document among short ones: by length alone its rank would have most of the work.
+    DocumentLengths one_long{{100000}};
+    for (int64_t left = 131072 - 100000; left > 0; left -= 32) one_long[0].push_back(32);
+    EXPECT_LT(imbalance(documents_of(one_long), 131072, ranks), 1.01) << ranks;
+  }
+}
+
+struct DealtTables : ::testing::TestWithParam<int> {};
+
+// The tables of every rank beside what they mean
+void expect_tables(const DealtShape& shape, const SequencesView& sequences) {
+  const int64_t T = shape.tokens(), all = shape.all_tokens;
+  Dealt own;
+  deal_batch(shape, sequences, own);
+  ASSERT_EQ(std::ssize(own.numbers), shape.numbers());
+  Batch batch;
+  shape.set_tables({own.numbers.data(), DType::kI32, {shape.numbers()}, Device::kCpu}, batch);
+  const auto table = [](const Tensor& tensor) { return tensor.as<int32_t>(); };
+  for (int64_t b = 0; b < shape.batch; ++b)
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t n = b * T + t, from = own.from[static_cast<size_t>(n)];
+      const bool real = from >= 0;
+      ASSERT_EQ(own.tokens[static_cast<size_t>(n)], real ? sequences.tokens[static_cast<size_t>(from)] : 0);
+      ASSERT_EQ(own.targets[static_cast<size_t>(n)],
+                real ? sequences.targets[static_cast<size_t>(from)] : kNoTarget);
+      if (real) {
+        ASSERT_EQ(table(batch.places)[n], from - b * all);
+        ASSERT_EQ(table(batch.positions)[n], position_in(sequences, from, all));
+      }
+      for (int64_t key = 0; key < all; ++key) {
+        const auto begin = [&](int64_t token) {
+          return sequences.documents.empty() ? 0 : sequences.documents[static_cast<size_t>(2 * token)];
+        };
+        const bool sees = real && b * all + key <= from && begin(b * all + key) == begin(from);
+        const int32_t *keys = table(batch.documents) + 2 * n, *queries = table(batch.seen_by) + 2 * (b * all + key);
+        ASSERT_EQ(keys[0] <= key && key < keys[1], sees) << t << " " << key;
+        ASSERT_EQ(queries[0] <= t && t < queries[1], sees) << t << " " << key;
+      }
+      const int64_t row = (shape.rank * shape.batch + b) * T + t;
+      ASSERT_EQ(table(batch.context.scattered_rows)[row], real ? from : -1);
+      if (real) ASSERT_EQ(table(batch.context.gathered_rows)[from], row);
+    }
+}
+
+TEST_P(DealtTables, SayWhichKeysAQuerySees) {
+  const int64_t ranks = GetParam();
+  for (const int64_t all : {1, 3, 17, 67, 130})
+    for (const int64_t longest : {int64_t{0}, int64_t{1}, int64_t{9}, all}) {
+      const int64_t batch = 2;
+      std::vector<int32_t> tokens(static_cast<size_t>(batch * all)), documents;
+      std::iota(tokens.begin(), tokens.end(), 7);
+      std::vector<int32_t> targets(tokens.begin(), tokens.end());
+      targets[0] = kNoTarget;
+      if (longest > 0) documents = documents_of(random_documents(3, batch, all, longest));
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(fmt::format("{} tokens, rank {} of {}, documents up to {}", all, rank, ranks, longest));
+        expect_tables({.ranks = ranks, .rank = rank, .batch = batch, .all_tokens = all},
+                      {.tokens = tokens, .targets = targets, .documents = documents});
+      }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, DealtTables, ::testing::Values(2, 3, 5));
+
+}  // namespace
+}  // namespace tessera::testing
