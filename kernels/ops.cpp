@@ -432,9 +432,10 @@ void AttentionBackward::check_on(Device device) const {
 
 void ApplyDropout::check_on(Device device) const {
   check_anchor(kName, "x", x, 3, device);
-  check_fields(kName, device, {{"y", y, x.dtype, x.shape},
-                               {"add", add, x.dtype, x.shape, true},
-                               {"rows", rows, DType::kI32, {x.shape[0], x.shape[1]}, true}});
+  check_fields(kName, device,
+               {{"y", y, x.dtype, x.shape},
+                {"add", add, x.dtype, x.shape, true},
+                {"rows", rows, DType::kI32, {x.shape[0], x.shape[1]}, true}});
   check_dropout(kName, dropout);
 }
 

@@ -586,9 +586,9 @@ using AnyOp =
                  const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*,
                  const Quantise*, const UpdateScales*, const LinearForward*, const LinearBackward*,
                  const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
-                 const AttentionBackward*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-                 const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
-                 const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
+                 const AttentionBackward*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
+                 const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
+                 const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -25,8 +25,8 @@ ContextBuffers allocate_context(Arena& arena, const ContextShape& s) {
 
 ContextBackward allocate_context_backward(Arena& arena, const ContextBuffers& like) {
   const Tensor &keys = like.keys, &gathered = like.gathered;
-  return {.d_keys = arena.alloc(MemoryTag::kAttention, "gradients of the context's keys and values", keys.dtype,
-                                keys.shape),
+  return {.d_keys = arena.alloc(MemoryTag::kAttention, "gradients of the context's keys and values",
+                                keys.dtype, keys.shape),
           .d_gathered = arena.alloc(MemoryTag::kAttention, "gradients of keys and values to be summed",
                                     DType::kF32, gathered.shape)};
 }
@@ -46,8 +46,8 @@ void reduce_key_gradients(const Stream& stream, const ContextPass& context, cons
                           const Heads& dk, const Heads& dv) {
   const auto& [d_keys, d_gathered] = backward;
   const Tensor own = context.own(d_gathered);
-  stream.run(
-      MoveHeads{.from = all_heads(d_keys), .to = all_heads(d_gathered), .rows = context.tables.scattered_rows});
+  stream.run(MoveHeads{
+      .from = all_heads(d_keys), .to = all_heads(d_gathered), .rows = context.tables.scattered_rows});
   context.axis->reduce_scatter_sum({.whole = d_gathered, .part = own});
   context.axis->wait();
   stream.run(MoveHeads{.from = {own, 0, dk.count}, .to = dk});

@@ -561,9 +561,7 @@ Attention Block::attention() const {
                 .positions = pass.batch.positions,
                 .documents = pass.batch.documents,
                 .seen_by = pass.batch.seen_by,
-                .context = {.axis = model.context,
-                            .tables = pass.batch.context,
-                            .buffers = context_buffers}};
+                .context = {.axis = model.context, .tables = pass.batch.context, .buffers = context_buffers}};
   if (const KvCache* cache = pass.batch.cache) own.cache = cache->layers[layer], own.starts = cache->starts;
   own.plan.scale = attention_scale(config, layer, own.plan.scale);
   if (own.decode) own.decode->scale = own.plan.scale;

@@ -21,7 +21,7 @@ struct SharedRun {
   DeviceTraits device = {};
   RunShape shape = {};
   int first_step = 0, steps = 1;
-  bool uneven = false;  // of sequence i of a step, only the first i + 1 targets count
+  bool uneven = false;           // of sequence i of a step, only the first i + 1 targets count
   int64_t longest_document = 0;  // in sequences of several documents
   std::function<void(TrainState&)> before = {}, after = {};  // the steps
 };
@@ -70,7 +70,8 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
     }
     const int64_t counted_tokens =
         run.uneven ? kSharedSequences * (kSharedSequences + 1) / 2 : run.shape.tokens_per_step();
-    state.step({.tokens = tokens, .targets = targets, .documents = documents}, counted_tokens, kTestOptimizer, kSharedRate, step + 1);
+    state.step({.tokens = tokens, .targets = targets, .documents = documents}, counted_tokens, kTestOptimizer,
+               kSharedRate, step + 1);
     const double loss = state.finish_step().loss;
     double sum = 0;
     if (ranks.size == 1) {

@@ -82,6 +82,9 @@ inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 // Relative to the largest of a bucket: a gradient is a sum over the tokens, and each of its parts went through
 // sums of some hundred terms in another order.
 inline constexpr double kGradientsOfContext = 1e-6;
+// In bf16, the error of gradients beside fp32 as a multiple of one GPU's: partial sums of dK and dV are rounded
+// once more, and these are few of all roundings.
+inline constexpr double kErrorOfContext = 1.1;
 
 // A product of factors in e5m2 and e4m3 against that of their own values, relative to its largest element. A
 // rounding to e5m2 is up to 2^-3 relative, 1 / sqrt(3) of that on average; that to e4m3 adds little. In sums

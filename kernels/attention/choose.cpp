@@ -86,10 +86,11 @@ void check_mask(const AttentionShape& s) {
         m.window);
   check(m.offset >= -kMost && m.offset <= kMost, "the offset of attention must be {} to {}, found {}", -kMost,
         kMost, m.offset);
-  check(!m.dealt || (m.causal && !m.documents && m.window == 0 && m.offset == 0),
-        "attention of dealt queries needs a causal mask without documents, window or offset, which are in its "
-        "tables; found {}",
-        to_string(m));
+  check(
+      !m.dealt || (m.causal && !m.documents && m.window == 0 && m.offset == 0),
+      "attention of dealt queries needs a causal mask without documents, window or offset, which are in its "
+      "tables; found {}",
+      to_string(m));
   check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
         "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
         "offset {}",

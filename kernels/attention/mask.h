@@ -54,9 +54,7 @@ struct Mask {
   }
   // The queries that see a key
   TESSERA_HOST_DEVICE Span queries_of(int key) const {
-    Span seeing = seen_by     ? row_of(seen_by, key)
-                  : documents ? row_of(documents, key)
-                              : Span{0, queries};
+    Span seeing = seen_by ? row_of(seen_by, key) : documents ? row_of(documents, key) : Span{0, queries};
     if (causal) {
       const int64_t first = int64_t{key} - offset;
       seeing.begin = clamped(first, seeing.begin, seeing.end);

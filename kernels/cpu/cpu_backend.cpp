@@ -34,10 +34,12 @@ void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& ta
     attention::Span last{0, 0};
     for (int query = 0; query < mask.queries; ++query) {
       const attention::Span keys = mask.keys_of(query);
-      check(last.begin <= keys.begin && last.end <= keys.end && keys.begin <= keys.end && keys.end <= mask.keys,
-            "{}: documents must say which of {} keys each dealt query sees, in rising order; found {} to {} for "
-            "query {} of sequence {}",
-            op, mask.keys, keys.begin, keys.end, query, b);
+      check(
+          last.begin <= keys.begin && last.end <= keys.end && keys.begin <= keys.end && keys.end <= mask.keys,
+          "{}: documents must say which of {} keys each dealt query sees, in rising order; found {} to {} "
+          "for "
+          "query {} of sequence {}",
+          op, mask.keys, keys.begin, keys.end, query, b);
       last = keys;
     }
     int64_t pairs = 0, seen = 0;
@@ -45,13 +47,13 @@ void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& ta
     for (int key = 0; key < mask.keys; ++key) {
       const attention::Span queries = mask.queries_of(key);
       seen += queries.size();
-      check(queries.empty() || (queries.begin >= 0 && queries.end <= mask.queries && mask.sees(queries.begin, key) &&
-                                mask.sees(queries.end - 1, key)),
+      check(queries.empty() || (queries.begin >= 0 && queries.end <= mask.queries &&
+                                mask.sees(queries.begin, key) && mask.sees(queries.end - 1, key)),
             "{}: seen_by must say which queries see each key, found {} to {} for key {} of sequence {}", op,
             queries.begin, queries.end, key, b);
     }
-    check(pairs == seen, "{}: documents has {} pairs of a query and a key that it sees, and seen_by {}", op, pairs,
-          seen);
+    check(pairs == seen, "{}: documents has {} pairs of a query and a key that it sees, and seen_by {}", op,
+          pairs, seen);
   }
 }
 

@@ -52,7 +52,8 @@ void run(const EmbeddingBackward& a, const Launch& /*on*/) {
       float* token = a.d_token_table.as<float>() + tokens[n] * C;
       for (int64_t c = first; c < last; ++c) token[c] += dy[c];
       if (!a.d_position_table) continue;
-      float* position = a.d_position_table.as<float>() + given_position<int64_t>(positions, nullptr, n, T) * C;
+      float* position =
+          a.d_position_table.as<float>() + given_position<int64_t>(positions, nullptr, n, T) * C;
       for (int64_t c = first; c < last; ++c) position[c] += dy[c];
     }
   }

@@ -25,7 +25,8 @@ __global__ __launch_bounds__(kThreads) void apply_dropout_kernel(const T* x, con
   const uint32_t index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= sizes.units) return;
   const uint32_t n = index / sizes.units_of_row, unit = index % sizes.units_of_row;
-  const uint32_t batch = n / sizes.rows_of_sequence, row = given_position(rows, nullptr, n, sizes.rows_of_sequence);
+  const uint32_t batch = n / sizes.rows_of_sequence,
+                 row = given_position(rows, nullptr, n, sizes.rows_of_sequence);
   const int first = static_cast<int>(unit) * Dropout::kUnit;
   const int64_t at = static_cast<int64_t>(n) * sizes.channels + first;
   const int steps = min(kSteps, (sizes.channels - first) / kStep);  // the last unit of a row may be shorter

@@ -4,11 +4,17 @@
 #include "kernels/attention/cudnn.h"
 #include "tests/attention_reference.h"
 #include "tests/cuda/twin.h"
+#include "tests/documents.h"
+#include "train/session/context_deal.h"
 
 namespace tessera {
 namespace {
 
 enum class Layout { kPacked, kApart };
+
+struct MaskTwins {
+  Twin documents = {}, seen_by = {};
+};
 
 // q, k and v, or their gradients: heads of one tensor [B, T, H + 2K, D], or tensors of their own
 struct Projections {
@@ -39,7 +45,7 @@ class CudaAttention : public CudaTest {
   }
 
   void compare(AttentionKind kind, DType dtype, const AttentionShape& s, Layout layout = Layout::kPacked,
-               const Dropout& dropout = {}, const std::vector<int32_t>& cumulative = {}) {
+               const Dropout& dropout = {}, const MaskTwins& tables = {}) {
     // Single elements: naive rounds the scores, of a size up to 5, before
     // the exponential multiplies their errors.
     const double slack = kind == AttentionKind::kNaive ? 16 : 4;
@@ -60,7 +66,6 @@ class CudaAttention : public CudaTest {
                                                     .dropout = static_cast<bool>(dropout)});
     const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
     const Projections qkv = projections(s, layout, [&](Shape shape) { return input(dtype, shape); });
-    const Twin documents = documents_of(s, cumulative);
     const Twin y = output(dtype, heads);
     const Twin saved = output(on_cuda.saved_dtype, on_cuda.saved_shape);
     const auto scratch_of = [&](int64_t on_cpu_bytes, int64_t on_cuda_bytes) {
@@ -78,7 +83,8 @@ class CudaAttention : public CudaTest {
                               .saved = on(saved),
                               .workspace = on(forward_scratch),
                               .dropout = dropout,
-                              .documents = on(documents)};
+                              .documents = on(tables.documents),
+                              .seen_by = on(tables.seen_by)};
     });
     expect_same(y, "y", slack);
     expect_same_norm(y, "y");
@@ -101,7 +107,8 @@ class CudaAttention : public CudaTest {
                                .dv = out.v,
                                .workspace = on(scratch),
                                .dropout = dropout,
-                               .documents = on(documents)};
+                               .documents = on(tables.documents),
+                               .seen_by = on(tables.seen_by)};
     });
     for (const Twin& gradient : gradients.tensors) {
       if (!naive && dtype == DType::kBF16) {
@@ -114,10 +121,32 @@ class CudaAttention : public CudaTest {
   }
 
   // None where the mask has none
-  Twin documents_of(const AttentionShape& s, const std::vector<int32_t>& cumulative) {
+  MaskTwins documents_of(const AttentionShape& s, const std::vector<int32_t>& cumulative) {
     if (!s.mask.documents) return {};
     const std::vector<int32_t> spans = test::documents_from(cumulative, s.batch, s.tokens);
-    return indices({s.batch, s.tokens, 2}, [&](int64_t i) { return spans[static_cast<size_t>(i)]; });
+    return {indices({s.batch, s.tokens, 2}, [&](int64_t i) { return spans[static_cast<size_t>(i)]; })};
+  }
+
+  // Every rank of a context of some sequences, whose documents have up to `longest` tokens; 0: one document
+  void compare_dealt(AttentionKind kind, DType dtype, AttentionShape s, int64_t ranks, int64_t longest) {
+    DealtShape deal{.ranks = ranks, .rank = 0, .batch = s.batch, .all_tokens = s.kv_tokens};
+    const std::vector<int32_t> ids(static_cast<size_t>(s.batch * s.kv_tokens));
+    std::vector<int32_t> documents;
+    if (longest > 0)
+      documents = testing::documents_of(testing::random_documents(3, s.batch, s.kv_tokens, longest));
+    s.tokens = deal.tokens();
+    s.mask = AttentionMask::of_dealt_queries();
+    for (; deal.rank < ranks; ++deal.rank) {
+      SCOPED_TRACE(fmt::format("rank {} of {}, documents up to {}", deal.rank, ranks, longest));
+      Dealt own;
+      deal_batch(deal, {.tokens = ids, .targets = ids, .documents = documents}, own);
+      Batch batch;
+      deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, batch);
+      const auto twin = [&](const Tensor& table) {
+        return indices(table.shape, [&](int64_t i) { return table.as<int32_t>()[i]; });
+      };
+      compare(kind, dtype, s, Layout::kApart, {}, {twin(batch.documents), twin(batch.seen_by)});
+    }
   }
 
   // As the fused kernels' own tests measure: in long causal sequences the first rows' gradients, and the
@@ -157,7 +186,7 @@ TEST_F(CudaAttention, NaiveServesEveryMask) {
   for (const DType dtype : kReal)
     for (const Dropout& drop : {Dropout{}, dropout}) {
       const auto compare_apart = [&](const AttentionShape& s, const std::vector<int32_t>& cumulative = {}) {
-        compare(AttentionKind::kNaive, dtype, s, Layout::kApart, drop, cumulative);
+        compare(AttentionKind::kNaive, dtype, s, Layout::kApart, drop, documents_of(s, cumulative));
       };
       for (const int64_t T : {17, 64, 129, 256}) {
         for (const int64_t window : {2, 9, 100}) compare_apart({2, T, 4, 32, causal(window, 0), 2});
@@ -170,6 +199,26 @@ TEST_F(CudaAttention, NaiveServesEveryMask) {
         for (const AttentionMask& mask : {causal(0, 0, true), causal(5, 0, true), AttentionMask(false, true)})
           compare_apart({2, T, 4, 32, mask, 2}, {0, 1, 8, 15, end - 3, end});
       }
+    }
+}
+
+TEST_F(CudaAttention, OfDealtQueries) {
+  const auto shape = [](int64_t batch, int64_t heads, int64_t head_dim, int64_t kv_heads, int64_t keys) {
+    return AttentionShape{.batch = batch,
+                          .tokens = 0,
+                          .heads = heads,
+                          .head_dim = head_dim,
+                          .kv_heads = kv_heads,
+                          .kv_tokens = keys};
+  };
+  for (const DType dtype : kReal)
+    for (const int64_t longest : {0, 1, 90, 400}) {
+      for (const int64_t keys : {1, 5, 131, 1000})
+        for (const int64_t D : {64, 128, 80})
+          compare_dealt(AttentionKind::kFlash, dtype, shape(2, 4, D, 2, keys), 3, longest);
+      compare_dealt(AttentionKind::kFlash, dtype, shape(1, 8, 128, 1, 2100), 2, longest);
+      compare_dealt(AttentionKind::kFlash, dtype, shape(1, 2, 192, 2, 300), 2, longest);
+      compare_dealt(AttentionKind::kNaive, dtype, shape(2, 4, 32, 2, 131), 3, longest);
     }
 }
 

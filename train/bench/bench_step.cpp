@@ -130,7 +130,8 @@ void print_speed(const RunShape& shape, const Speed& speed) {
     fmt::print(
         "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
         "ms\n",
-        100 * speed.slowest_alone / all.median() / static_cast<double>(shape.mesh.context), shape.ranks(), 1e3 * speed.slowest_alone);
+        100 * speed.slowest_alone / all.median() / static_cast<double>(shape.mesh.context), shape.ranks(),
+        1e3 * speed.slowest_alone);
   fmt::print(
       "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
       "summed in {}\n",

@@ -217,10 +217,11 @@ void visit_parallel(Section& parallel, Visit& visit) {
       "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
       "gradients: these, too (2); weights: these, too (3), gathered block by block; auto: what makes a step "
       "that fits fastest");
-  visit("parallel.context", parallel.context, Whole{.at_least = 1, .at_most = 4096},
-        "How many ranks share the tokens of each sequence, for contexts that are longer than one GPU has room "
-        "or time for: each has a part of the tokens, and attention gathers keys and values of all; divides the "
-        "number of ranks");
+  visit(
+      "parallel.context", parallel.context, Whole{.at_least = 1, .at_most = 4096},
+      "How many ranks share the tokens of each sequence, for contexts that are longer than one GPU has room "
+      "or time for: each has a part of the tokens, and attention gathers keys and values of all; divides the "
+      "number of ranks");
 }
 
 template <class Section, class Visit>

@@ -193,7 +193,8 @@ class Adviser {
   std::optional<Change> smaller_step(const Change& from) const {
     Change change = from;
     const int64_t micro_batch = std::max<int64_t>(from.config.train.micro_batch, 1);
-    change.config.train.tokens_per_step = micro_batch * from.config.sequence_length() * from.config.data_ranks();
+    change.config.train.tokens_per_step =
+        micro_batch * from.config.sequence_length() * from.config.data_ranks();
     const bool worth_it = peak(from) - peak(change) > peak(from) / 20;
     if (!worth_it) return std::nullopt;
     change.switches.push_back(fmt::format("train.tokens_per_step={}", change.config.train.tokens_per_step));

@@ -42,8 +42,8 @@ Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLi
   // train.init_from has a fixed number of positions, unless its table is extended.
   const bool fixed =
       !config.train.init_from.empty() && config.model.position_extension == PositionExtension::kNone;
-  const int64_t most =
-      std::min(fixed ? config.model.context : kMostContext, kMostTokensPerStep / micro_batch / config.data_ranks());
+  const int64_t most = std::min(fixed ? config.model.context : kMostContext,
+                                kMostTokensPerStep / micro_batch / config.data_ranks());
   return fit("context", kContextStep, most, device, limit, [&](int64_t tokens) {
     Change change{config, {}};
     change.config.train.micro_batch = micro_batch;  // so that train.tokens_per_step becomes a multiple of it

@@ -23,9 +23,9 @@ class RunPhase {
 
   struct Memory {
     Backend& backend;
-    const Mesh& ranks;    // of the run
-    bool recorded;        // for a memory profile
-    bool resuming;        // what advice may change: see advice()
+    const Mesh& ranks;  // of the run
+    bool recorded;      // for a memory profile
+    bool resuming;      // what advice may change: see advice()
   };
   // Takes the memory of the plan, and allocates the state. Error: OutOfMemory, with advice.
   void allocate(const Memory& memory);

@@ -208,7 +208,8 @@ bool TrainLoop::train_step(int64_t step) {
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
-  const auto [next_counted, next_lengths] = counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
+  const auto [next_counted, next_lengths] =
+      counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
       stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
   count_next(std::span(all).subspan(2));
@@ -294,7 +295,8 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  const auto [counted, lengths] = counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
+  const auto [counted, lengths] =
+      counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
       run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());

@@ -78,7 +78,8 @@ void fill_rows(const DealtShape& shape, std::span<const int32_t> documents, int6
 void fill_seen_by(const DealtShape& shape, std::span<const int32_t> documents, int64_t b,
                   std::span<const int32_t> places, Tables& to) {
   const auto real = static_cast<int32_t>(std::ranges::find(places, kNoPlace) - places.begin());
-  const auto first_from = [&](int32_t row, int64_t place) {  // the first row from `row` on at `place` or later
+  const auto first_from = [&](int32_t row,
+                              int64_t place) {  // the first row from `row` on at `place` or later
     while (row < real && places[static_cast<size_t>(row)] < place) ++row;
     return row;
   };
@@ -167,12 +168,13 @@ void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& 
   out.numbers.resize(first + static_cast<size_t>(shape.numbers()));
   Tables tables(shape, std::span(out.numbers).subspan(first));
   for (int64_t b = 0; b < shape.batch; ++b) {
-    const auto documents = sequences.documents.empty()
-                               ? sequences.documents
-                               : sequences.documents.subspan(static_cast<size_t>(2 * b * all),
-                                                             static_cast<size_t>(2 * all));
+    const auto documents =
+        sequences.documents.empty()
+            ? sequences.documents
+            : sequences.documents.subspan(static_cast<size_t>(2 * b * all), static_cast<size_t>(2 * all));
     const std::vector<int32_t> places = deal_tokens(documents, all, shape.ranks);
-    const std::span own = std::span(places).subspan(static_cast<size_t>(shape.rank * T), static_cast<size_t>(T));
+    const std::span own =
+        std::span(places).subspan(static_cast<size_t>(shape.rank * T), static_cast<size_t>(T));
     for (const int32_t place : own) {
       const int64_t from = place == kNoPlace ? -1 : b * all + place;
       out.tokens.push_back(from < 0 ? 0 : sequences.tokens[static_cast<size_t>(from)]);

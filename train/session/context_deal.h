@@ -33,7 +33,7 @@ struct DealtShape {
   int64_t all_tokens;  // of each
 
   int64_t tokens() const { return dealt_tokens(all_tokens, ranks); }  // T
-  int64_t numbers() const;                                           // of the tables of a batch
+  int64_t numbers() const;                                            // of the tables of a batch
   // Views of the tables that deal() wrote: int32 [numbers()], on the device
   void set_tables(const Tensor& numbers, Batch& batch_of_rank) const;
 };

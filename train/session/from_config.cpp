@@ -34,7 +34,8 @@ int64_t longest_sample(const Config& c) {
 void check_shares(const Config& c) {
   const int64_t context = c.parallel.context, data = c.data_ranks();
   check(c.ranks % context == 0,
-        "parallel.context={} ranks share each sequence, and the run has {}: start a multiple of {} with --ranks "
+        "parallel.context={} ranks share each sequence, and the run has {}: start a multiple of {} with "
+        "--ranks "
         "or --gpus, or set parallel.context=1",
         context, c.ranks, context);
   const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
@@ -59,10 +60,11 @@ void check_context(const Config& c) {
   check(c.model.attention != AttentionKind::kCudnn,
         "parallel.context={} needs model.attention=flash or naive, found {}", c.parallel.context,
         name_of(c.model.attention));
-  check(c.model.dropout.attention == 0,
-        "parallel.context={} has no dropout of attention's probabilities: set model.dropout.attention=0, found "
-        "{}",
-        c.parallel.context, c.model.dropout.attention);
+  check(
+      c.model.dropout.attention == 0,
+      "parallel.context={} has no dropout of attention's probabilities: set model.dropout.attention=0, found "
+      "{}",
+      c.parallel.context, c.model.dropout.attention);
 }
 
 // That the device multiplies in FP8

@@ -12,8 +12,8 @@ struct PlanRanks {
   std::unique_ptr<Communicator> all, context;
   PlanRanks(const RunShape& shape, Device device, QueueObserver of_all = {}, QueueObserver of_context = {})
       : all(make_plan_communicator(device, 0, static_cast<int>(shape.ranks()), std::move(of_all))),
-        context(make_plan_communicator(device, 0, static_cast<int>(shape.mesh.context),
-                                       std::move(of_context))) {}
+        context(
+            make_plan_communicator(device, 0, static_cast<int>(shape.mesh.context), std::move(of_context))) {}
 };
 
 }  // namespace tessera

@@ -63,8 +63,10 @@ struct RunShape {
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
   bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 
-  int64_t tokens() const { return dealt_tokens(sequence_length, mesh.context); }  // of a sequence, at this rank
-  int64_t rows() const { return micro_batch * tokens(); }                        // N
+  int64_t tokens() const {
+    return dealt_tokens(sequence_length, mesh.context);
+  }                                                                         // of a sequence, at this rank
+  int64_t rows() const { return micro_batch * tokens(); }                   // N
   int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step
   int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length / mesh.context; }
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }

@@ -57,9 +57,9 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
               .poison = weights.poison}),
       model_{.config = shape.model,
              .params = &store_,
-             .attention = plan_attention(
-                 shape, be.traits(),
-                 attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
+             .attention =
+                 plan_attention(shape, be.traits(),
+                                attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk,
@@ -82,8 +82,8 @@ Model Session::training_model(Keep keep) const {
 
 Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.attention = plan_attention(shape_, stream_.backend().traits(),
-                                   attention_shape(shape_, batch, tokens, documents));
+  model.attention =
+      plan_attention(shape_, stream_.backend().traits(), attention_shape(shape_, batch, tokens, documents));
   return model;
 }
 

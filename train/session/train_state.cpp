@@ -203,7 +203,8 @@ void TrainState::compute(const MicroStep& micro_step) {
     batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
     batch.positions = positions_.device().rows(0, 1).view(shape);
   }
-  if (const Tensor& dealt = dealt_.device()) dealt_shape().set_tables(dealt.rows(0, 1).view({dealt.shape[1]}), batch);
+  if (const Tensor& dealt = dealt_.device())
+    dealt_shape().set_tables(dealt.rows(0, 1).view({dealt.shape[1]}), batch);
   train_batch(stream(), arena_,
               {.model = model_,
                .batch = batch,

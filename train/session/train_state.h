@@ -100,13 +100,13 @@ class TrainState {
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
-  SentTensor tokens_, targets_;  // [micro_steps, B T]
+  SentTensor tokens_, targets_;       // [micro_steps, B T]
   SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
-  FetchedTensor losses_;         // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  FetchedTensor norms_;          // the optimizer's grad_norms()
-  int64_t counted_tokens_;       // of the step, on all ranks
-  SentTensor gradient_scale_;    // [1] fp32: 1 / counted_tokens_
+  FetchedTensor losses_;       // [micro_steps, B T]; a micro-step writes the last row, which is then copied
+  FetchedTensor norms_;        // the optimizer's grad_norms()
+  int64_t counted_tokens_;     // of the step, on all ranks
+  SentTensor gradient_scale_;  // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
   bool stepped_ = false;                  // the first step is over

@@ -43,7 +43,10 @@ RunShape shape_of(const ContextCase& c, bool alone) {
 }
 
 SharedRun run_of(const ContextCase& c, bool alone, int steps) {
-  return {.shape = shape_of(c, alone), .steps = steps, .uneven = c.uneven, .longest_document = c.longest_document};
+  return {.shape = shape_of(c, alone),
+          .steps = steps,
+          .uneven = c.uneven,
+          .longest_document = c.longest_document};
 }
 
 void expect_one_rank(const ContextCase& c) {
@@ -81,9 +84,12 @@ TEST_F(ContextParallel, RanksWithoutTargets) {
   expect_one_rank({.context = 4, .longest_document = 6, .uneven = true});
   expect_one_rank({.data = 2, .context = 2, .uneven = true});
 }
-TEST_F(ContextParallel, ASequenceShorterThanTheRanks) { expect_one_rank({.context = 5, .sequence_length = 3}); }
+TEST_F(ContextParallel, ASequenceShorterThanTheRanks) {
+  expect_one_rank({.context = 5, .sequence_length = 3});
+}
 TEST_F(ContextParallel, EveryFamily) {
-  for (const ModelConfig& model : {families_of(kSharedModel).back().model, variants_of(kSharedModel).back().model})
+  for (const ModelConfig& model :
+       {families_of(kSharedModel).back().model, variants_of(kSharedModel).back().model})
     expect_one_rank({.context = 3, .model = model, .longest_document = 11});
 }
 TEST_F(ContextParallel, EverySplit) {

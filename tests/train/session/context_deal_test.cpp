@@ -95,7 +95,8 @@ void expect_tables(const DealtShape& shape, const SequencesView& sequences) {
           return sequences.documents.empty() ? 0 : sequences.documents[static_cast<size_t>(2 * token)];
         };
         const bool sees = real && b * all + key <= from && begin(b * all + key) == begin(from);
-        const int32_t *keys = table(batch.documents) + 2 * n, *queries = table(batch.seen_by) + 2 * (b * all + key);
+        const int32_t *keys = table(batch.documents) + 2 * n,
+                      *queries = table(batch.seen_by) + 2 * (b * all + key);
         ASSERT_EQ(keys[0] <= key && key < keys[1], sees) << t << " " << key;
         ASSERT_EQ(queries[0] <= t && t < queries[1], sees) << t << " " << key;
       }
