@@ -50,6 +50,10 @@ double rows_walked(const AttnProblem& p, int rows) {
 }  // namespace
 
 double visible_pairs(const AttnProblem& p) {
+  if (mask_of(p).plain()) {
+    const auto n = static_cast<double>(p.tokens);
+    return static_cast<double>(p.batch) * (p.mask.causal ? n * (n + 1) / 2 : n * n);
+  }
   double pairs = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Mask mask = mask_of(p).of_sequence(b);

@@ -28,9 +28,9 @@ constexpr int64_t kStepsByOperation = 3;  // steps, at most
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
-  return fmt::format("{} parameters, {}{} x {} tokens, {}{}, {} attention",
-                     format_count(static_cast<double>(shape.model.parameters())), format_ranks(shape.ranks()),
-                     shape.micro_batch, shape.sequence_length, name_of(shape.dtype),
+  return fmt::format("{} parameters, {}{} x {} tokens{}, {}{}, {} attention",
+                     format_count(static_cast<double>(shape.model.parameters())), shape.ranks_text(),
+                     shape.micro_batch, shape.sequence_length, shape.context_text(), name_of(shape.dtype),
                      shape.fp8 ? " with GEMMs in FP8" : "", name_of(shape.attention));
 }
 

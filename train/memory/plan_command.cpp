@@ -71,9 +71,10 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
              format_count(static_cast<double>(s.model.base().parameters())), s.model.context,
              name_of(s.dtype), name_of(s.attention));
   fmt::print("{}{}", frozen_line(plan), fp8_line(plan));
-  fmt::print("step     {} tokens: {}{} x {}{} sequences of {}\n",
-             format_count(static_cast<double>(s.tokens_per_step())), format_ranks(s.ranks()), s.micro_steps,
-             s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length);
+  fmt::print("step     {} tokens: {}{} x {}{} sequences of {}{}\n",
+             format_count(static_cast<double>(s.tokens_per_step())), s.ranks_text(), s.micro_steps,
+             s.micro_batch, config.train.micro_batch == 0 ? " (auto)" : "", s.sequence_length,
+             s.context_text());
   if (finds_shape(config)) fmt::print("auto     {}\n", set_switches(found_for_auto(config, s)));
   fmt::print("{}", lines_of(config, run));
   const int arch = plan.device.arch;  // 0 on the CPU
@@ -146,6 +147,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"parameters", s.model.parameters()},
             {"context", s.model.context},
             {"ranks", s.ranks()},
+            {"context_ranks", s.mesh.context},
             {"micro_batch", s.micro_batch},
             {"micro_steps", s.micro_steps},
             {"sequence_length", s.sequence_length},

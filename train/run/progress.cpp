@@ -123,10 +123,10 @@ std::vector<std::string> describe(const RunDescription& run) {
   if (!run.data.tokenizer() && run.config.sampling.every > 0)
     lines.push_back(
         labelled("notice", "these shards do not name their tokenizer, so there will be no samples of text"));
-  lines.push_back(labelled(
-      "step", fmt::format("{} tokens: {}{} x {} sequences of {}; {}, folder {}",
-                          count_of(shape.tokens_per_step()), format_ranks(shape.ranks()), shape.micro_steps,
-                          shape.micro_batch, shape.sequence_length, length_of(run.config), run.folder)));
+  lines.push_back(labelled("step", fmt::format("{} tokens: {}{} x {} sequences of {}{}; {}, folder {}",
+                                               count_of(shape.tokens_per_step()), shape.ranks_text(),
+                                               shape.micro_steps, shape.micro_batch, shape.sequence_length,
+                                               shape.context_text(), length_of(run.config), run.folder)));
   if (finds_shape(run.config))
     lines.push_back(labelled("auto", fmt::format("{}", fmt::join(found_for_auto(run.config, shape), " "))));
   if (run.config.phases() > 1)
@@ -138,9 +138,9 @@ std::vector<std::string> describe(const RunDescription& run) {
 std::string describe_phase(const RunDescription& run, int64_t step) {
   const RunShape& shape = run.shape;
   return fmt::format(
-      "step {}: {}{}{} x {} sequences of {} a step, {} to train on{}", step,
-      phase_name(run.config, run.config.phase_after(step)), format_ranks(shape.ranks()), shape.micro_steps,
-      shape.micro_batch, shape.sequence_length, run.data.train().sequences_per_epoch(),
+      "step {}: {}{}{} x {} sequences of {}{} a step, {} to train on{}", step,
+      phase_name(run.config, run.config.phase_after(step)), shape.ranks_text(), shape.micro_steps,
+      shape.micro_batch, shape.sequence_length, shape.context_text(), run.data.train().sequences_per_epoch(),
       run.data.evaluates() ? fmt::format(", {} held out", run.data.validation().sequences_per_epoch()) : "");
 }
 

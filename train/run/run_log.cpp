@@ -60,6 +60,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"name", std::filesystem::weakly_canonical(description.folder).filename().string()},
       {"device", description.device.traits.name},
       {"ranks", shape_.ranks()},
+      {"context_ranks", shape_.mesh.context},
       {"parameters", shape_.model.parameters()},
       {"tokens_per_step", shape_.tokens_per_step()},
       {"sequence_length", shape_.sequence_length},

@@ -1,7 +1,10 @@
 // The sizes and choices of a run, without its configuration: what a Session and a TrainState are built from.
 #pragma once
 
+#include <string>
+
 #include "kernels/attention/choose.h"
+#include "kernels/base/text.h"
 #include "model/config.h"
 #include "model/fp8_config.h"
 #include "model/offload.h"
@@ -73,6 +76,16 @@ struct RunShape {
   int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
   int64_t ranks() const { return mesh.ranks(); }
   Shards shards() const { return {.what = shard, .parts = shard == Shard::kNone ? 1 : ranks()}; }
+
+  // "2 ranks x 4 x " before "8 sequences of 1024", and what follows that: ", 2 ranks for each sequence"
+  std::string ranks_text() const {
+    return mesh.context == 1 ? format_ranks(mesh.data)
+           : mesh.data > 1   ? fmt::format("{} groups x ", mesh.data)
+                             : "";
+  }
+  std::string context_text() const {
+    return mesh.context > 1 ? fmt::format(", {} ranks for each sequence", mesh.context) : "";
+  }
 
   double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
   // For a step. `document_length`: that of the document of a token, the mean over the tokens
