@@ -18,7 +18,8 @@ void check_tensor(const Argument& f, Device device, DType dtype, int64_t count) 
 }
 
 // The tensor that sets the sizes and dtypes of the others
-void check_leading(const Argument& f, Device device, bool takes_bf16) {
+void check_summand(const Argument& f, Device device) {
+  const bool takes_bf16 = device == Device::kCuda;
   const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
   check(f.tensor && f.tensor.device == device && fits, "{}: {} must be {} on {}, found {}", f.op, f.name,
         takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
@@ -83,7 +84,7 @@ CommunicationError Communicator::failed(std::string_view what, std::string_view 
 
 void Communicator::all_reduce_sum(const AllReduce& a) {
   const Argument tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
-  check_leading(tensor, device_, device_ == Device::kCuda);
+  check_summand(tensor, device_);
   check_sums(sums, tensor, device_);
   if (a.tensor.numel() > 0) run(a), ++started_;
 }
@@ -91,7 +92,7 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const char* op = "reduce_scatter_sum";
   const Argument whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
-  check_leading(whole, device_, device_ == Device::kCuda);
+  check_summand(whole, device_);
   check_sums(sums, whole, device_);
   check(a.whole.numel() % size_ == 0, "{}: whole must have a multiple of {} ranks' elements, found {}", op,
         size_, a.whole.to_string());
@@ -103,7 +104,8 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
 
 void Communicator::all_gather(const AllGather& a) {
   const Argument whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
-  check_leading(part, device_, true);
+  check(a.part && a.part.device == device_, "all_gather: part must be a tensor on {}, found {}",
+        name_of(device_), a.part.to_string());
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
   if (a.part.numel() > 0) run(a), ++started_;

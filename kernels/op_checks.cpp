@@ -21,6 +21,7 @@ bool computes_in(DType dtype, Device device) {
     case DType::kBF16:
       return device == Device::kCuda;
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       break;

@@ -61,8 +61,10 @@ OpCost cost(const Copy& a) {
   const bool on_host = a.from.device == a.to.device;  // all of a copy within the host
   return on_host ? moved(a.from, a.to) : moved(on_device(a.from), on_device(a.to));
 }
+OpCost cost(const SplitMasters& a) { return moved(a.masters, a.weights, a.low); }
+OpCost cost(const JoinMasters& a) { return moved(a.masters, a.weights, a.low); }
 OpCost cost(const Accumulate& a) { return moved(a.x, a.y, a.y); }
-OpCost cost(const RandomNormal& a) { return moved(a.y); }
+OpCost cost(const RandomNormal& a) { return moved(a.y, a.low); }
 OpCost cost(const EmbeddingForward& a) {
   OpCost one = moved(a.tokens, a.y, a.y, a.positions);  // a row of the table for each of y
   if (a.position_table) one += moved(a.position_table.rows(0, a.tokens.shape[1]));
@@ -157,10 +159,8 @@ OpCost cost(const GlobalNorm& a) {
 }
 OpCost cost(const AdamW& a) {
   OpCost all;
-  for (const AdamW::Part& part : a.parts) {
-    const Tensor& read = part.master ? part.master : part.param;  // what the step is computed on
-    all += moved(read, part.param, part.master, part.grad, part.m, part.m, part.v, part.v);
-  }
+  for (const AdamW::Part& part : a.parts)
+    all += moved(part.param, part.param, part.low, part.low, part.grad, part.m, part.m, part.v, part.v);
   return all;
 }
 

@@ -139,6 +139,7 @@ bool is_real(DType dtype) {
     case DType::kBF16:
       return true;
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       break;
@@ -185,13 +186,42 @@ void Copy::check_on(Device device) const {
     fail("{}: cannot convert {} into {}", kName, from.to_string(), to.to_string());
 }
 
+namespace {
+
+// As check_fields(), but that masters may be on the host of `device`
+void check_masters(const char* op, Device device, const Tensor& masters, const Tensor& weights,
+                   const Tensor& low, bool low_is_optional) {
+  const int64_t count = weights.numel();
+  const bool here = masters.device == device || masters.device == Device::kCpu;
+  if (!(masters && masters.dtype == DType::kF32 && masters.numel() == count && here))
+    fail("{}: masters must be {} elements of fp32 on {} or the host, found {}", op, count, name_of(device),
+         masters.to_string());
+  check_fields(
+      op, device,
+      {{"weights", weights, DType::kBF16, {count}}, {"low", low, DType::kU16, {count}, low_is_optional}});
+}
+
+}  // namespace
+
+void SplitMasters::check_on(Device device) const {
+  check_masters(kName, device, masters, weights, low, /*low_is_optional=*/true);
+}
+
+void JoinMasters::check_on(Device device) const {
+  check_masters(kName, device, masters, weights, low, /*low_is_optional=*/false);
+}
+
 void Accumulate::check_on(Device device) const {
   check_anchor(kName, "y", y, 1, device);
   check_fields(kName, device, {{"x", x, y.dtype, y.shape}});
 }
 
 void RandomNormal::check_on(Device device) const {
-  check_anchor(kName, "y", y, y.shape.rank(), device);
+  if (!y || y.numel() == 0 || y.device != device || !is_real(y.dtype))
+    fail("{}: y must be a non-empty tensor in bf16 or fp32 on {}, found {}", kName, name_of(device),
+         y.to_string());
+  check_fields(kName, device, {{"low", low, DType::kU16, y.shape, true}});
+  check(!low || y.dtype == DType::kBF16, "{}: low is for a bf16 y alone, found {}", kName, y.to_string());
   check(std::isfinite(deviation) && deviation > 0, "{}: deviation must be a number above 0, found {}", kName,
         deviation);
   check(first >= 0, "{}: first must be a number of at least 0, found {}", kName, first);
@@ -514,7 +544,7 @@ void AdamW::check_on(Device device) const {
     const DType moments = first.m && first.m.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
     check_fields(kName, device,
                  {{"param", param, first.param.dtype, s},
-                  {"master", part.master, DType::kF32, s, param.dtype == DType::kF32},
+                  {"low", part.low, DType::kU16, s, param.dtype == DType::kF32},
                   {"grad", part.grad, of_grad, s},
                   {"m", part.m, moments, s},
                   {"v", part.v, moments, s}});

@@ -60,6 +60,24 @@ struct Copy {
   void check_on(Device device) const;
 };
 
+// The masters of bf16 weights are kept as the weights and their own lower 16 bits (kernels/base/master.h).
+// As with Copy, masters may be on the host of a GPU, and the CPU has bf16 as well.
+struct SplitMasters {
+  static constexpr const char* kName = "split masters";
+  Tensor masters;  // fp32, n elements
+  Tensor weights;  // [n] bf16, rounded from them
+  Tensor low;      // [n] uint16; none: not kept, or by another rank
+
+  void check_on(Device device) const;
+};
+struct JoinMasters {
+  static constexpr const char* kName = "join masters";
+  Tensor weights, low;  // [n] bf16 and uint16
+  Tensor masters;       // fp32, n elements
+
+  void check_on(Device device) const;
+};
+
 // y[i] += x[i], rounded to the dtype of y
 struct Accumulate {
   static constexpr const char* kName = "accumulate";
@@ -68,11 +86,13 @@ struct Accumulate {
   void check_on(Device device) const;
 };
 
-// y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32, then to the dtype of y: the
-// bits of the CPU on every device. On CUDA the host waits for it.
+// y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32: the bits of the CPU on every
+// device. A bf16 y, on the CPU too, is rounded from that as a weight from its master. On CUDA the host waits
+// for it.
 struct RandomNormal {
   static constexpr const char* kName = "random normal";
-  Tensor y;  // of any shape
+  Tensor y;         // of any shape
+  Tensor low = {};  // uint16, as y: the masters' lower bits; only with a bf16 y
   double deviation;
   uint64_t seed, stream;
   int64_t first = 0;  // of a slice in the whole
@@ -561,7 +581,8 @@ struct AdamW {
   // Parameters that lie side by side. All parts have the same dtypes.
   struct Part {
     Tensor param;               // bf16, or fp32 (on the CPU always)
-    Tensor master;              // fp32 copy that the step is computed on; none if param is fp32
+    Tensor low;                 // uint16: with param the master that the step is computed on (SplitMasters);
+                                // none if param is fp32
     Tensor grad;                // like param, or fp32
     Tensor m, v;                // both fp32 or both bf16, on either device
     int64_t decayed = 0;        // elements before this have weight decay: a multiple of 8, or all
@@ -580,15 +601,16 @@ struct AdamW {
 };
 
 using AnyOp =
-    std::variant<const FillZero*, const Copy*, const Accumulate*, const RandomNormal*,
-                 const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
-                 const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*,
-                 const RotaryForward*, const RotaryBackward*, const SwigluForward*, const SwigluBackward*,
-                 const Quantise*, const UpdateScales*, const LinearForward*, const LinearBackward*,
-                 const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
-                 const AttentionBackward*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
-                 const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
-                 const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
+    std::variant<const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
+                 const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*,
+                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
+                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
+                 const SwigluBackward*, const Quantise*, const UpdateScales*, const LinearForward*,
+                 const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+                 const AttentionForward*, const AttentionBackward*, const MoveHeads*, const CacheAppend*,
+                 const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
+                 const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+                 const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

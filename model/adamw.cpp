@@ -17,7 +17,7 @@ UpdateRule adamw(DType moments) {
                      .step = step.number};
             for (const UpdatedPart& part : parts)
               op.parts.push_back({.param = part.weights,
-                                  .master = part.master,
+                                  .low = part.low,
                                   .grad = part.gradient,
                                   .m = part.state[0],
                                   .v = part.state[1],

@@ -16,9 +16,9 @@ struct NormalValues {
   double deviation;
   uint64_t seed, stream;
 
-  // The first `y.numel()` from `first` on
-  RandomNormal to(const Tensor& y, int64_t first = 0) const {
-    return {.y = y, .deviation = deviation, .seed = seed, .stream = stream, .first = first};
+  // The first `y.numel()` from `first` on, and the masters' lower bits, if any
+  RandomNormal to(const Tensor& y, const Tensor& low, int64_t first) const {
+    return {.y = y, .low = low, .deviation = deviation, .seed = seed, .stream = stream, .first = first};
   }
 };
 using NormalSink = std::function<void(const ParamPlace& place, const NormalValues& values)>;

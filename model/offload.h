@@ -10,7 +10,7 @@ namespace tessera {
 
 // The words of memory.offload, besides none
 enum class Offloaded : uint8_t {
-  kOptimizer,    // masters and moments, where the update reads and writes them
+  kOptimizer,    // moments and lower bits of masters, where the update reads and writes them
   kActivations,  // what blocks keep for their backward: activation_offload.h
   kWeights,      // copied to the device block by block: param_store.h
 };

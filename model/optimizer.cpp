@@ -55,7 +55,7 @@ UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config) con
   const bool own_head = !layout.head_is_tied() && bucket == layout.head;
   const size_t kinds = rule_.state.size();
   return {.weights = weights,
-          .master = weights.dtype == DType::kF32 ? Tensor{} : store_.kept(kMaster, bucket),
+          .low = weights.dtype == DType::kF32 ? Tensor{} : store_.kept(kMaster, bucket),
           .gradient = store_.summed_gradients()[bucket],
           .state = std::span(state_).subspan(bucket * kinds, kinds),
           .decayed = std::clamp<int64_t>(store_.layout().buckets[bucket].decayed - first, 0, each),

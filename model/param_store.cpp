@@ -336,19 +336,23 @@ void ParamStore::wait_for_gradients() {
 }
 
 void ParamStore::keep_masters() {
-  if (dtype() != DType::kF32) return keep(kMaster, DType::kF32);
   Kept masters{.name = kMaster, .buckets = {}};
-  for (size_t b = 0; b < layout_.buckets.size(); ++b) masters.buckets.push_back(updated_weights(b));
+  if (dtype() == DType::kF32)
+    for (size_t b = 0; b < layout_.buckets.size(); ++b) masters.buckets.push_back(updated_weights(b));
+  else
+    masters.buckets = allocate_kept("lower bits of masters", DType::kU16);
   kept_.push_back(std::move(masters));
 }
 
 void ParamStore::keep(const std::string& name, DType dtype) {
   std::string words = name;  // "first moment block 3"
   std::ranges::replace(words, '_', ' ');
-  kept_.push_back(
-      {.name = name,
-       .buckets = allocate(MemoryTag::kOptimizer, words,
-                           {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis})});
+  kept_.push_back({.name = name, .buckets = allocate_kept(words, dtype)});
+}
+
+std::vector<Tensor> ParamStore::allocate_kept(const std::string& words, DType dtype) const {
+  return allocate(MemoryTag::kOptimizer, words,
+                  {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis});
 }
 
 std::vector<std::string> ParamStore::kept_names() const {
@@ -414,12 +418,30 @@ ParamStore::Slice ParamStore::kept_slice(const std::string& name, const ParamPla
   return slice_of(mine, part_.index * mine.shape[0], place, range);
 }
 
-ParamStore::Slice ParamStore::weight_slice(const ParamPlace& place, Range range) const {
-  if (!weight_turns_) return slice_of(weights_.buckets[place.bucket], 0, place, range);
-  const Tensor own = own_weights(place.bucket, place.trained);
-  const int64_t begins =
-      (place.trained ? 0 : layout_.buckets[place.bucket].trained) + part_.index * own.shape[0];
-  return slice_of(own, begins, place, range);
+bool ParamStore::has_low_bits(const ParamPlace& place) const {
+  return dtype() != DType::kF32 && !kept_.empty() && place.trained;
+}
+
+// Cut where this rank's part of the lower bits begins and ends
+std::vector<ParamStore::WeightSlice> ParamStore::weight_slices(const ParamPlace& place, Range range) const {
+  Tensor own = weights_.buckets[place.bucket];
+  int64_t begins = 0;
+  if (weight_turns_) {
+    own = own_weights(place.bucket, place.trained);
+    begins = (place.trained ? 0 : layout_.buckets[place.bucket].trained) + part_.index * own.shape[0];
+  }
+  const auto [first, weights] = slice_of(own, begins, place, range);
+  if (!weights) return {};
+  const Slice low = has_low_bits(place) ? kept_slice(kMaster, place, range) : Slice{};
+  const int64_t count = weights.shape[0], low_begins = low.own ? low.first - first : count,
+                low_ends = low.own ? low_begins + low.own.shape[0] : count;
+  std::vector<WeightSlice> slices;
+  const auto add = [&](int64_t from, int64_t to, const Tensor& bits) {
+    if (from < to)
+      slices.push_back({.first = first + from, .own = weights.rows(from, to - from), .low = bits});
+  };
+  add(0, low_begins, {}), add(low_begins, low_ends, low.own), add(low_ends, count, {});
+  return slices;
 }
 
 // Before values come from outside of a run
@@ -430,15 +452,17 @@ void ParamStore::begin_writing() {
 
 void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
   const ParamPlace& place = layout_.places[given.index];
-  const Slice slice = weight_slice(place, {0, values.numel()});
-  if (slice.own) {
-    stream_.run(Copy{values.view({values.numel()}).rows(slice.first, slice.own.shape[0]), slice.own});
-    stream_.synchronize();
+  const bool split = dtype() != DType::kF32 && values.dtype == DType::kF32;
+  for (const auto& [first, own, low] : weight_slices(place, {0, values.numel()})) {
+    const Tensor from = values.view({values.numel()}).rows(first, own.shape[0]);
+    if (split) {
+      stream_.run(SplitMasters{.masters = from, .weights = own, .low = low});
+    } else {
+      stream_.run(Copy{from, own});
+      if (low) stream_.run(FillZero{low});
+    }
   }
-  if (!has_masters()) return;
-  // Values that need no rounding are on the device by now.
-  const bool exact = slice.own && !weight_turns_ && values.dtype == dtype();
-  write_kept(kMaster, place, exact ? slice.own : values);
+  stream_.synchronize();
 }
 
 void ParamStore::write_kept(const std::string& name, const ParamPlace& given, const Tensor& values) {
@@ -463,31 +487,42 @@ NormalSink ParamStore::normal_writer() {
   return [this](const ParamPlace& given, const NormalValues& values) {
     begin_writing();
     const ParamPlace& place = layout_.places[given.index];
-    const Slice slice = weight_slice(place, {0, values.count}),
-                padding = weight_slice(place, {values.count, place.info.shape.numel()});
-    if (slice.own) stream_.run(values.to(slice.own, slice.first));
-    if (padding.own) stream_.run(FillZero{padding.own});
-    if (!has_masters() || !place.trained) return;
-    const Slice master = kept_slice(kMaster, place, {0, values.count});
-    if (master.own) stream_.run(values.to(master.own, master.first));
+    for (const auto& [first, own, low] : weight_slices(place, {0, values.count}))
+      stream_.run(values.to(own, low, first));
+    for (const auto& [first, own, low] : weight_slices(place, {values.count, place.info.shape.numel()}))
+      for (const Tensor& padding : {own, low})
+        if (padding) stream_.run(FillZero{padding});
   };
 }
 
 void ParamStore::with_whole(const std::string& name, size_t bucket,
-                            const std::function<void(const Tensor&)>& use) {
-  const Tensor& mine = kept(name, bucket);
-  axis().wait();
-  if (!mine || !shape_.shards.optimizer()) return use(mine);
-  if (name == kMaster && dtype() == DType::kF32 && !weight_turns_)
-    return use(layout_.trained(weights_.buckets, bucket));
+                            const std::function<void(const ParamReader&)>& use) {
+  const bool masters = name == kMaster, of_weights = masters || name == kWeight,
+             keeps = masters ? dtype() != DType::kF32 : !of_weights;
+  const Tensor weights = of_weights ? whole_weights(bucket) : Tensor{};
   Arena::Scope scope(arena_);
+  const Tensor whole = keeps ? gathered(kept(name, bucket)) : Tensor{};
+  use([&](const ParamPlace& given, const Tensor& to) {
+    const ParamPlace& place = layout_.places[given.index];
+    const auto of_place = [&](const Tensor& all) { return all.rows(place.first, place.info.shape.numel()); };
+    if (masters && keeps && place.trained)
+      stream_.run(JoinMasters{.weights = of_place(weights), .low = of_place(whole), .masters = to});
+    else
+      stream_.run(Copy{of_place(of_weights ? weights : whole), to});
+  });
+}
+
+// From this rank's part of what is kept all of it, in the caller's scope of the arena
+Tensor ParamStore::gathered(const Tensor& mine) {
+  axis().wait();
+  if (!mine || !shape_.shards.optimizer()) return mine;
   const Tensor whole = arena_.alloc(MemoryTag::kCommunication, "gathered from all ranks", mine.dtype,
                                     {mine.numel() * part_.count});
   const Tensor part = part_.of(whole);  // a collective reads the device's memory alone
   stream_.run(Copy{mine, part});
   axis().all_gather({.part = part, .whole = whole});
   axis().wait();
-  use(whole);
+  return whole;
 }
 
 const Params& ParamStore::weights() {
@@ -505,15 +540,6 @@ const Grads& ParamStore::gradients() const {
   check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them",
         part_.count);
   return gradients_;
-}
-
-Params ParamStore::masters() const {
-  check(part_.count == 1, "the masters are split into {} parts, and this rank has one of them", part_.count);
-  for (const ParamPlace& place : layout_.places)
-    check(place.trained, "{} is frozen and has no master", place.info.name);
-  std::vector<Tensor> buckets;
-  for (size_t b = 0; b < layout_.buckets.size(); ++b) buckets.push_back(kept(kMaster, b));
-  return layout_.params(shape_.model, std::move(buckets));
 }
 
 }  // namespace tessera

@@ -29,6 +29,10 @@
 //
 // What the optimizer keeps can lie in host memory (Arena::mapped): the update reads and writes it there, over
 // the bus, and likewise weights that lie there.
+//
+// bf16 weights are updated by their fp32 masters. Of these the optimizer keeps the lower 16 bits, which with
+// the weights are the masters (kernels/base/master.h). So what writes weights writes the bits of its part,
+// too. Masters go in by writer(), and come out by with_whole(), as fp32.
 #pragma once
 
 #include <exception>
@@ -125,7 +129,11 @@ class GradientScope {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-inline constexpr const char* kMaster = "master";  // the fp32 weights, among the optimizer's tensors
+// Names besides those of the update rule: the fp32 weights, and the weights as the model reads them
+inline constexpr const char *kMaster = "master", *kWeight = "weight";
+
+// Writes the values of a parameter to `to`, fp32 on the host or the device.
+using ParamReader = std::function<void(const ParamPlace& place, const Tensor& to)>;
 
 class ParamStore {
  public:
@@ -176,12 +184,13 @@ class ParamStore {
   // Waits until the gradients of all ranks are summed.
   void wait_for_gradients();
 
-  // What an optimizer keeps under a name: fp32 copies of the weights unless they are fp32 themselves, and a
-  // tensor of each bucket for each name that it adds. They are undefined until clear_kept().
+  // What an optimizer keeps under a name: masters, and a tensor of each bucket for each name that it adds.
+  // They are undefined until clear_kept().
   void keep_masters();
   void keep(const std::string& name, DType dtype);
   std::vector<std::string> kept_names() const;  // in the order of keeping
-  // This rank's part of a bucket. None where all of the bucket is frozen. Error: an unknown name
+  // This rank's part of a bucket; under kMaster fp32 weights, or of bf16 weights the lower bits of their
+  // masters. None where all of the bucket is frozen. Error: an unknown name
   const Tensor& kept(const std::string& name, size_t bucket) const;
   void clear_kept();
 
@@ -196,14 +205,14 @@ class ParamStore {
   void end_update(size_t bucket);
 
   // Takes the values of all parameters in fp32 or bf16, on the host or the device, and writes what is this
-  // rank's of the optimizer's tensor of that name. Masters: the weights as well, rounded to their dtype,
+  // rank's of the optimizer's tensor of that name. Masters: the weights as well, which are rounded from them,
   // and they alone where no masters are kept.
   ParamSink writer(const std::string& name = kMaster);
-  NormalSink normal_writer();  // the same; where masters are kept, clear_kept() has to come before
+  NormalSink normal_writer();  // the same
 
-  // Calls use() with all trained elements of what is kept of a bucket; an empty tensor if there are none.
-  // Every rank has to call it.
-  void with_whole(const std::string& name, size_t bucket, const std::function<void(const Tensor&)>& use);
+  // Calls use() with a reader of the parameters of a bucket: of those that are trained what is kept, under
+  // kMaster and kWeight of all. Every rank has to call it.
+  void with_whole(const std::string& name, size_t bucket, const std::function<void(const ParamReader&)>& use);
   // The weights of a bucket, until the next lease or update. Every rank has to call it.
   const Tensor& whole_weights(size_t bucket);
 
@@ -223,8 +232,6 @@ class ParamStore {
   Tensor weight(const ParamPlace& place);  // by its index
   const Grads& gradients() const;
   const Params& weight_views() const { return weights_; }  // with values or without: shapes and addresses
-  // The fp32 weights. Error: this rank has one part of several, or some are frozen
-  Params masters() const;
 
  private:
   template <class Views>
@@ -260,13 +267,20 @@ class ParamStore {
   void reduce(size_t bucket);
   void settle(size_t turn);
   Tensor own_weights(size_t bucket, bool trained) const;
+  // The same of weights. low: none where there is no master, or another rank has its bits
+  struct WeightSlice {
+    int64_t first;
+    Tensor own, low;
+  };
   Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, Range range) const;
-  Slice weight_slice(const ParamPlace& place, Range range) const;
+  std::vector<WeightSlice> weight_slices(const ParamPlace& place, Range range) const;
   Slice kept_slice(const std::string& name, const ParamPlace& place, Range range) const;
+  bool has_low_bits(const ParamPlace& place) const;  // on some rank
+  Tensor gathered(const Tensor& mine);
+  std::vector<Tensor> allocate_kept(const std::string& words, DType dtype) const;
   void begin_writing();
   void write_weights(const ParamPlace& given, const Tensor& values);
   void write_kept(const std::string& name, const ParamPlace& given, const Tensor& values);
-  bool has_masters() const { return shape_.dtype != DType::kF32 && !kept_.empty(); }
 
   Stream stream_;
   Arena& arena_;

@@ -11,7 +11,7 @@ namespace tessera {
 
 enum class Shard : uint8_t {
   kNone,       // every rank has all
-  kOptimizer,  // stage 1: masters and moments
+  kOptimizer,  // stage 1: moments and lower bits of masters
   kGradients,  // stage 2: gradients, too
   kWeights,    // stage 3: weights, too
 };

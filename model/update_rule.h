@@ -28,7 +28,7 @@ struct StateTensor {
 // n elements of a bucket that lie side by side. All parts of a step have the same dtypes.
 struct UpdatedPart {
   Tensor weights;                 // [n] that the model reads
-  Tensor master;                  // [n] fp32, which they are rounded from; none where they are fp32
+  Tensor low;                     // [n] the lower bits of their masters, as AdamW's; none where they are fp32
   Tensor gradient;                // [n]
   std::span<const Tensor> state;  // [n] each, in the order of UpdateRule::state
   int64_t decayed = 0;            // elements before this have weight decay

@@ -89,7 +89,7 @@ inline StepsResult varied_steps(Backend& be, const RunShape& shape, HostTensors&
     result.losses.push_back(r.loss);
     result.grad_norms.push_back(r.grad_norm);
   }
-  result.weights = weights_on_host(state, make);
+  result.weights = masters_on_host(state, make);
   return result;
 }
 

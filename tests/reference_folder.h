@@ -10,6 +10,7 @@
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "tests/support.h"
+#include "tests/train_steps.h"
 #include "train/run/checkpoint.h"
 #include "train/session/device.h"
 #include "train/session/train_state.h"
@@ -37,15 +38,12 @@ inline std::filesystem::path fixture(const std::string& name) {
 
 // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
 // its own largest value.
-inline double worst_error(const Stream& stream, const Params& params, const ModelConfig& model,
+inline double worst_error(const std::vector<NamedTensor>& found, const ModelConfig& model,
                           const TensorFiles& tensors, const std::string& prefix, std::string& worst_name) {
   double worst = 0;
-  for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
-    HostTensors make;
-    const Tensor copy = make.poisoned(info.shape);
-    stream.run(Copy{tensor, copy});
-    stream.synchronize();
-    const std::span<float> ours = floats(copy);
+  for (const ParamPlace& place : ParamLayout(model, 1).places) {
+    const ParamInfo& info = place.info;
+    const std::span<float> ours = floats(std::ranges::find(found, info.name, &NamedTensor::name)->tensor);
     read_param(tensors, model, {info, 0, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
       const std::span<float> wanted = floats(theirs);
       size_t at = 0;
@@ -60,7 +58,7 @@ inline double worst_error(const Stream& stream, const Params& params, const Mode
       }
       for (; at < ours.size(); ++at) EXPECT_EQ(ours[at], 0) << "padding of " << info.name;
     });
-  });
+  }
   return worst;
 }
 
@@ -87,8 +85,10 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   state.initialize(0);
   load_weights(folder, state);
 
-  const auto compare = [&](const Params& params, const std::string& prefix, std::string& worst_name) {
-    return worst_error(state.stream(), params, model, tensors, prefix, worst_name);
+  HostTensors make;
+  const auto compare = [&](const std::vector<NamedTensor>& found, const std::string& prefix,
+                           std::string& worst_name) {
+    return worst_error(found, model, tensors, prefix, worst_name);
   };
 
   ReferenceErrors errors{};
@@ -107,14 +107,15 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
                  norm = reference["grad_norms"][static_cast<size_t>(step)];
     if (step == 0) {
       errors.first_loss = std::abs(result.loss - loss) / loss;
-      errors.gradients = compare(state.grads(), "gradient.", errors.worst_gradient);
+      errors.gradients =
+          compare(on_host(state.stream(), state.grads(), model, make), "gradient.", errors.worst_gradient);
     }
     errors.losses = std::max(errors.losses, std::abs(result.loss - loss) / loss);
     errors.grad_norms = std::max(errors.grad_norms, std::abs(result.grad_norm - norm) / norm);
   }
   const auto after = tensors.tensors().lower_bound("after.");
   if (after != tensors.tensors().end() && after->first.starts_with("after."))
-    errors.weights = compare(state.store().masters(), "after.", errors.worst_weight);
+    errors.weights = compare(masters_on_host(state, make), "after.", errors.worst_weight);
   return errors;
 }
 

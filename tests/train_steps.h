@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "tests/masters.h"
 #include "tests/support.h"
 #include "train/session/decoder.h"
 #include "train/session/device.h"
@@ -11,15 +12,10 @@
 
 namespace tessera::testing {
 
-struct NamedTensor {
-  std::string name;
-  Tensor tensor;  // fp32 on the host
-};
-
 struct StepsResult {
   std::vector<double> losses, grad_norms;
   std::vector<NamedTensor> first_gradients;  // of the first step, before clipping
-  std::vector<NamedTensor> weights;  // after the last step: fp32 masters; where some are frozen, the weights
+  std::vector<NamedTensor> weights;          // after the last step: fp32 masters
 };
 
 inline constexpr OptimizerConfig kTestOptimizer{
@@ -37,16 +33,8 @@ inline std::vector<NamedTensor> on_host(const Stream& stream, const Params& para
   return tensors;
 }
 
-// Bucket by bucket, wherever they lie
-inline std::vector<NamedTensor> weights_on_host(TrainState& state, HostTensors& make) {
-  std::vector<NamedTensor> tensors;
-  for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
-    const Tensor& bucket = state.store().whole_weights(b);
-    tensors.push_back({state.store().layout().buckets[b].name, make.poisoned({bucket.numel()})});
-    state.stream().run(Copy{bucket, tensors.back().tensor});
-    state.stream().synchronize();
-  }
-  return tensors;
+inline std::vector<NamedTensor> masters_on_host(TrainState& state, HostTensors& make) {
+  return kept_on_host(state.stream(), state.store(), kMaster, make);
 }
 
 // From a fixed seed, on tokens that depend on the step alone. The tensors live in `make`. `prepare` is called
@@ -71,8 +59,7 @@ inline StepsResult run_steps(const DeviceTraits& device, const RunShape& shape, 
     result.grad_norms.push_back(r.grad_norm);
     if (i == 0) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(state.stream(), shape.freeze ? state.store().weights() : state.store().masters(),
-                           shape.model, make);
+  result.weights = masters_on_host(state, make);
   return result;
 }
 
@@ -104,7 +91,7 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   Decoder(state.session(), {.capacity = std::ssize(prompt)}).start(0, prompt, 0);
   for (const std::string& name : state.store().kept_names())
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
-      state.store().with_whole(name, b, [](const Tensor&) {});
+      state.store().with_whole(name, b, [](const ParamReader&) {});
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
   EXPECT_EQ(arena.ledger().at_peak(), plan.at_peak());
   EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());

@@ -115,6 +115,7 @@ AttnDtype attn_dtype(DType dtype) {
     case DType::kBF16:
       return ATTN_BF16;
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       break;

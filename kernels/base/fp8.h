@@ -29,6 +29,7 @@ inline bool is_fp8(DType dtype) {
     case DType::kF32:
     case DType::kBF16:
     case DType::kI32:
+    case DType::kU16:
       break;
   }
   return false;

@@ -10,6 +10,7 @@ size_t size_of(DType dtype) {
     case DType::kI32:
       return 4;
     case DType::kBF16:
+    case DType::kU16:
       return 2;
     case DType::kE4M3:
     case DType::kE5M2:

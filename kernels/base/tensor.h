@@ -15,13 +15,13 @@
 
 namespace tessera {
 
-// The last two are FP8: kernels/base/fp8.h
-enum class DType : uint8_t { kF32, kBF16, kI32, kE4M3, kE5M2 };
+// kU16: bits, on which nothing computes. kE4M3 and kE5M2 are FP8: kernels/base/fp8.h
+enum class DType : uint8_t { kF32, kBF16, kI32, kU16, kE4M3, kE5M2 };
 enum class Device : uint8_t { kCpu, kCuda };
 
 constexpr auto words_of(DType) {
-  return std::array{Word{"fp32", DType::kF32}, Word{"bf16", DType::kBF16}, Word{"int32", DType::kI32},
-                    Word{"e4m3", DType::kE4M3}, Word{"e5m2", DType::kE5M2}};
+  return std::array{Word{"fp32", DType::kF32},   Word{"bf16", DType::kBF16}, Word{"int32", DType::kI32},
+                    Word{"uint16", DType::kU16}, Word{"e4m3", DType::kE4M3}, Word{"e5m2", DType::kE5M2}};
 }
 constexpr auto words_of(Device) { return std::array{Word{"cpu", Device::kCpu}, Word{"cuda", Device::kCuda}}; }
 

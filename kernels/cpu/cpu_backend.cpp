@@ -5,6 +5,7 @@
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
+#include "kernels/base/master.h"
 
 namespace tessera {
 namespace cpu {
@@ -90,6 +91,25 @@ void run(const Copy& a, const Launch& /*on*/) {
   } else {
     fail("{}: cannot convert {} into {}", a.kName, from.to_string(), to.to_string());
   }
+}
+
+void run(const SplitMasters& a, const Launch& /*on*/) {
+  const float* masters = a.masters.as<float>();
+  auto *weights = a.weights.as<uint16_t>(), *low = a.low.as<uint16_t>();
+  const int64_t count = a.weights.numel();
+  for (int64_t i = 0; i < count; ++i) {
+    const SplitMaster split = split_master(std::bit_cast<uint32_t>(masters[i]));
+    weights[i] = split.weight;
+    if (low) low[i] = split.low;
+  }
+}
+
+void run(const JoinMasters& a, const Launch& /*on*/) {
+  const auto *weights = a.weights.as<uint16_t>(), *low = a.low.as<uint16_t>();
+  float* masters = a.masters.as<float>();
+  const int64_t count = a.weights.numel();
+  for (int64_t i = 0; i < count; ++i)
+    masters[i] = std::bit_cast<float>(master_bits({.weight = weights[i], .low = low[i]}));
 }
 
 void run(const Accumulate& a, const Launch& /*on*/) {

@@ -12,6 +12,8 @@ namespace tessera::cpu {
 
 void run(const FillZero& a, const Launch& on);
 void run(const Copy& a, const Launch& on);
+void run(const SplitMasters& a, const Launch& on);
+void run(const JoinMasters& a, const Launch& on);
 void run(const Accumulate& a, const Launch& on);
 void run(const RandomNormal& a, const Launch& on);
 void run(const EmbeddingForward& a, const Launch& on);

@@ -1,8 +1,10 @@
-// AdamW: one pass over parameters, master copies, gradients and moments, in one launch for many tensors. A
-// bf16 parameter is 28 bytes of traffic, with bf16 moments 20.
+// AdamW: one pass over parameters, gradients and moments, in one launch for many tensors. The step is
+// computed on the fp32 master, which is a bf16 parameter and its master's lower bits (kernels/base/master.h).
+// So a bf16 parameter is 26 bytes of traffic, with bf16 moments 18.
 #include <cmath>
 
 #include "kernels/base/bf16.h"
+#include "kernels/base/master.h"
 #include "kernels/base/random.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -22,12 +24,14 @@ struct Update {
   float beta1, gain1, beta2, gain2, epsilon;
   float clip = 1;  // what the gradient is multiplied by: known on the device
 
-  // `kept` is 1 - lr decay, or 1 where there is no decay.
+  // `kept` is 1 - lr decay, or 1 where there is no decay. That product is rounded by itself: else the compiler
+  // fuses it with the difference for some elements of a thread and not for others, and an element's bits
+  // depend on its place in the tensor and on the types.
   __device__ float operator()(float p, float unclipped, float& m, float& v, float kept) const {
     const float g = unclipped * clip;
     m = beta1 * m + gain1 * g;
     v = beta2 * v + gain2 * g * g;
-    return p * kept - rate * m / (sqrtf(v) * second_moment_scale + epsilon);
+    return __fmul_rn(p, kept) - rate * m / (sqrtf(v) * second_moment_scale + epsilon);
   }
 };
 
@@ -46,12 +50,47 @@ __device__ __forceinline__ void load_four(const T* from, float (&to)[kElements])
   }
 }
 
-__device__ __forceinline__ void store_four(bf16* to, const float (&from)[kElements]) {
-  const __nv_bfloat162 low = __floats2bfloat162_rn(from[0], from[1]),
-                       high = __floats2bfloat162_rn(from[2], from[3]);
-  *reinterpret_cast<uint2*>(to) = {*reinterpret_cast<const uint32_t*>(&low),
-                                   *reinterpret_cast<const uint32_t*>(&high)};
-}
+// What the step is computed on: fp32 parameters, or the halves of masters
+struct Floats {
+  float* p;
+
+  __device__ __forceinline__ void load(int64_t first, float (&to)[kElements]) const {
+    load_floats(p + first, to);
+  }
+  __device__ __forceinline__ void store(int64_t first, const float (&from)[kElements]) const {
+    store_floats(p + first, from);
+  }
+  __device__ __forceinline__ float load_one(int64_t i) const { return p[i]; }
+  __device__ __forceinline__ void store_one(int64_t i, float value) const { p[i] = value; }
+};
+struct Halves {
+  uint16_t *weight, *low;
+
+  __device__ __forceinline__ void load(int64_t first, float (&to)[kElements]) const {
+    const auto weights = *reinterpret_cast<const ushort4*>(weight + first),
+               lows = *reinterpret_cast<const ushort4*>(low + first);
+    to[0] = joined(weights.x, lows.x), to[1] = joined(weights.y, lows.y);
+    to[2] = joined(weights.z, lows.z), to[3] = joined(weights.w, lows.w);
+  }
+  __device__ __forceinline__ void store(int64_t first, const float (&from)[kElements]) const {
+    SplitMaster split[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) split[i] = split_master(__float_as_uint(from[i]));
+    *reinterpret_cast<ushort4*>(weight + first) = {split[0].weight, split[1].weight, split[2].weight,
+                                                   split[3].weight};
+    *reinterpret_cast<ushort4*>(low + first) = {split[0].low, split[1].low, split[2].low, split[3].low};
+  }
+  __device__ __forceinline__ float load_one(int64_t i) const { return joined(weight[i], low[i]); }
+  __device__ __forceinline__ void store_one(int64_t i, float value) const {
+    const SplitMaster split = split_master(__float_as_uint(value));
+    weight[i] = split.weight, low[i] = split.low;
+  }
+
+ private:
+  static __device__ __forceinline__ float joined(uint16_t weight, uint16_t low) {
+    return __uint_as_float(master_bits({weight, low}));
+  }
+};
 
 template <class M>
 __device__ __forceinline__ M moment_of(float value, uint32_t random) {
@@ -89,7 +128,7 @@ __device__ __forceinline__ float norm_of_parts(const float* norms, int64_t parts
 constexpr int kMaxParts = 48;  // the arguments of a kernel have 4 KiB
 struct Parts {
   struct One {
-    void *param, *p;  // p is what the step is computed on: the fp32 master, or the parameter if it is fp32
+    void *param, *low;  // low: none if param is fp32
     const void* grad;
     void *m, *v;
     int64_t count, decayed, first_element;
@@ -121,8 +160,12 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__
   const Parts::One& part = parts.part[at];
   const uint32_t block = blockIdx.x - (at > 0 ? parts.part[at - 1].end_block : 0);
   const int64_t count = part.count;
-  T* param = static_cast<T*>(part.param);
-  float* p = static_cast<float*>(part.p);
+  const auto p = [&] {
+    if constexpr (sizeof(T) == 2)
+      return Halves{static_cast<uint16_t*>(part.param), static_cast<uint16_t*>(part.low)};
+    else
+      return Floats{static_cast<float*>(part.param)};
+  }();
   const G* grad = static_cast<const G*>(part.grad);
   M *m = static_cast<M*>(part.m), *v = static_cast<M*>(part.v);
 
@@ -134,8 +177,8 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__
   for (int s = 0; s < kSteps; ++s) {
     const int64_t first = first_of(s);
     if (first + kElements > count) continue;
-    load_four(p + first, p4[s]), load_four(m + first, m4[s]), load_four(v + first, v4[s]);
-    load_four(grad + first, g4[s]);
+    p.load(first, p4[s]);
+    load_four(m + first, m4[s]), load_four(v + first, v4[s]), load_four(grad + first, g4[s]);
   }
 #pragma unroll
   for (int s = 0; s < kSteps; ++s) {
@@ -149,10 +192,9 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__
     if (first + kElements <= count) {
 #pragma unroll
       for (int i = 0; i < kElements; ++i) p4[s][i] = update(p4[s][i], g4[s][i], m4[s][i], v4[s][i], keep);
-      store_floats(p + first, p4[s]);
+      p.store(first, p4[s]);
       store_moments(m + first, m4[s], words, 0);
       store_moments(v + first, v4[s], words, 16);
-      if constexpr (sizeof(T) == 2) store_four(param + first, p4[s]);
       continue;
     }
 #pragma unroll
@@ -160,9 +202,8 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__
       const int64_t one = first + i;
       if (one >= count) return;
       float m32 = static_cast<float>(m[one]), v32 = static_cast<float>(v[one]);
-      p[one] = update(p[one], static_cast<float>(grad[one]), m32, v32, keep);
+      p.store_one(one, update(p.load_one(one), static_cast<float>(grad[one]), m32, v32, keep));
       m[one] = moment_of<M>(m32, words[i]), v[one] = moment_of<M>(v32, words[i] >> 16);
-      if constexpr (sizeof(T) == 2) param[one] = static_cast<T>(p[one]);
     }
   }
 }
@@ -198,15 +239,15 @@ void CudaBackend::run_op(const AdamW& a, const Launch& on) {
     parts.count = 0, blocks = 0;
   };
   for (const AdamW::Part& part : a.parts) {
-    const Tensor& p = part.param.dtype == DType::kF32 ? part.param : part.master;
-    check_aligned(a.kName,
-                  {{"param", part.param}, {"master", p}, {"grad", part.grad}, {"m", part.m}, {"v", part.v}});
+    check_aligned(
+        a.kName,
+        {{"param", part.param}, {"low", part.low}, {"grad", part.grad}, {"m", part.m}, {"v", part.v}});
     const int64_t count = part.param.numel(), more = cuda::divide_up(count, kThreads * kElements * kSteps);
     if (count == 0) continue;
     if (parts.count == kMaxParts || blocks + more > INT32_MAX) launch();
     blocks += more;
     parts.part[parts.count++] = {.param = part.param.data,
-                                 .p = p.data,
+                                 .low = part.low.data,
                                  .grad = part.grad.data,
                                  .m = part.m.data,
                                  .v = part.v.data,

@@ -124,36 +124,80 @@ void CudaBackend::run_op(const FillZero& a, const Launch& on) {
   TESSERA_CUDA(cudaMemsetAsync(a.tensor.data, 0, a.tensor.bytes(), on.stream));
 }
 
+namespace {
+
+Tensor flat(const Tensor& tensor) { return tensor.view({tensor.numel()}); }
+
+void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, stream));
+}
+void convert(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream);
+}
+
+// Of a tensor on the host, as large as the workspace: there it lies as it is, and is converted on the device.
+struct Piece {
+  int64_t first;
+  Tensor host, staged;
+  Tensor of(const Tensor& other) const { return other.rows(first, host.numel()); }
+};
+
+template <class Use>
+void in_pieces(const char* op, const Tensor& host, const Launch& on, const Use& use) {
+  const int64_t count = host.numel(), size = static_cast<int64_t>(size_of(host.dtype)),
+                room = static_cast<int64_t>(on.workspace.bytes()) / size,
+                most = std::max<int64_t>(1, std::min(count, room));
+  const Tensor staged{on.scratch(op, most * size), host.dtype, {most}, Device::kCuda};
+  for (int64_t first = 0; first < count; first += most) {
+    const int64_t rows = std::min(most, count - first);
+    use({.first = first, .host = host.rows(first, rows), .staged = staged.rows(0, rows)});
+  }
+}
+
+}  // namespace
+
 void CudaBackend::run_op(const Copy& a, const Launch& on) {
-  const auto& [from, to] = a;
-  const bool from_host = from.device == Device::kCpu, to_host = to.device == Device::kCpu;
-  if (from.numel() == 0) return;
+  const bool from_host = a.from.device == Device::kCpu, to_host = a.to.device == Device::kCpu;
+  if (a.from.numel() == 0) return;
+  const Tensor from = flat(a.from), to = flat(a.to);
   if (from.dtype == to.dtype) {
-    TESSERA_CUDA(cudaMemcpyAsync(to.data, from.data, to.bytes(), cudaMemcpyDefault, on.stream));
+    copy(from, to, on.stream);
   } else if (!from_host && !to_host) {
-    cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), on.stream);
+    convert(from, to, on.stream);
   } else {
-    // The host's side goes through the workspace as it is, and is converted on the device.
-    const DType host_dtype = from_host ? from.dtype : to.dtype;
-    const auto host_size = static_cast<int64_t>(size_of(host_dtype));
-    const int64_t room = static_cast<int64_t>(on.workspace.bytes()) / host_size;
-    const int64_t chunk = std::max<int64_t>(1, std::min(from.numel(), room));
-    char* staged = on.scratch(a.kName, chunk * host_size);
-    for (int64_t at = 0; at < from.numel(); at += chunk) {
-      const int64_t count = std::min(chunk, from.numel() - at);
-      char* source = from.as<char>() + at * static_cast<int64_t>(size_of(from.dtype));
-      char* target = to.as<char>() + at * static_cast<int64_t>(size_of(to.dtype));
+    in_pieces(a.kName, from_host ? from : to, on, [&](const Piece& piece) {
       if (from_host) {
-        TESSERA_CUDA(cudaMemcpyAsync(staged, source, count * host_size, cudaMemcpyDefault, on.stream));
-        cuda::convert(from.dtype, staged, to.dtype, target, count, on.stream);
+        copy(piece.host, piece.staged, on.stream);
+        convert(piece.staged, piece.of(to), on.stream);
       } else {
-        cuda::convert(from.dtype, source, to.dtype, staged, count, on.stream);
-        TESSERA_CUDA(cudaMemcpyAsync(target, staged, count * host_size, cudaMemcpyDefault, on.stream));
+        convert(piece.of(from), piece.staged, on.stream);
+        copy(piece.staged, piece.host, on.stream);
       }
-    }
+    });
   }
   // Host memory may be reused or read by the caller at once, whether or not it is pinned.
   if (from_host || to_host) synchronize(on.stream);
+}
+
+void CudaBackend::run_op(const SplitMasters& a, const Launch& on) {
+  if (a.masters.device == Device::kCuda) return cuda::split_masters(a, on.stream);
+  in_pieces(a.kName, flat(a.masters), on, [&](const Piece& piece) {
+    copy(piece.host, piece.staged, on.stream);
+    cuda::split_masters(
+        {.masters = piece.staged, .weights = piece.of(a.weights), .low = a.low ? piece.of(a.low) : Tensor{}},
+        on.stream);
+  });
+  synchronize(on.stream);  // as after a Copy
+}
+
+void CudaBackend::run_op(const JoinMasters& a, const Launch& on) {
+  if (a.masters.device == Device::kCuda) return cuda::join_masters(a, on.stream);
+  in_pieces(a.kName, flat(a.masters), on, [&](const Piece& piece) {
+    cuda::join_masters({.weights = piece.of(a.weights), .low = piece.of(a.low), .masters = piece.staged},
+                       on.stream);
+    copy(piece.staged, piece.host, on.stream);
+  });
+  synchronize(on.stream);
 }
 
 namespace {

@@ -47,6 +47,8 @@ class CudaBackend final : public Backend {
   bool overlaps() const { return capturing_ && traits_.arch >= 90; }
   void run_op(const FillZero& a, const Launch& on);
   void run_op(const Copy& a, const Launch& on);
+  void run_op(const SplitMasters& a, const Launch& on);
+  void run_op(const JoinMasters& a, const Launch& on);
   void run_op(const Accumulate& a, const Launch& on);
   void run_op(const RandomNormal& a, const Launch& on);
   void run_op(const EmbeddingForward& a, const Launch& on);

@@ -25,6 +25,7 @@ cudaDataType_t cuda_type(DType dtype) {
     case DType::kE5M2:
       return CUDA_R_8F_E5M2;
     case DType::kI32:
+    case DType::kU16:
       break;
   }
   fail("a GEMM takes fp32, bf16 or FP8, found {}", name_of(dtype));

@@ -95,6 +95,7 @@ void with_real_type(DType dtype, F&& f) {
     case DType::kF32:
       return f.template operator()<float>();
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       fail("the dtype must be bf16 or fp32, found {}", name_of(dtype));

@@ -1,3 +1,4 @@
+#include "kernels/base/master.h"
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/fp8_values.cuh"
@@ -30,6 +31,24 @@ struct Convert {
   const From* from;
   To* to;
   __device__ void operator()(int64_t i) const { to[i] = static_cast<To>(static_cast<float>(from[i])); }
+};
+
+struct Split {
+  const float* masters;
+  uint16_t *weights, *low;  // low may be null
+  __device__ void operator()(int64_t i) const {
+    const SplitMaster split = split_master(__float_as_uint(masters[i]));
+    weights[i] = split.weight;
+    if (low) low[i] = split.low;
+  }
+};
+
+struct Join {
+  const uint16_t *weights, *low;
+  float* masters;
+  __device__ void operator()(int64_t i) const {
+    masters[i] = __uint_as_float(master_bits({weights[i], low[i]}));
+  }
 };
 
 template <class T, int kStep>
@@ -131,6 +150,16 @@ void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64
       launch<1>(count, Convert<From, To>{static_cast<const From*>(from), static_cast<To*>(to)}, stream);
     });
   });
+}
+
+void split_masters(const SplitMasters& a, cudaStream_t stream) {
+  launch<1>(a.weights.numel(), Split{a.masters.as<float>(), a.weights.as<uint16_t>(), a.low.as<uint16_t>()},
+            stream);
+}
+
+void join_masters(const JoinMasters& a, cudaStream_t stream) {
+  launch<1>(a.weights.numel(), Join{a.weights.as<uint16_t>(), a.low.as<uint16_t>(), a.masters.as<float>()},
+            stream);
 }
 
 void accumulate(const Tensor& x, const Tensor& y, cudaStream_t stream) {

@@ -12,8 +12,11 @@ bool kernels_fit_device();
 
 void convert(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count,
              cudaStream_t stream);
+// Masters on the device
+void split_masters(const SplitMasters& a, cudaStream_t stream);
+void join_masters(const JoinMasters& a, cudaStream_t stream);
 
-void accumulate(const Tensor& x, const Tensor& y, cudaStream_t stream);  // y += x
+void accumulate(const Tensor& x, const Tensor& y, cudaStream_t stream);   // y += x
 void add_bias(const Tensor& y, const Tensor& bias, cudaStream_t stream);  // y[n, o] += bias[o]
 // y = activation(x)
 void activate(Activation activation, const Tensor& x, const Tensor& y, const Fp8Output& fp8_y,

@@ -95,6 +95,7 @@ NumberFormat number_format(DType dtype) {
     case DType::kBF16:
       return NumberFormat::kBF16;
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       break;

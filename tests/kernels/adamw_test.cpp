@@ -14,7 +14,7 @@ struct AdamWOnCpu : ::testing::Test {
   // An unclipped step without decay, to be changed where a test wants another.
   AdamW plain_step(const Tensor& p, const Tensor& g, const Tensor& m, const Tensor& v) {
     const Tensor norm = make.zeros({1});
-    return {.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
+    return {.parts = {{.param = p, .low = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
             .grad_norm = norm,
             .max_norm = 0,
             .learning_rate = 1e-2,
@@ -61,7 +61,7 @@ TEST_F(AdamWOnCpu, MatchesItsFormula) {
   for (int64_t step = 1; step <= 3; ++step) {
     const std::vector<Tensor> all{g};
     cpu.run(GlobalNorm{.tensors = all, .norm = norm});
-    cpu.run(AdamW{.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
+    cpu.run(AdamW{.parts = {{.param = p, .low = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
                   .grad_norm = norm,
                   .max_norm = max_norm,
                   .learning_rate = rate,
@@ -86,7 +86,7 @@ TEST_F(AdamWOnCpu, LeavesEverythingAloneWhenTheNormIsNotFinite) {
   const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
                v = make.zeros({4});
   const Tensor norm = make.poisoned({1});
-  cpu.run(AdamW{.parts = {{.param = p, .master = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
+  cpu.run(AdamW{.parts = {{.param = p, .low = {}, .grad = g, .m = m, .v = v, .decayed = p.numel()}},
                 .grad_norm = norm,
                 .max_norm = 1,
                 .learning_rate = 1,
@@ -209,7 +209,7 @@ TEST_F(AdamWOnCpu, PartsHaveTheBitsOfEachAlone) {
       const auto moment = [&] { return bf16 ? bf16_of(zeros) : make.copy_of(zeros); };
       const Tensor p = make.copy_of(start), m = moment(), v = moment();
       all.parts.push_back({.param = p,
-                           .master = {},
+                           .low = {},
                            .grad = g,
                            .m = m,
                            .v = v,

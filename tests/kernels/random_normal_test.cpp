@@ -45,7 +45,8 @@ TEST(RandomNormal, WrongArgumentsAreRefused) {
   };
   refused([](RandomNormal& a) { a.deviation = 0; }, "deviation");
   refused([](RandomNormal& a) { a.first = -1; }, "first");
-  refused([&](RandomNormal& a) { a.y = make.empty({8}, DType::kBF16); }, "y must be");
+  refused([&](RandomNormal& a) { a.y = make.empty({8}, DType::kI32); }, "y must be");
+  refused([&](RandomNormal& a) { a.low = make.empty({8}, DType::kU16); }, "low is for a bf16 y alone");
   refused([](RandomNormal& a) { a.y = {}; }, "y must be");
 }
 

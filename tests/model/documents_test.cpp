@@ -94,7 +94,7 @@ StepsResult run(const RunShape& shape, const Sequences& sequences, HostTensors& 
     result.losses.push_back(r.loss), result.grad_norms.push_back(r.grad_norm);
     if (step == 1) result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
   }
-  result.weights = on_host(state.stream(), state.store().masters(), shape.model, make);
+  result.weights = masters_on_host(state, make);
   return result;
 }
 

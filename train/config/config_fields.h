@@ -202,19 +202,20 @@ void visit_fp8(Section& fp8, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_memory(Section& memory, Visit& visit) {
-  visit(
-      "memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
-      "What lies in the host's memory in place of the GPU's; optimizer: masters and moments, which the "
-      "update reads and writes over the bus; activations: what blocks keep for the backward, copied out and "
-      "back while other blocks compute; weights: copied to the GPU block by block, likewise; auto: what "
-      "makes a step that fits fastest");
+  visit("memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
+        "What lies in the host's memory in place of the GPU's; optimizer: moments and the lower bits of "
+        "masters, which the update reads and writes over the bus; activations: what blocks keep for the "
+        "backward, copied out and "
+        "back while other blocks compute; weights: copied to the GPU block by block, likewise; auto: what "
+        "makes a step that fits fastest");
 }
 
 template <class Section, class Visit>
 void visit_parallel(Section& parallel, Visit& visit) {
   visit(
       "parallel.shard", parallel.shard, OrAuto<OneOf<Shard>>{},
-      "What the ranks of a run split, to save memory on each: optimizer: masters and moments (ZeRO stage 1); "
+      "What the ranks of a run split, to save memory on each: optimizer: moments and the lower bits of "
+      "masters (ZeRO stage 1); "
       "gradients: these, too (2); weights: these, too (3), gathered block by block; auto: what makes a step "
       "that fits fastest");
   visit(

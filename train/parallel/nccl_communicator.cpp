@@ -53,11 +53,12 @@ ncclDataType_t type_of(const Tensor& tensor) {
     case DType::kBF16:
       return ncclBfloat16;
     case DType::kI32:
+    case DType::kU16:
     case DType::kE4M3:
     case DType::kE5M2:
       break;
   }
-  fail("the dtype of a collective must be fp32 or bf16, found {}", tensor.to_string());
+  fail("sums are of fp32 or bf16, found {}", tensor.to_string());
 }
 
 class NcclCommunicator final : public Communicator {
@@ -146,7 +147,7 @@ class NcclCommunicator final : public Communicator {
   void run(const AllGather& a) override {
     begin();
     settle("all_gather", [&] {
-      return nccl_.all_gather(a.part.data, a.whole.data, a.part.numel(), type_of(a.part), comm_, stream_);
+      return nccl_.all_gather(a.part.data, a.whole.data, a.part.bytes(), ncclUint8, comm_, stream_);
     });
     end();
   }

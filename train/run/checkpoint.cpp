@@ -31,7 +31,7 @@ constexpr auto kPoll = std::chrono::milliseconds(10);  // for the files of other
 // Values of some parameters, which stand side by side in a file
 struct Section {
   std::string prefix;                                              // of the parameters' names in the file
-  std::string values;                                              // kMaster, or what the update rule keeps
+  std::string values;                                              // by its name in the ParamStore
   bool (*has)(const RunShape& shape, const ParamInfo& info) = {};  // which parameters
 };
 // What a file has of a section
@@ -113,9 +113,12 @@ std::vector<TensorFile> split(TrainState& state, const std::string& stem, DType 
 // writes its files, and sends the others its parts of theirs.
 std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions& options) {
   const RunShape& shape = state.shape();
+  // bf16 weights are already rounded, but for adapters to be added to them.
+  const bool rounded =
+      options.dtype == DType::kBF16 && state.store().dtype() == DType::kBF16 && !shape.model.lora;
   std::vector<TensorFile> files =
-      split(state, kWeightsStem, options.dtype, {{.prefix = "", .values = kMaster, .has = is_weight}},
-            options.file_bytes);
+      split(state, kWeightsStem, options.dtype,
+            {{.prefix = "", .values = rounded ? kWeight : kMaster, .has = is_weight}}, options.file_bytes);
   for (TensorFile& file : split(state, kOptimizerStem, DType::kF32, optimizer_sections(shape, options.dtype),
                                 options.file_bytes))
     files.push_back(std::move(file));
@@ -129,10 +132,10 @@ std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions&
   return files;
 }
 
-// A parameter of a section, its values on the device, and the trained values of its bucket
+// A parameter of a section, and what reads its values, or those of others in its bucket
 struct FoundValues {
   const ParamPlace& place;
-  Tensor values, bucket;
+  const ParamReader& read;
 };
 
 // Visits the parameters of a file, section by section and bucket by bucket. Every rank calls it for every
@@ -141,18 +144,10 @@ void for_each_value(TrainState& state, const TensorFile& file,
                     const std::function<void(const FoundValues&)>& visit) {
   const ParamLayout& layout = state.store().layout();
   for (const SectionOfBucket& part : file.parts) {
-    const auto is_in = [&](const ParamPlace& place) {
-      return place.bucket == part.bucket && part.section.has(state.shape(), place.info);
-    };
-    const bool any_frozen = std::ranges::any_of(
-        layout.places, [&](const ParamPlace& place) { return is_in(place) && !place.trained; });
-    const Tensor weights = any_frozen ? state.store().whole_weights(part.bucket) : Tensor{};
-    state.store().with_whole(part.section.values, part.bucket, [&](const Tensor& bucket) {
-      for (const ParamPlace& place : layout.places) {
-        if (!is_in(place)) continue;
-        const Tensor& from = place.trained ? bucket : weights;
-        visit({.place = place, .values = from.rows(place.first, place.info.shape.numel()), .bucket = bucket});
-      }
+    state.store().with_whole(part.section.values, part.bucket, [&](const ParamReader& read) {
+      for (const ParamPlace& place : layout.places)
+        if (place.bucket == part.bucket && part.section.has(state.shape(), place.info))
+          visit({.place = place, .read = read});
     });
   }
 }
@@ -163,10 +158,11 @@ struct HostCopy {
   Tensor tensor;
 };
 
-HostCopy on_host(TrainState& state, const ParamInfo& info, const Tensor& values) {
+HostCopy on_host(TrainState& state, const FoundValues& found) {
+  const ParamInfo& info = found.place.info;
   HostCopy copy{.arena = std::make_shared<Arena>(Arena::host()), .tensor = {}};
   copy.tensor = copy.arena->alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
-  state.stream().run(Copy{values.view(info.shape), copy.tensor});
+  found.read(found.place, copy.tensor);
   state.stream().synchronize();
   return copy;
 }
@@ -175,10 +171,8 @@ HostCopy on_host(TrainState& state, const ParamInfo& info, const Tensor& values)
 void merge_adapter(TrainState& state, const FoundValues& found, const Tensor& weight) {
   const auto adapter = state.store().layout().adapter_of(found.place);
   if (!adapter) return;
-  const auto matrix = [&](const ParamPlace& place) {
-    return on_host(state, place.info, found.bucket.rows(place.first, place.info.shape.numel()));
-  };
-  const HostCopy a = matrix(*adapter->a), b = matrix(*adapter->b);
+  const HostCopy a = on_host(state, {.place = *adapter->a, .read = found.read}),
+                 b = on_host(state, {.place = *adapter->b, .read = found.read});
   add_adapter(weight, a.tensor, b.tensor, adapter->a->info.layers, state.shape().model.lora.scale());
 }
 
@@ -198,7 +192,7 @@ void write_params(const Writing& to, TrainState& state, const TensorFile& file) 
         [&](const std::string& prefix, const ParamPlace& place) { return file.has(shape, prefix, place); });
   });
   for_each_value(state, file, [&](const FoundValues& found) {
-    const HostCopy copy = on_host(state, found.place.info, found.values);
+    const HostCopy copy = on_host(state, found);
     merge_adapter(state, found, copy.tensor);
     to.queue.push(static_cast<int64_t>(copy.tensor.bytes()),
                   [writer, copy, info = found.place.info] { (*writer)->write(info, copy.tensor); });
@@ -213,7 +207,7 @@ void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
   };
   std::vector<Adapter> adapters;
   for_each_value(state, file, [&](const FoundValues& found) {
-    adapters.push_back({found.place.info, on_host(state, found.place.info, found.values)});
+    adapters.push_back({found.place.info, on_host(state, found)});
   });
   to.queue.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
                     adapters = std::move(adapters)] {

@@ -4,6 +4,7 @@
 //   config.json            of that family, so that Hugging Face's transformers loads the folder
 //   optimizer.safetensors  AdamW's moments, named `first_moment.` and `second_moment.` + the weight's name;
 //                          beside bf16 weights also `master.`: the fp32 weights that they were rounded from
+//                          (they are kept otherwise: kernels/base/master.h)
 //                          neither has moments of what train.freeze names
 //   adapter/               with train.lora: the adapters in PEFT's format (model/formats/peft.h)
 //   state.json             the step, the data position, the seed, what they depend on (run_state.h)

@@ -51,7 +51,7 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   walk.evaluation_and_sample(state.session());
   for (const std::string& name : state.store().kept_names())
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
-      state.store().with_whole(name, b, [](const Tensor&) {});
+      state.store().with_whole(name, b, [](const ParamReader&) {});
   walk.ended("a checkpoint");
   MemoryPlan plan = walk.plan();
   if (const MemoryLedger* host = state.host_ledger()) plan.host_bytes = host->peak_bytes();

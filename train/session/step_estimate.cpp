@@ -65,7 +65,7 @@ double seconds_of(const OpCost& cost, const DeviceSpeed& speed, double flops_per
 double seconds_over_bus(const AdamW& op, const Offload& offload, const DeviceSpeed& speed) {
   double bytes = 0;
   for (const AdamW::Part& part : op.parts) {
-    for (const Tensor* kept : {&part.master, &part.m, &part.v})
+    for (const Tensor* kept : {&part.low, &part.m, &part.v})
       if (offload.optimizer) bytes += static_cast<double>(kept->bytes());
     if (offload.weights) bytes += static_cast<double>(part.param.bytes());
   }

@@ -104,8 +104,8 @@ TEST(OpCost, OfAPassIsItsBytes) {
   EXPECT_EQ(cost(loss).bytes, 2 * 7 * 128 * 2 + 7 * 8);
   loss.fp8_dlogits = {.y = {{nullptr, DType::kE5M2, {7, 128}, Device::kCuda}, fp32({1})}, .amax = fp32({1})};
   EXPECT_EQ(cost(loss).bytes, 2 * 7 * 128 * 2 + 7 * 128 + 7 * 8);
-  const auto adamw = [](const Tensor& param, const Tensor& master, const Tensor& grad, const Tensor& moment) {
-    return cost(AdamW{.parts = {{.param = param, .master = master, .grad = grad, .m = moment, .v = moment}},
+  const auto adamw = [](const Tensor& param, const Tensor& low, const Tensor& grad, const Tensor& moment) {
+    return cost(AdamW{.parts = {{.param = param, .low = low, .grad = grad, .m = moment, .v = moment}},
                       .grad_norm = fp32({1}),
                       .max_norm = 1,
                       .learning_rate = 1,
@@ -116,8 +116,9 @@ TEST(OpCost, OfAPassIsItsBytes) {
                       .step = 1})
         .bytes;
   };
-  // The weight, its master, the gradient, the moments
-  EXPECT_EQ(adamw(bf16({64}), fp32({64}), bf16({64}), fp32({64})), 64 * (2 + 2 * 4 + 2 + 2 * 4 + 2 * 4));
+  // The weight, the lower bits of its master, the gradient, the moments
+  const Tensor low{nullptr, DType::kU16, {64}, Device::kCuda};
+  EXPECT_EQ(adamw(bf16({64}), low, bf16({64}), fp32({64})), 64 * (2 * 2 + 2 * 2 + 2 + 2 * 4 + 2 * 4));
   EXPECT_EQ(adamw(fp32({64}), {}, fp32({64}), bf16({64})), 64 * (2 * 4 + 4 + 2 * 2 + 2 * 2));
   EXPECT_EQ(cost(Copy{{nullptr, DType::kF32, {9}, Device::kCpu}, fp32({9})}).bytes, 36);  // the device's side
 }

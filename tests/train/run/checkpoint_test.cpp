@@ -137,8 +137,8 @@ TEST_F(Checkpoint, WeightsInBf16ResumeWithEveryBit) {
   load_checkpoint(path, other);
   expect_same_optimizer(state, other);
   load_weights(path, other);  // as train.init_from does
-  const std::span<float> exact = floats(state.store().masters().token_table),
-                         rounded = floats(other.store().masters().token_table);
+  const std::span<float> exact = floats(state.store().weights().token_table),
+                         rounded = floats(other.store().weights().token_table);
   for (size_t i = 0; i < exact.size(); ++i)
     ASSERT_EQ(rounded[i], float_from_bf16(bf16_from_float(exact[i]))) << i;
 }
@@ -242,8 +242,8 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   expect_parts_of(error_of([&] { load_weights(path, extended); }),
                   {"n_positions is 16", "has model.context=61"});
   load_weights(path, extended, PositionExtension::kInterpolate);
-  const Params weights = extended.store().masters();
-  const std::span<float> before = floats(state.store().masters().position_table),
+  const Params weights = extended.store().weights();
+  const std::span<float> before = floats(state.store().weights().position_table),
                          after = floats(weights.position_table);
   for (int64_t i = 0; i < 61; ++i) {
     for (int64_t c = 0; c < kTinyRun.channels; ++c) {
@@ -254,7 +254,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
           << i;
     }
   }
-  EXPECT_EQ(relative_error(weights.token_table, state.store().masters().token_table), 0);
+  EXPECT_EQ(relative_error(weights.token_table, state.store().weights().token_table), 0);
 
   shape.model.context = 9;
   Arena short_arena = Arena::host();

@@ -34,7 +34,7 @@ struct GPT2Folder : InTempFolder {
     Arena arena = Arena::host();
     TrainState state(*be, arena, {.model = model, .micro_batch = 1, .micro_steps = 1, .sequence_length = 8});
     ASSERT_NO_THROW(load_weights(folder_, state));
-    const Params params = state.store().masters();
+    const Params params = state.store().weights();
     int64_t compared = 0;
     for_each_param(params, model, [&](const ParamInfo& info, const Tensor& tensor) {
       const std::span<float> found = floats(tensor);
