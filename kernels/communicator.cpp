@@ -1,5 +1,9 @@
 #include "kernels/communicator.h"
 
+#include <algorithm>
+#include <array>
+#include <span>
+
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -18,10 +22,17 @@ void check_tensor(const Argument& f, Device device, DType dtype, int64_t count) 
 }
 
 // The tensor that sets the sizes and dtypes of the others
-void check_leading(const Argument& f, Device device, bool takes_bf16) {
-  const bool fits = f.tensor.dtype == DType::kF32 || (f.tensor.dtype == DType::kBF16 && takes_bf16);
+void check_leading(const Argument& f, Device device, std::span<const DType> dtypes) {
+  std::string names;
+  for (const DType dtype : dtypes) names += fmt::format("{}{}", names.empty() ? "" : " or ", name_of(dtype));
+  const bool fits = std::ranges::find(dtypes, f.tensor.dtype) != dtypes.end();
   check(f.tensor && f.tensor.device == device && fits, "{}: {} must be {} on {}, found {}", f.op, f.name,
-        takes_bf16 ? "bf16 or fp32" : "fp32", name_of(device), f.tensor.to_string());
+        names, name_of(device), f.tensor.to_string());
+}
+constexpr std::array kGathered{DType::kBF16, DType::kF32, DType::kE4M3, DType::kE5M2};
+std::span<const DType> summed_on(Device device) {
+  static constexpr std::array kSummed{DType::kBF16, DType::kF32};
+  return device == Device::kCuda ? std::span<const DType>(kSummed) : std::span(kSummed).last(1);
 }
 
 // Whether the two share no memory. Planned tensors have no data.
@@ -83,7 +94,7 @@ CommunicationError Communicator::failed(std::string_view what, std::string_view 
 
 void Communicator::all_reduce_sum(const AllReduce& a) {
   const Argument tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
-  check_leading(tensor, device_, device_ == Device::kCuda);
+  check_leading(tensor, device_, summed_on(device_));
   check_sums(sums, tensor, device_);
   if (a.tensor.numel() > 0) run(a), ++started_;
 }
@@ -91,7 +102,7 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const char* op = "reduce_scatter_sum";
   const Argument whole = {op, "whole", a.whole}, part = {op, "part", a.part}, sums = {op, "sums", a.sums};
-  check_leading(whole, device_, device_ == Device::kCuda);
+  check_leading(whole, device_, summed_on(device_));
   check_sums(sums, whole, device_);
   check(a.whole.numel() % size_ == 0, "{}: whole must have a multiple of {} ranks' elements, found {}", op,
         size_, a.whole.to_string());
@@ -103,7 +114,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
 
 void Communicator::all_gather(const AllGather& a) {
   const Argument whole = {"all_gather", "whole", a.whole}, part = {"all_gather", "part", a.part};
-  check_leading(part, device_, true);
+  check_leading(part, device_, kGathered);
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
   if (a.part.numel() > 0) run(a), ++started_;

@@ -3,7 +3,7 @@
 //
 // S ranks, numbered from 0; a part has n elements. Every rank calls the same collectives in the same order
 // with tensors of the same sizes and dtypes. Tensors are on the backend's device, in bf16 or fp32; on the
-// CPU bf16 can be gathered, not summed.
+// CPU bf16 can be gathered, not summed. FP8 values can be gathered.
 //   - On CUDA collectives run one after the other on their own stream. Each starts when all work that the
 //     backend was given before it is done, and overlaps the work given later. Until wait() the backend must
 //     neither read its results nor write its arguments. On the CPU a collective is done on return.

@@ -52,12 +52,13 @@ ncclDataType_t type_of(const Tensor& tensor) {
       return ncclFloat32;
     case DType::kBF16:
       return ncclBfloat16;
-    case DType::kI32:
     case DType::kE4M3:
     case DType::kE5M2:
+      return ncclUint8;  // they are gathered, not summed
+    case DType::kI32:
       break;
   }
-  fail("the dtype of a collective must be fp32 or bf16, found {}", tensor.to_string());
+  fail("the dtype of a collective must be fp32, bf16 or FP8, found {}", tensor.to_string());
 }
 
 class NcclCommunicator final : public Communicator {
