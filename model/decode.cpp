@@ -81,8 +81,9 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
     return step;
   }
   step.tables = model.lease_tables();
-  for (size_t l = 0; l < step.saved.blocks.size(); ++l) step.blocks.push_back(model.lease_block(l));
-  step.head = model.lease_head();
+  for (size_t l = 0; l < step.saved.blocks.size(); ++l)
+    step.blocks.push_back(model.lease_block(l, LeaseFor::kInference));
+  step.head = model.lease_head(LeaseFor::kInference);
   if (model.config.lora) {
     step.why_separate_kernels = "LoRA adapters";
     return step;

@@ -32,10 +32,10 @@ struct Model {
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
   Keep keep = {};
-  int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
-  int64_t mlp_chunk = 0;           // rows of an MLP's hidden layer, likewise; where `keep` drops it
-  bool fused_head = false;         // trains by HeadLoss, if the classifier is trained and not in FP8
-  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
+  int64_t classifier_chunk = 0;          // rows of [N, padded V] logits that exist at a time; 0: all N
+  int64_t mlp_chunk = 0;                 // rows of an MLP's hidden layer, likewise; where `keep` drops it
+  bool fused_head = false;               // trains by HeadLoss, if the classifier is trained and not in FP8
+  const Fp8Layers* fp8 = nullptr;        // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
 
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
@@ -43,11 +43,14 @@ struct Model {
   const Fp8Linear& fp8_of_head() const;
 
   // The weights that a pass reads, for as long as it does
-  WeightLease<TableParams> lease_tables() const { return params->lease_tables(); }
-  WeightLease<BlockParams> lease_block(size_t layer) const {
-    return params->lease_block(layer, fp8 != nullptr);
+  WeightLease<TableParams> lease_tables() const {
+    return params->lease_tables(lease_for(LeaseFor::kForward));
   }
-  WeightLease<HeadParams> lease_head() const { return params->lease_head(fp8 != nullptr); }
+  WeightLease<BlockParams> lease_block(size_t layer, LeaseFor use) const {
+    return params->lease_block(layer, lease_for(use));
+  }
+  WeightLease<HeadParams> lease_head(LeaseFor use) const { return params->lease_head(lease_for(use)); }
+  LeaseFor lease_for(LeaseFor use) const { return fp8 ? use : LeaseFor::kInference; }
 };
 
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).

@@ -146,12 +146,13 @@ void for_each_value(TrainState& state, const TensorFile& file,
     };
     const bool any_frozen = std::ranges::any_of(
         layout.places, [&](const ParamPlace& place) { return is_in(place) && !place.trained; });
-    const Tensor weights = any_frozen ? state.store().whole_weights(part.bucket) : Tensor{};
+    if (any_frozen) state.store().whole_weights(part.bucket);
     state.store().with_whole(part.section.values, part.bucket, [&](const Tensor& bucket) {
       for (const ParamPlace& place : layout.places) {
         if (!is_in(place)) continue;
-        const Tensor& from = place.trained ? bucket : weights;
-        visit({.place = place, .values = from.rows(place.first, place.info.shape.numel()), .bucket = bucket});
+        const Tensor values = place.trained ? bucket.rows(place.first, place.info.shape.numel())
+                                            : state.store().whole_weight(place);
+        visit({.place = place, .values = values, .bucket = bucket});
       }
     });
   }
