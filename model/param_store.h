@@ -155,8 +155,9 @@ class ParamStore {
   ParamStore(const Stream& stream, Arena& arena, const Shape& shape);
   ParamStore(const ParamStore&) = delete;
 
-  // Of a training step in FP8, copies that the store does not keep are made before the first lease. Where weights are split, every rank leases the same parts in the same order. Error: a lease of another block
-  // lives in the part's buffer.
+  // For a training step in FP8, the copies that the store does not keep are made before a part's first lease.
+  // Where weights are split, every rank leases the same parts in the same order. Error: a lease of another
+  // block lives in the part's buffer.
   WeightLease<TableParams> lease_tables(LeaseFor use = LeaseFor::kInference);
   WeightLease<BlockParams> lease_block(size_t layer, LeaseFor use = LeaseFor::kInference);
   WeightLease<HeadParams> lease_head(LeaseFor use = LeaseFor::kInference);

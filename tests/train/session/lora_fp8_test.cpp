@@ -1,9 +1,6 @@
 // train.lora with train.gemm_dtype=fp8: frozen weights have FP8 values alone. And trained weights in FP8 that
 // are gathered, or copied from the host.
-#include "tests/lora_fp8.h"
-
-#include "tests/data_parallel.h"
-#include "tests/recorded_steps.h"
+#include "tests/stored_fp8.h"
 
 namespace tessera::testing {
 namespace {
@@ -98,43 +95,6 @@ TEST(LoraFp8, PlansOneByteAWeight) {
               3 * scales);
 }
 
-// Adapters; all weights; all of a model with biases; of one whose blocks are gathered as they are, since
-// their backward reads W_O
-struct Trained8 {
-  const char* name;
-  RunShape (*shape)(RunShape);
-};
-RunShape in_fp8(RunShape shape) {
-  shape.model.channels = 32;
-  shape.fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true};
-  return shape;
-}
-constexpr Trained8 kTrained[] = {
-    {"adapters",
-     [](RunShape shape) {
-       shape = in_fp8(shape);
-       shape.model = with_adapters(shape.model, 4);
-       shape.freeze = Freeze::all_but_adapters();
-       return shape;
-     }},
-    {"all",
-     [](RunShape shape) {
-       shape = in_fp8(shape);
-       shape.model = with_qwen3_parts(shape.model);
-       shape.fp8.dw = true;
-       return shape;
-     }},
-    {"biases",
-     [](RunShape shape) {
-       shape = in_fp8(shape);
-       shape.model = with_llama_parts(shape.model);
-       shape.model.bias = Bias::kAll, shape.model.norm = NormKind::kLayerNorm;
-       shape.model.mlp = Mlp::kGelu, shape.model.tied = true;
-       return shape;
-     }},
-    {"gpt2", in_fp8},
-};
-
 // Copies of weights that lie on the host, while what is handed over is poisoned
 TEST(StoredFp8, OnTheHostChangesNoBit) {
   for (const auto& [name, make_shape] : kTrained)
@@ -152,30 +112,8 @@ TEST(StoredFp8, OnTheHostChangesNoBit) {
 TEST(StoredFp8, GatheredGivesTheBitsOfWholeWeights) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  const auto compare = [](const Ranks& ranks) {
-    for (const auto& [name, make_shape] : kTrained) {
-      SCOPED_TRACE(name);
-      const auto run = [&](Shard shard, const Offload& offload) {
-        RunShape shape = make_shape(shared_shape(ranks.size, shard));
-        shape.micro_batch = shape.micro_steps, shape.micro_steps = 1;
-        shape.offload = offload, shape.poison = offload ? Poison::kYes : Poison::kNo;
-        std::string weights;
-        Fp8Scales scales;
-        const std::vector<double> losses =
-            run_shared(ranks, {.shape = shape, .steps = 4, .after = [&](TrainState& state) {
-                                 HostTensors make;
-                                 for (const NamedTensor& one : weights_read(state, make))
-                                   weights.append(one.tensor.as<char>(), one.tensor.bytes());
-                                 scales = state.fp8().scales(state.stream());
-                               }});
-        return std::tuple(losses, weights, scales);
-      };
-      const auto whole = run(Shard::kOptimizer, {});
-      EXPECT_TRUE(run(Shard::kWeights, {}) == whole);
-      EXPECT_TRUE(run(Shard::kWeights, {.weights = true}) == whole);
-    }
-  };
-  for (const int count : {2, 3}) on_ranks(count, compare);
+  for (const int count : {2, 3})
+    on_ranks(count, [](const Ranks& ranks) { expect_gathered_gives_the_bits_of_whole(ranks, kOnCpu); });
 }
 
 // The FP8 values of a matrix that a lease has, and their transpose, are what one rank rounds of the whole.
