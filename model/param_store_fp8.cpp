@@ -1,4 +1,6 @@
 // What a ParamStore has in FP8: see param_store.h.
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
 #include "model/param_store.h"
@@ -137,7 +139,8 @@ void ParamStore::write_fp8(const ParamPlace& place, const std::function<void(con
 
 // Trained weights that take turns, once a step
 void ParamStore::round_trained_weights() {
-  if (!weight_turns_) return;
+  if (!weight_turns_ || fp8_weights_.empty()) return;
+  wait_for_weights();  // a transfer of a step that was dropped may still read the values
   if (shape_.shards.weights()) return round_weights_of_ranks();
   const auto rounds = [&](size_t bucket) {
     return bucket < layout_.buckets.size() && layout_.buckets[bucket].in_fp8 == InFp8::kBeside;
@@ -161,6 +164,7 @@ void ParamStore::round_trained_weights() {
 // Each rank its part, by the largest element of all parts of a matrix: that is the scale, and these are the
 // values, of the whole matrix.
 void ParamStore::round_weights_of_ranks() {
+  if (!fp8_amaxes_) return;  // all are frozen
   const auto each_own = [&](const auto& use) {
     for (size_t i = 0; i < fp8_weights_.size(); ++i) {
       const ParamPlace& place = layout_.places[fp8_weights_[i].place];
@@ -169,7 +173,6 @@ void ParamStore::round_weights_of_ranks() {
       if (slice.own) use(static_cast<int64_t>(i), place, slice.own.view({1, slice.own.numel()}));
     }
   };
-  if (!fp8_amaxes_) return;
   const Tensor amaxes = fp8_amaxes_.view({fp8_amaxes_.numel()});
   const Tensor own_amaxes = part_.of(amaxes);
   stream_.run(FillZero{amaxes});
