@@ -33,17 +33,32 @@ void Quantise::check_on(Device device) const {
   const int64_t N = x.shape[0], C = x.shape[1];
   const DType stored = fp8_storage(format, device);
   check_fields(kName, device,
-               {{"y", y.data, stored, {N, C}, static_cast<bool>(transposed)},
+               {{"y", y.data, stored, {N, C}, transposed || amax},
                 {"the scale of y", y.scale, DType::kF32, {1}},
                 {"transposed", transposed, stored, {C, N}, true},
                 {"amax", amax, DType::kF32, {1}, true}});
 }
 
+void Dequantise::check_on(Device device) const {
+  check_anchor(kName, "y", y, 2, device);
+  check_fields(kName, device,
+               {{"x", x.data, fp8_storage(DType::kE4M3, device), y.shape},
+                {"the scale of x", x.scale, DType::kF32, {1}}});
+}
+
+void TransposeFp8::check_on(Device device) const {
+  const DType stored = fp8_storage(DType::kE4M3, device);
+  const int64_t N = x ? x.shape[0] : 1, C = x ? x.numel() / N : 1;
+  check_fields(kName, device, {{"x", x, stored, {N, C}}, {"y", y, stored, {C, N}}});
+  check(!x.data || x.data != y.data, "{}: x is read while y is written", kName);
+}
+
 void UpdateScales::check_on(Device device) const {
-  const int64_t R = amax ? amax.shape[0] : 1, S = scale ? scale.shape[1] : 1;
+  const int64_t R = amax ? amax.shape[0] : 1, F = scale && scale.shape[0] == 1 ? 1 : 2,
+                S = scale ? scale.shape[1] : 1;
   check_fields(
       kName, device,
-      {{"amax", amax, DType::kF32, {R, 2, S}}, {"scale", scale, DType::kF32, {2, S, kFp8ScaleStride}}});
+      {{"amax", amax, DType::kF32, {R, F, S}}, {"scale", scale, DType::kF32, {F, S, kFp8ScaleStride}}});
 }
 
 }  // namespace tessera

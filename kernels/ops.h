@@ -247,7 +247,7 @@ struct Quantise {
   static constexpr const char* kName = "quantise";
   Tensor x;                // [N, C]
   DType format;            // e4m3 or e5m2
-  Fp8Matrix y;             // [N, C]; its data may be none where there is a transposed copy
+  Fp8Matrix y;             // [N, C]; its data may be none where there is a transposed copy, or an amax
   Tensor transposed = {};  // [C, N], the same
   Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
   bool current = false;    // the scale is written first: that of x itself, fp8_scale() without headroom
@@ -255,12 +255,30 @@ struct Quantise {
   void check_on(Device device) const;
 };
 
+// y = x scale. A value of e4m3 has four significant bits, so that nothing is rounded in bf16 either.
+struct Dequantise {
+  static constexpr const char* kName = "dequantise";
+  Fp8Matrix x;  // [N, C] in e4m3
+  Tensor y;     // [N, C]
+
+  void check_on(Device device) const;
+};
+
+// y = x^T of values in FP8
+struct TransposeFp8 {
+  static constexpr const char* kName = "transpose FP8";
+  Tensor x, y;  // [N, C] [C, N] in e4m3
+
+  void check_on(Device device) const;
+};
+
 // scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(); where that is 0, or not finite, the
-// scale stays.
+// scale stays. With `current` as Quantise has it: without headroom, and where it is 0, or not finite, 1.
 struct UpdateScales {
   static constexpr const char* kName = "update scales";
-  Tensor amax;   // [R, 2, S] fp32: of R ranks, of S matrices in e4m3, then of S in e5m2
-  Tensor scale;  // [2, S, kFp8ScaleStride] fp32: the first of each, the others stay
+  Tensor amax;   // [R, F, S] fp32: of R ranks, of S matrices in e4m3, and if F is 2, then of S in e5m2
+  Tensor scale;  // [F, S, kFp8ScaleStride] fp32: the first of each, the others stay
+  bool current = false;
 
   void check_on(Device device) const;
 };
@@ -605,12 +623,12 @@ using AnyOp =
                  const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*,
                  const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
                  const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const Quantise*, const UpdateScales*, const LinearForward*,
-                 const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-                 const AttentionForward*, const AttentionBackward*, const MoveHeads*, const CacheAppend*,
-                 const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
-                 const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-                 const GlobalNorm*, const AdamW*>;
+                 const SwigluBackward*, const Quantise*, const Dequantise*, const TransposeFp8*,
+                 const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
+                 const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
+                 const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+                 const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
+                 const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -134,7 +134,7 @@ void place_heads_backward(const Stream& stream, const Attention& a, const PlaceB
 Tensor qkv_bias_to_sum(const Stream& stream, const Attention& a, const AttentionWeights& gradients) {
   const Tensor &qkv = gradients.qkv.bias, &out = gradients.out.bias;
   const int64_t width = a.config.attention_width();
-  if (!qkv || !out || a.angles || a.dropout || a.config.kv_heads != a.config.heads) return qkv;
+  if (!qkv || !out || !bias_gradient_reads_out(a.config)) return qkv;
   const Tensor of_values = qkv.rows(2 * width, width).view({1, width});
   stream.run(LinearBackward{
       .dy = out.view({1, out.shape[0]}), .x = of_values, .weight = a.weights.out.weight, .dx = of_values});

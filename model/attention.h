@@ -34,6 +34,13 @@ inline LayerParts qkv_layers(const ModelConfig& config) {
   return config.lora.split_qkv ? LayerParts{q, k, k} : LayerParts{q + 2 * k};
 }
 
+// Whether the backward reads W_O for a part of the gradient of QKV's bias, where both are trained: see
+// qkv_bias_to_sum().
+inline bool bias_gradient_reads_out(const ModelConfig& config) {
+  return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
+         config.dropout.attention == 0 && config.kv_heads == config.heads;
+}
+
 template <class W, class V>
 void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, D = config.head_dim;

@@ -77,12 +77,13 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
                   .logits = tensors.logits};
   const Model& model = step.model;
   if (!model.params->has_whole_weights()) {
-    step.why_separate_kernels = "weights that are gathered or copied block by block";
+    step.why_separate_kernels = "weights that are gathered, copied or made of FP8 values block by block";
     return step;
   }
   step.tables = model.lease_tables();
-  for (size_t l = 0; l < step.saved.blocks.size(); ++l) step.blocks.push_back(model.lease_block(l));
-  step.head = model.lease_head();
+  for (size_t l = 0; l < step.saved.blocks.size(); ++l)
+    step.blocks.push_back(model.lease_block(l, LeaseFor::kInference));
+  step.head = model.lease_head(LeaseFor::kInference);
   if (model.config.lora) {
     step.why_separate_kernels = "LoRA adapters";
     return step;

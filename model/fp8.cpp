@@ -38,7 +38,9 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   };
   scales_ = take("FP8 scales", DType::kF32, {2, S, kFp8ScaleStride});
   amaxes_ = take("FP8 largest elements", DType::kF32, {run.ranks, 2, S});
-  weight_scales_ = take("FP8 scales of weights", DType::kF32, {S, kFp8ScaleStride});
+  const auto own_weights = std::ranges::count_if(layers_, [](const Layer& l) { return !l.stored; });
+  if (own_weights > 0)
+    weight_scales_ = take("FP8 scales of copied weights", DType::kF32, {own_weights, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0, largest_x = 0, largest_dy = 0;
@@ -62,12 +64,17 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   const Tensor operand = place("FP8 operand", largest), hidden = place("FP8 hidden layer", largest_hidden),
                x_transposed = place("FP8 x, transposed", largest_x),
                dy_transposed = place("FP8 dy, transposed", largest_dy), own = own_amaxes();
+  int64_t copied = 0;
   for (int64_t i = 0; i < S; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
     const int64_t O = layer.weight.shape[0], C = layer.weight.shape[1];
-    const Tensor scale = scale_of(weight_scales_, i);
-    *layer.fp8 = {.weight = {take("FP8 " + layer.name, stored, {O, C}), scale},
-                  .transposed = {take("FP8 " + layer.name + ", transposed", stored, {C, O}), scale},
+    Fp8Matrix weight = layer.stored, transposed{layer.stored_transposed, layer.stored.scale};
+    if (!weight) {
+      weight = {take("FP8 " + layer.name, stored, {O, C}), scale_of(weight_scales_, copied++)};
+      transposed = {take("FP8 " + layer.name + ", transposed", stored, {C, O}), weight.scale};
+    }
+    *layer.fp8 = {.weight = weight,
+                  .transposed = transposed,
                   .x_scale = scale_of(scales_, i),
                   .dy_scale = scale_of(scales_, S + i),
                   .x_amax = own.rows(i, 1),
@@ -93,7 +100,7 @@ void Fp8::begin_step(const Stream& stream) {
 
 void Fp8::quantise_weights(const Stream& stream, int64_t layer) const {
   for (const Layer& one : layers_)
-    if (one.number == layer)
+    if (one.number == layer && !one.stored)
       stream.run(Quantise{.x = one.weight,
                           .format = DType::kE4M3,
                           .y = one.fp8->weight,

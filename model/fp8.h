@@ -31,8 +31,19 @@ struct Fp8Place {
   int64_t number;    // of the block; L: the head
   Stage stage;       // of the block; not of the head
   Tensor weight;
+  Fp8Matrix stored;          // the store has its FP8 values: else it is rounded here
+  Tensor stored_transposed;  // likewise
   // Whether x or dy is written by the GEMM of another layer, which reads its own operand at the same time
   bool gemm_writes_x = false, gemm_writes_dy = false;
+};
+
+// A matrix whose FP8 values a store has; they are there in a lease of a training step
+struct Fp8Weight {
+  size_t place;       // in its layout
+  std::string layer;  // as Fp8Place::name
+  Fp8Matrix values;   // [O, C]
+  Tensor transposed;  // [C, O], in a lease for a backward
+  Tensor plain;       // [O, C], in the store's dtype, in a lease for no training step
 };
 
 struct Fp8Run {
@@ -53,7 +64,8 @@ class Fp8 {
   const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
 
   void begin_step(const Stream& stream);
-  // The weights of a block, or of the head: L. Before the first GEMM with it in a step.
+  // The weights of a block, or of the head: L, as far as the store has no FP8 values of them. Before the
+  // first GEMM with it in a step.
   void quantise_weights(const Stream& stream, int64_t layer) const;
   // The scales of the next step, once all ranks have one another's amaxes()
   void end_step(const Stream& stream);
@@ -78,7 +90,7 @@ class Fp8 {
   std::vector<Layer> layers_;
   Tensor scales_;         // as UpdateScales has them: of x and of dy, of S layers
   Tensor amaxes_;         // [ranks, 2, S] fp32, of this step
-  Tensor weight_scales_;  // [S, kFp8ScaleStride] fp32
+  Tensor weight_scales_;  // [.., kFp8ScaleStride] fp32, of weights that are rounded here
   int64_t rank_ = 0;
   bool known_ = false;  // the scales are those of a step before
 };

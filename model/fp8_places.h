@@ -3,12 +3,11 @@
 
 #include <vector>
 
-#include "model/fp8.h"
-#include "model/params.h"
+#include "model/param_store.h"
 
 namespace tessera {
 
 // None without FP8
-std::vector<Fp8Place> fp8_places(const ModelConfig& model, const Params& weights, const Fp8Config& config);
+std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& config);
 
 }  // namespace tessera

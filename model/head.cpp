@@ -103,12 +103,12 @@ void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
 }  // namespace
 
 void final_norm_forward(const Pass& pass, const Saved& saved) {
-  const WeightLease<HeadParams> weights = pass.model.lease_head();
+  const WeightLease<HeadParams> weights = pass.model.lease_head(LeaseFor::kForward);
   norm_forward(pass.stream, final_norm(pass.model, *weights, saved), logits_x(pass.model, saved.norm.y));
 }
 
 void logits_forward(const Stream& stream, const Logits& logits) {
-  const WeightLease<HeadParams> weights = logits.model.lease_head();
+  const WeightLease<HeadParams> weights = logits.model.lease_head(LeaseFor::kInference);
   run_logits(stream, logits.model, {.x = logits.rows, .weight = weights->classifier(), .y = logits.logits});
 }
 
@@ -123,8 +123,9 @@ FusedLinear decode_logits(const DecodeLogits& step) {
 void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   const Model& model = pass.model;
   const Saved& saved = head.saved;
-  const WeightLease<HeadParams> weights = model.lease_head();
   const HeadParams* gradients = head.gradients;
+  const WeightLease<HeadParams> weights =
+      model.lease_head(gradients ? LeaseFor::kBackward : LeaseFor::kForward);
   const int64_t N = saved.norm.y.shape[0];
   const Tensor dweight = gradients ? gradients->classifier() : Tensor{};
   const bool fused = model.fused_head && dweight && !model.fp8_of_head();

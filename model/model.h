@@ -50,11 +50,14 @@ struct Model {
   const Fp8Linear& fp8_of_head() const;
 
   // The weights that a pass reads, for as long as it does
-  WeightLease<TableParams> lease_tables() const { return params->lease_tables(); }
-  WeightLease<BlockParams> lease_block(size_t layer) const {
-    return params->lease_block(layer, fp8 != nullptr);
+  WeightLease<TableParams> lease_tables() const {
+    return params->lease_tables(lease_for(LeaseFor::kForward));
   }
-  WeightLease<HeadParams> lease_head() const { return params->lease_head(fp8 != nullptr); }
+  WeightLease<BlockParams> lease_block(size_t layer, LeaseFor use) const {
+    return params->lease_block(layer, lease_for(use));
+  }
+  WeightLease<HeadParams> lease_head(LeaseFor use) const { return params->lease_head(lease_for(use)); }
+  LeaseFor lease_for(LeaseFor use) const { return fp8 ? use : LeaseFor::kInference; }
 };
 
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).

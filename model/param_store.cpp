@@ -18,7 +18,8 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
       arena_(arena),
       optimizer_arena_(&arena),
       shape_(shape),
-      layout_(shape.model, shape.shards.parts, shape.freeze),
+      layout_(shape.model, shape.shards.parts, shape.freeze,
+              {.config = shape.fp8, .trained = (shape.host || shape.shards.weights()) && !shape.freeze}),
       alone_(make_plan_communicator(stream.device(), 0, 1)),
       axis_(alone_.get()),
       gathers_(layout_.buckets.size()),
@@ -40,6 +41,7 @@ ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
                               allocate_buckets(arena, MemoryTag::kWeights, "weights", shape.dtype, layout_));
   }
   for (const Tensor& bucket : weight_turns_ ? own_ : weights_.buckets) stream_.run(FillZero{bucket});
+  allocate_fp8();
 }
 
 void ParamStore::prepare_training(const Training& training) {
@@ -51,6 +53,9 @@ void ParamStore::prepare_training(const Training& training) {
         part_.count, axis().size());
   fp8_.emplace(arena_, shape_.model, training.fp8);
   fp8_is_old_.assign(static_cast<size_t>(shape_.model.layers) + 1, true);
+  if (!fp8_weights_.empty() && shape_.shards.weights() && !shape_.freeze)
+    fp8_amaxes_ = arena_.alloc(MemoryTag::kWeights, "FP8 largest elements of weights", DType::kF32,
+                               {part_.count, 1, std::ssize(fp8_weights_)});
   allocate_gradients(training);
 }
 
@@ -145,32 +150,36 @@ size_t ParamStore::bucket_at(int64_t position) const {
   return position == position_of_head() ? layout_.head : ParamLayout::bucket_of_block(position - 1);
 }
 
-WeightLease<TableParams> ParamStore::lease_tables() {
-  make_whole(0);
+WeightLease<TableParams> ParamStore::lease_tables(LeaseFor use) {
+  make_whole(0, use);
   return {leases_[ParamLayout::kTables], weights_};
 }
 
-WeightLease<BlockParams> ParamStore::lease_block(size_t layer, bool with_fp8) {
+WeightLease<BlockParams> ParamStore::lease_block(size_t layer, LeaseFor use) {
   const auto number = static_cast<int64_t>(layer);
-  make_whole(number + 1);
-  if (with_fp8) make_fp8(number);
-  return {leases_[ParamLayout::bucket_of_block(number)], weights_.blocks[layer]};
+  make_whole(number + 1, use);
+  return {leases_[ParamLayout::bucket_of_block(number)], views_for(use).blocks[layer]};
 }
 
-WeightLease<HeadParams> ParamStore::lease_head(bool with_fp8) {
-  make_whole(position_of_head());
-  if (with_fp8) make_fp8(shape_.model.layers);
-  return {leases_[layout_.head], weights_};
+WeightLease<HeadParams> ParamStore::lease_head(LeaseFor use) {
+  make_whole(position_of_head(), use);
+  return {leases_[layout_.head], views_for(use)};
 }
 
-// Makes a part of the model whole before its lease.
-void ParamStore::make_whole(int64_t position) {
+// Makes a part of the model whole before its lease, with what it needs in FP8.
+void ParamStore::make_whole(int64_t position, LeaseFor use) {
   const size_t bucket = bucket_at(position);
-  if (!weight_turns_) {
-    if (gathers_[bucket] > 0) axis().wait_for(std::exchange(gathers_[bucket], 0));
-    return;
-  }
-  fetch(bucket);
+  if (weight_turns_)
+    make_whole_in_turn(position, use);
+  else if (gathers_[bucket] > 0)
+    axis().wait_for(std::exchange(gathers_[bucket], 0));
+  make_form(bucket, use);
+  if (use != LeaseFor::kInference && position > 0) make_fp8(position - 1);
+}
+
+void ParamStore::make_whole_in_turn(int64_t position, LeaseFor use) {
+  const size_t bucket = bucket_at(position);
+  fetch(bucket, use);
   wait_for(weight_turns_->of(bucket));
   if (position != position_) moves_forward_ = position > position_ || position == 0;
   position_ = position;
@@ -178,27 +187,26 @@ void ParamStore::make_whole(int64_t position) {
   const int64_t next = position + (moves_forward_ && position < position_of_head() ? 1 : -1);
   if (next < 1) return;
   const size_t tenant = weight_turns_->of(bucket_at(next)).bucket;
-  if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next));
+  if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next), use);
 }
 
 // Starts to gather or to copy a bucket, unless it is in its buffer or on its way.
-void ParamStore::fetch(size_t bucket) {
+void ParamStore::fetch(size_t bucket, LeaseFor use) {
   Turns::Turn& turn = weight_turns_->of(bucket);
-  if (turn.bucket == bucket) return;
-  check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
-        "{} is asked for while {} is in use, whose buffer it needs", layout_.buckets[bucket].name,
-        turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
   const ParamBucket& sizes = layout_.buckets[bucket];
+  const bool in_fp8 = use != LeaseFor::kInference && sizes.in_fp8 == InFp8::kBeside;
+  if (turn.bucket == bucket && turn.in_fp8 == in_fp8) return;
+  check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
+        "{} is asked for while {} is in use, whose buffer it needs", sizes.name,
+        turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
   const Tensor& whole = weight_turns_->views()[bucket];
-  if (!shape_.shards.weights()) {
-    copy_from_host(own_[bucket], whole);
-    turn = {.bucket = bucket, .transfers = copies_->started()};
-    return;
-  }
-  if (sizes.trained > 0) gather(own_weights(bucket, true), whole.rows(0, sizes.trained));
-  if (sizes.elements > sizes.trained)
+  const bool split = shape_.shards.weights();
+  if (!in_fp8 && !split) copy_from_host(own_[bucket], whole);
+  if (!in_fp8 && split && sizes.trained > 0) gather(own_weights(bucket, true), whole.rows(0, sizes.trained));
+  if (!in_fp8 && split && sizes.elements > sizes.trained)
     gather(own_weights(bucket, false), whole.rows(sizes.trained, sizes.elements - sizes.trained));
-  turn = {.bucket = bucket, .transfers = axis().started()};
+  if (in_fp8 || sizes.in_fp8 == InFp8::kAlone) fetch_fp8(bucket);
+  turn = {.bucket = bucket, .in_fp8 = in_fp8, .transfers = split ? axis().started() : copies_->started()};
 }
 
 void ParamStore::gather(const Tensor& own, const Tensor& whole) {
@@ -234,6 +242,7 @@ const Tensor& ParamStore::whole_weights(size_t bucket) {
   } else {
     axis().wait();
   }
+  make_form(bucket, LeaseFor::kInference);
   return weights_.buckets[bucket];
 }
 
@@ -245,9 +254,11 @@ void ParamStore::make_fp8(int64_t layer) {
 }
 
 void ParamStore::begin_step() {
-  fp8_is_old_.assign(fp8_is_old_.size(), true);
+  round_trained_weights();
+  for (int64_t layer = 0; layer <= shape_.model.layers; ++layer)
+    if (layout_.buckets[bucket_at(layer + 1)].trained > 0) fp8_is_old_[static_cast<size_t>(layer)] = true;
   // A micro-step may be run from a CUDA graph, which should not make them again each time.
-  for (int64_t layer = 0; axis().size() == 1 && has_whole_weights() && layer <= shape_.model.layers; ++layer)
+  for (int64_t layer = 0; axis().size() == 1 && !weight_turns_ && layer <= shape_.model.layers; ++layer)
     make_fp8(layer);
   // Sums of a step that was dropped
   for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn)
@@ -422,15 +433,17 @@ bool ParamStore::has_low_bits(const ParamPlace& place) const {
   return dtype() != DType::kF32 && !kept_.empty() && place.trained;
 }
 
+ParamStore::Slice ParamStore::weight_slice(const ParamPlace& place, Range range) const {
+  if (!weight_turns_) return slice_of(weights_.buckets[place.bucket], 0, place, range);
+  const Tensor own = own_weights(place.bucket, place.trained);
+  const int64_t begins =
+      (place.trained ? 0 : layout_.buckets[place.bucket].trained) + part_.index * own.shape[0];
+  return slice_of(own, begins, place, range);
+}
+
 // Cut where this rank's part of the lower bits begins and ends
 std::vector<ParamStore::WeightSlice> ParamStore::weight_slices(const ParamPlace& place, Range range) const {
-  Tensor own = weights_.buckets[place.bucket];
-  int64_t begins = 0;
-  if (weight_turns_) {
-    own = own_weights(place.bucket, place.trained);
-    begins = (place.trained ? 0 : layout_.buckets[place.bucket].trained) + part_.index * own.shape[0];
-  }
-  const auto [first, weights] = slice_of(own, begins, place, range);
+  const auto [first, weights] = weight_slice(place, range);
   if (!weights) return {};
   const Slice low = has_low_bits(place) ? kept_slice(kMaster, place, range) : Slice{};
   const int64_t count = weights.shape[0], low_begins = low.own ? low.first - first : count,
@@ -447,11 +460,14 @@ std::vector<ParamStore::WeightSlice> ParamStore::weight_slices(const ParamPlace&
 // Before values come from outside of a run
 void ParamStore::begin_writing() {
   wait_for_weights();
+  fp8_is_old_.assign(fp8_is_old_.size(), true);
   if (weight_turns_) weight_turns_->forget();
 }
 
 void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
   const ParamPlace& place = layout_.places[given.index];
+  if (place.in_fp8 == InFp8::kAlone)
+    return write_fp8(place, [&](const Tensor& whole) { stream_.run(Copy{values, whole}); });
   const bool split = dtype() != DType::kF32 && values.dtype == DType::kF32;
   for (const auto& [first, own, low] : weight_slices(place, {0, values.numel()})) {
     const Tensor from = values.view({values.numel()}).rows(first, own.shape[0]);
@@ -487,6 +503,12 @@ NormalSink ParamStore::normal_writer() {
   return [this](const ParamPlace& given, const NormalValues& values) {
     begin_writing();
     const ParamPlace& place = layout_.places[given.index];
+    if (place.in_fp8 == InFp8::kAlone)
+      return write_fp8(place, [&](const Tensor& whole) {
+        const Tensor all = whole.view({whole.numel()});
+        stream_.run(FillZero{all});
+        stream_.run(values.to(all.rows(0, values.count), {}, 0));
+      });
     for (const auto& [first, own, low] : weight_slices(place, {0, values.count}))
       stream_.run(values.to(own, low, first));
     for (const auto& [first, own, low] : weight_slices(place, {values.count, place.info.shape.numel()}))
@@ -508,7 +530,7 @@ void ParamStore::with_whole(const std::string& name, size_t bucket,
     if (masters && keeps && place.trained)
       stream_.run(JoinMasters{.weights = of_place(weights), .low = of_place(whole), .masters = to});
     else
-      stream_.run(Copy{of_place(of_weights ? weights : whole), to});
+      stream_.run(Copy{of_weights ? whole_weight(place) : of_place(whole), to});
   });
 }
 
@@ -528,6 +550,7 @@ Tensor ParamStore::gathered(const Tensor& mine) {
 const Params& ParamStore::weights() {
   check(!weight_turns_, "the weights take turns on the device: this rank has one of {} parts{}", part_.count,
         shape_.host ? ", in host memory" : "");
+  check(!other_form_, "some weights have FP8 values alone");
   axis().wait();
   return weights_;
 }

@@ -27,6 +27,13 @@
 // A place in a buffer is always that of the same blocks, so that addresses stay. A collective starts after
 // all work that the device was given before, so a buffer's next tenant comes when the last one has been read.
 //
+// FP8 (fp8.h, param_store_fp8.cpp): frozen matrices that are multiplied in FP8 have FP8 values alone. They
+// are whole on the device, or split, gathered and copied as the other weights are. Of trained ones that take
+// turns, each rank rounds its part once a step, by a scale that all ranks agree on, and a lease in training
+// gathers or copies the FP8 values in place of the others. A lease for a backward has them transposed, in a
+// buffer that the blocks share; there, too, frozen matrices get the dtype of the others for a lease that is
+// not of a training step.
+//
 // What the optimizer keeps can lie in host memory (Arena::mapped): the update reads and writes it there, over
 // the bus, and likewise weights that lie there.
 //
@@ -129,6 +136,12 @@ class GradientScope {
   int exceptions_ = std::uncaught_exceptions();
 };
 
+enum class LeaseFor : uint8_t {
+  kInference,  // an evaluation, a sample: nothing is multiplied in FP8
+  kForward,
+  kBackward,  // of a training step
+};
+
 // Names besides those of the update rule: the fp32 weights, and the weights as the model reads them
 inline constexpr const char *kMaster = "master", *kWeight = "weight";
 
@@ -143,18 +156,19 @@ class ParamStore {
     DType dtype = DType::kF32;
     Shards shards = {};
     Freeze freeze = {};
+    Fp8Config fp8 = {};           // of the training steps
     Arena* host = nullptr;        // where the weights lie, in host memory; none: on the device
     Poison poison = Poison::kNo;  // of the buffers into which they are copied
   };
   ParamStore(const Stream& stream, Arena& arena, const Shape& shape);
   ParamStore(const ParamStore&) = delete;
 
-  // `with_fp8`: of a training step in FP8. The FP8 copies of the part are then made before its first lease.
+  // For a training step in FP8, the copies that the store does not keep are made before a part's first lease.
   // Where weights are split, every rank leases the same parts in the same order. Error: a lease of another
   // block lives in the part's buffer.
-  WeightLease<TableParams> lease_tables();
-  WeightLease<BlockParams> lease_block(size_t layer, bool with_fp8 = false);
-  WeightLease<HeadParams> lease_head(bool with_fp8 = false);
+  WeightLease<TableParams> lease_tables(LeaseFor use = LeaseFor::kInference);
+  WeightLease<BlockParams> lease_block(size_t layer, LeaseFor use = LeaseFor::kInference);
+  WeightLease<HeadParams> lease_head(LeaseFor use = LeaseFor::kInference);
 
   // Error: they were complete already in this micro-step.
   GradientScope<TableParams> table_gradients();
@@ -215,6 +229,8 @@ class ParamStore {
   void with_whole(const std::string& name, size_t bucket, const std::function<void(const ParamReader&)>& use);
   // The weights of a bucket, until the next lease or update. Every rank has to call it.
   const Tensor& whole_weights(size_t bucket);
+  // A parameter of that bucket, until then; of what has FP8 values alone, these.
+  Tensor whole_weight(const ParamPlace& place) const;
 
   const ModelConfig& model() const { return shape_.model; }
   DType dtype() const { return shape_.dtype; }
@@ -223,11 +239,12 @@ class ParamStore {
   const Shards& shards() const { return shape_.shards; }
   Communicator& axis() const { return *axis_; }
   Fp8& fp8() { return *fp8_; }
+  const std::vector<Fp8Weight>& fp8_weights() const { return fp8_weights_; }  // that the store has
 
   // Whether all weights are on the device at once, so that leases of all of it can live together
-  bool has_whole_weights() const { return !weight_turns_; }
+  bool has_whole_weights() const { return !weight_turns_ && !other_form_; }
   // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are split,
-  // or take turns on the device.
+  // take turns on the device, or some have FP8 values alone.
   const Params& weights();
   Tensor weight(const ParamPlace& place);  // by its index
   const Grads& gradients() const;
@@ -255,13 +272,24 @@ class ParamStore {
   std::vector<Tensor> allocate(MemoryTag tag, const std::string& name, const Placement& placement) const;
   std::vector<Tensor> allocate_whole_gradients() const;
   void allocate_gradients(const Training& training);
-  void make_whole(int64_t position);
-  void fetch(size_t bucket);
+  void make_whole(int64_t position, LeaseFor use);
+  void fetch(size_t bucket, LeaseFor use = LeaseFor::kInference);
+  void fetch_fp8(size_t bucket);
+  void make_whole_in_turn(int64_t position, LeaseFor use);
+  const Params& views_for(LeaseFor use) const {
+    return use == LeaseFor::kInference ? weights_ : training_weights_;
+  }
   void gather(const Tensor& own, const Tensor& whole);
   void copy_from_host(const Tensor& own, const Tensor& to);
   void wait_for(const Turns::Turn& turn);
   void wait_for_weights();
   void make_fp8(int64_t layer);
+  void allocate_fp8();
+  void allocate_fp8_vectors();
+  void make_form(size_t bucket, LeaseFor use);
+  void round_trained_weights();
+  void round_weights_of_ranks();
+  void write_fp8(const ParamPlace& place, const std::function<void(const Tensor&)>& fill);
   void begin_gradients(size_t bucket);
   void end_gradients(size_t bucket);
   void reduce(size_t bucket);
@@ -273,6 +301,7 @@ class ParamStore {
     Tensor own, low;
   };
   Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, Range range) const;
+  Slice weight_slice(const ParamPlace& place, Range range) const;
   std::vector<WeightSlice> weight_slices(const ParamPlace& place, Range range) const;
   Slice kept_slice(const std::string& name, const ParamPlace& place, Range range) const;
   bool has_low_bits(const ParamPlace& place) const;  // on some rank
@@ -296,7 +325,16 @@ class ParamStore {
   Communicator* axis_;
   Part part_;
   std::optional<Fp8> fp8_;
-  std::vector<bool> fp8_is_old_;  // of each block and the head: the copies are those of the step before
+  // What the store has in FP8: this rank's values, by bucket; where they take turns; the matrices
+  std::vector<Tensor> own_fp8_;
+  std::optional<Turns> fp8_turns_;
+  std::vector<Fp8Weight> fp8_weights_;
+  Tensor fp8_scales_, fp8_amaxes_;  // [1, S, kFp8ScaleStride], [ranks, 1, S] fp32
+  Tensor other_form_;               // room for the matrices of a part, transposed or in dtype()
+  size_t other_form_of_ = Turns::kNobody;
+  std::vector<Tensor> fp8_vectors_;  // by bucket, of trained weights in FP8: what has no weight decay
+  Params training_weights_;          // views with these
+  std::vector<bool> fp8_is_old_;     // of each block and the head: the copies are those of the step before
   Grads gradients_;
   std::vector<Tensor> summed_;
   Tensor sums_;                // fp32, room for a bucket; only where bf16 gradients are summed in fp32

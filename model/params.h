@@ -8,6 +8,9 @@
 // the unit of clearing, reduction between ranks, update and gathering. Parameters with weight decay come
 // first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and
 // the gaps stay zero. Gradients, moments and masters have the trained elements alone.
+//
+// A store may have the FP8 values of matrices that are multiplied in FP8 (Fp8Storage). They lie in a second
+// tensor of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
 #pragma once
 
 #include <functional>
@@ -18,6 +21,7 @@
 #include "kernels/base/arena.h"
 #include "model/attention.h"
 #include "model/block_spec.h"
+#include "model/fp8_config.h"
 #include "model/freeze.h"
 #include "model/mlp.h"
 #include "model/norm.h"
@@ -85,11 +89,20 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
 
+enum class InFp8 : uint8_t {
+  kNo,
+  kAlone,   // there are no other values
+  kBeside,  // FP8 values beside the others
+};
+
 struct ParamBucket {
-  std::string name;      // "embeddings and final norm", "block 3"
-  int64_t decayed = 0;   // elements before this decay, the others do not
-  int64_t trained = 0;   // elements before this are trained; a multiple of kParamAlignment x parts
-  int64_t elements = 0;  // of the weights
+  std::string name;           // "embeddings and final norm", "block 3"
+  int64_t decayed = 0;        // elements before this decay, the others do not
+  int64_t trained = 0;        // elements before this are trained; a multiple of kParamAlignment x parts
+  int64_t elements = 0;       // of the weights, without those of which there are FP8 values alone
+  int64_t fp8 = 0;            // elements of its tensor of FP8 values; a multiple of kParamAlignment x parts
+  InFp8 in_fp8 = InFp8::kNo;  // its matrices that are multiplied in FP8
+  int64_t vectors() const { return trained - decayed; }
 };
 struct ParamPlace {
   ParamInfo info;
@@ -98,6 +111,16 @@ struct ParamPlace {
   // In ParamLayout::places: the same in a layout with other frozen parameters, or without the adapters
   size_t index;
   bool trained = true;
+  InFp8 in_fp8 = InFp8::kNo;
+  int64_t fp8_first = 0;  // element of the bucket's FP8 values
+};
+
+// Of which matrices a store has FP8 values: of frozen ones, and with `trained` of the others, too; then
+// nothing may be frozen. A block whose backward reads a weight itself has none.
+struct Fp8Storage {
+  Fp8Config config = {};
+  bool trained = false;
+  InFp8 of(const ParamPlace& place, const ModelConfig& model) const;
 };
 
 // The place of every parameter. The trained elements of a bucket can be split into `parts` equal parts, one
@@ -108,12 +131,17 @@ struct ParamLayout {
   bool head_is_tied() const { return head == kTables; }
   static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
 
-  ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {});
+  ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {},
+              const Fp8Storage& fp8 = {});
   Tensor trained(const std::vector<Tensor>& all, size_t bucket) const {  // of the weights; may be empty
     return all[bucket].rows(0, buckets[bucket].trained);
   }
   Tensor view(const std::vector<Tensor>& buckets, const ParamPlace& place) const;
-  Params params(const ModelConfig& config, std::vector<Tensor> buckets) const;  // views of them
+  Tensor fp8_view(const Tensor& values, const ParamPlace& place) const {  // of the FP8 values of its bucket
+    return values.rows(place.fp8_first, place.info.shape.numel()).view(place.info.shape);
+  }
+  // Views of them. What has FP8 values alone has no view.
+  Params params(const ModelConfig& config, std::vector<Tensor> buckets) const;
   // Views of buckets of trained elements. A frozen parameter has no tensor, but for norms: their kernels
   // write gradients always, those of frozen norms to `discarded`, of discarded_elements().
   Grads gradients(const ModelConfig& config, std::vector<Tensor> buckets, const Tensor& discarded) const;
@@ -126,6 +154,9 @@ struct ParamLayout {
 
   std::vector<ParamPlace> places;  // in the order of for_each_param
   std::vector<ParamBucket> buckets;
+
+ private:
+  void place_fp8(int64_t parts);
 };
 
 // `kind` leads the buckets' names in the memory report, as in "weights block 3".

@@ -520,13 +520,13 @@ Handover to_block_below(const Pass& pass, size_t layer, const BlockParams* gradi
   return between(pass, {.layer = layer - 1, .gradients = *gradients, .row = last});
 }
 
-Block::Block(const Pass& own, const Saved& saved, size_t number)
+Block::Block(const Pass& own, const Saved& saved, size_t number, LeaseFor use)
     : pass(own),
       stream(own.stream),
       config(own.model.config),
       layer(number),
       spec(block_spec(own.model.config, number)),
-      lease(own.model.lease_block(number)),
+      lease(own.model.lease_block(number, use)),
       w(*lease),
       s(saved.blocks[number]),
       x(saved.block_input(number)),

@@ -30,7 +30,7 @@ namespace tessera {
 
 // A block in a pass, with its weights on lease
 struct Block {
-  Block(const Pass& pass, const Saved& saved, size_t layer);
+  Block(const Pass& pass, const Saved& saved, size_t layer, LeaseFor use = LeaseFor::kForward);
   // Of some rows, for the stages of the MLP; the lease is `whole`'s
   Block(const Block& whole, const BlockSaved& rows);
 

@@ -102,7 +102,7 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
     Arena::Phase block_phase(arena, "block", static_cast<int64_t>(l));
     GradientScope<BlockParams> below = gradients_below(l);
     if (offload) offload->begin_backward(l);
-    const Block block(pass, saved, l);
+    const Block block(pass, saved, l, LeaseFor::kBackward);
     // Tensors that blocks share still hold the values of the last block.
     if (l + 1 < layers) forward_stages(block, model.keep);
     backward_stages(arena, block, {.gradients = gradients, .below = below, .d = d});

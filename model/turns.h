@@ -35,8 +35,19 @@ class Turns {
     }
   }
 
+  // FP8 values in the buffers of `others`, while what these hold is not needed
+  Turns(const Turns& others, DType dtype, const ParamLayout& layout)
+      : last_block_(others.last_block_), of_blocks_(others.of_blocks_), buffers_(others.buffers_) {
+    for (Tensor& buffer : buffers_) buffer.dtype = dtype;
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      const int64_t count = layout.buckets[b].fp8;
+      views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
+    }
+  }
+
   struct Turn {
     size_t bucket = kNobody;   // whose values are in the buffer, or on their way
+    bool in_fp8 = false;       // its matrices are there in FP8, of which there are other values
     int64_t transfers = 0;     // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
     size_t adds_to = kNobody;  // of gradients: the bucket to which the sums of a micro-step have to be added
   };

@@ -95,6 +95,12 @@ inline constexpr double kFp8Product = 5 * 0x1p-3 / 1.73;
 // before training: of a text that is nearly known by heart it is near zero, and any rounding a large part.
 inline constexpr double kFp8ModelLoss = 0.02;
 
+// Gradients of a model of two blocks in FP8 against the same without, relative to the largest element. Eight
+// GEMMs have an x that is rounded by up to 2^-4, and eight a dy that is rounded by up to 2^-3, 1 / sqrt(3) of
+// that on average: 23% of a typical element, at random. The largest of a thousand differences lies as many
+// deviations out as the largest element; half as much again for what is rounded twice.
+inline constexpr double kFp8ModelGradient = 1.5 * 0.23;
+
 // Ranks in FP8: a sum in another order tips some elements over to the next number of the format, which is up
 // to 2^-3 away; few of them, and the losses are means.
 inline constexpr double kFp8LossesOfRanks = 1e-3;

@@ -56,17 +56,31 @@ void run(const Quantise& a, const Launch& /*on*/) {
       *a.y.scale.as<float>() = std::bit_cast<float>(fp8_scale(found, a.format == DType::kE4M3, 0));
     if (a.amax) note_largest(found, a.amax);
   }
-  round_all(a.x, a.format, a.y, a.transposed);
+  if (a.y.data || a.transposed) round_all(a.x, a.format, a.y, a.transposed);
+}
+
+// The scale is in the values already.
+void run(const Dequantise& a, const Launch& /*on*/) {
+  std::copy_n(a.x.data.as<float>(), a.y.numel(), a.y.as<float>());
+}
+
+void run(const TransposeFp8& a, const Launch& /*on*/) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const float* from = a.x.as<float>();
+  float* to = a.y.as<float>();
+#pragma omp parallel for
+  for (int64_t c = 0; c < C; ++c)
+    for (int64_t n = 0; n < N; ++n) to[c * N + n] = from[n * C + c];
 }
 
 void run(const UpdateScales& a, const Launch& /*on*/) {
-  const int64_t R = a.amax.shape[0], S = a.scale.shape[1];
-  for (int64_t i = 0; i < 2 * S; ++i) {
+  const int64_t R = a.amax.shape[0], S = a.scale.shape[1], count = a.scale.shape[0] * S;
+  for (int64_t i = 0; i < count; ++i) {
     uint32_t largest = 0;
-    for (int64_t r = 0; r < R; ++r) largest = std::max(largest, magnitude(a.amax.as<float>()[r * 2 * S + i]));
-    if (has_fp8_scale(largest))
+    for (int64_t r = 0; r < R; ++r) largest = std::max(largest, magnitude(a.amax.as<float>()[r * count + i]));
+    if (has_fp8_scale(largest) || a.current)
       a.scale.as<float>()[i * kFp8ScaleStride] =
-          std::bit_cast<float>(fp8_scale(largest, i < S, fp8_headroom(i < S)));
+          std::bit_cast<float>(fp8_scale(largest, i < S, a.current ? 0 : fp8_headroom(i < S)));
   }
 }
 

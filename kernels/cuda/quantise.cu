@@ -1,5 +1,6 @@
 // Quantise: y = x / scale in FP8, in one pass that also finds the largest magnitude, by integer maxima: in
-// any order they are the same. With `current` a pass before it finds the scale.
+// any order they are the same. With `current` a pass before it finds the scale. Dequantise and TransposeFp8
+// take the values back, and turn them.
 //
 // Without a transposed copy a thread takes eight elements at a time. With one it takes 8 x 8, and
 // transposes their FP8 values in its registers: every access is of eight elements, and those of a warp
@@ -51,6 +52,13 @@ __device__ __forceinline__ void load_some(const T* x, int count, float (&values)
 #pragma unroll
   for (int i = 0; i < kElements; ++i)
     if (i < count) values[i] = static_cast<float>(x[i]);
+}
+__device__ __forceinline__ uint2 load_some_values(const uint8_t* x, int count) {
+  uint2 fp8_values{};
+#pragma unroll
+  for (int i = 0; i < kElements; ++i)
+    if (i < count) (i < 4 ? fp8_values.x : fp8_values.y) |= static_cast<uint32_t>(x[i]) << (8 * (i % 4));
+  return fp8_values;
 }
 __device__ __forceinline__ void store_some(uint8_t* y, int count, uint2 fp8_values) {
 #pragma unroll
@@ -116,6 +124,7 @@ __global__ __launch_bounds__(kThreads) void quantise_kernel(const T* x, int64_t 
   uint32_t largest = 0;
   for_elements<kThreads>(x, count, [&](int64_t first, const float(&values)[kElements], int present) {
     const uint2 fp8_values = fp8_values_of<kFormat>(values, inverse, largest);
+    if (!y) return;
     if (present == kElements) {
       *reinterpret_cast<uint2*>(y + first) = fp8_values;
     } else {
@@ -200,14 +209,90 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
   if (amax) note_largest(largest, amax);
 }
 
-// A thread for each scale
-__global__ void update_scales_kernel(const uint32_t* amax, int64_t ranks, int64_t count, float* scale) {
+// y = scale x, eight elements of a thread at a time
+template <class T>
+__global__ __launch_bounds__(kThreads) void dequantise_kernel(const uint8_t* x, int64_t count,
+                                                              const float* scale, T* y) {
+  const float by = *scale;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kElements;
+  for (int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kElements; first < count;
+       first += stride) {
+    const int present = static_cast<int>(min(static_cast<int64_t>(kElements), count - first));
+    const uint2 fp8_values = present == kElements ? *reinterpret_cast<const uint2*>(x + first)
+                                                  : load_some_values(x + first, present);
+    float values[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; i += 2) {
+      const auto pair =
+          static_cast<__nv_fp8x2_storage_t>((i < 4 ? fp8_values.x : fp8_values.y) >> (8 * (i % 4)));
+      const float2 both = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
+      values[i] = by * both.x, values[i + 1] = by * both.y;
+    }
+    if (present == kElements) {
+      constexpr int kWidth = kPackWidth<T>;
+#pragma unroll
+      for (int p = 0; p < kElements; p += kWidth) {
+        float part[kWidth];
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) part[i] = values[p + i];
+        store_pack(y + first + p, pack<T>(part));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i)
+        if (i < present) y[first + i] = static_cast<T>(values[i]);
+    }
+  }
+}
+
+// y = x^T, in the tiles of quantise_both_kernel
+template <bool kPacks>
+__global__ __launch_bounds__(kTileThreads* kTileThreads) void transpose_kernel(const uint8_t* x, int64_t rows,
+                                                                               int64_t columns, uint8_t* y) {
+  const int64_t row = static_cast<int64_t>(blockIdx.y) * kTile + threadIdx.y * kElements,
+                column = static_cast<int64_t>(blockIdx.x) * kTile + threadIdx.x * kElements;
+  if (row >= rows || column >= columns) return;
+  const int rows_left = static_cast<int>(min(int64_t{kElements}, rows - row)),
+            columns_left = static_cast<int>(min(int64_t{kElements}, columns - column));
+  x += row * columns + column, y += column * rows + row;
+  uint2 fp8_values[kElements] = {};
+#pragma unroll
+  for (int r = 0; r < kElements; ++r) {
+    if constexpr (kPacks) {
+      fp8_values[r] = *reinterpret_cast<const uint2*>(x + r * columns);
+    } else {
+      if (r < rows_left) fp8_values[r] = load_some_values(x + r * columns, columns_left);
+    }
+  }
+  transpose(fp8_values);
+#pragma unroll
+  for (int c = 0; c < kElements; ++c) {
+    if constexpr (kPacks) {
+      *reinterpret_cast<uint2*>(y + c * rows) = fp8_values[c];
+    } else {
+      if (c < columns_left) store_some(y + c * rows, rows_left, fp8_values[c]);
+    }
+  }
+}
+
+// A thread for each scale; the first `e4m3` of `count` are of that format.
+__global__ void update_scales_kernel(const uint32_t* amax, int64_t ranks, int64_t count, int64_t e4m3,
+                                     bool current, float* scale) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= 2 * count) return;
+  if (i >= count) return;
   uint32_t largest = 0;
-  for (int64_t r = 0; r < ranks; ++r) largest = max(largest, amax[r * 2 * count + i] & 0x7fffffffu);
-  if (has_fp8_scale(largest))
-    scale[i * kFp8ScaleStride] = __uint_as_float(fp8_scale(largest, i < count, fp8_headroom(i < count)));
+  for (int64_t r = 0; r < ranks; ++r) largest = max(largest, amax[r * count + i] & 0x7fffffffu);
+  if (has_fp8_scale(largest) || current)
+    scale[i * kFp8ScaleStride] =
+        __uint_as_float(fp8_scale(largest, i < e4m3, current ? 0 : fp8_headroom(i < e4m3)));
+}
+
+// The grid of the tiles of a matrix
+dim3 tiles_of(const char* op, const Tensor& x) {
+  const int64_t tiles = cuda::divide_up(x.shape[0], kTile);
+  check(tiles <= 65535, "{}: x must have at most {} rows to be transposed, found {}", op, 65535 * kTile,
+        x.to_string());
+  return {static_cast<unsigned>(cuda::divide_up(x.shape[1], kTile)), static_cast<unsigned>(tiles)};
 }
 
 }  // namespace
@@ -237,11 +322,7 @@ void CudaBackend::run_op(const Quantise& a, const Launch& on) {
         quantise_kernel<T, kFormat><<<blocks, kThreads, 0, on.stream>>>(x, count, y, scale, amax);
         return;
       }
-      const int64_t tiles = cuda::divide_up(N, kTile);
-      check(tiles <= 65535, "{}: x must have at most {} rows with a transposed copy, found {}", a.kName,
-            65535 * kTile, a.x.to_string());
-      const dim3 grid(static_cast<unsigned>(cuda::divide_up(C, kTile)), static_cast<unsigned>(tiles)),
-          block(kTileThreads, kTileThreads);
+      const dim3 grid = tiles_of(a.kName, a.x), block(kTileThreads, kTileThreads);
       const auto kernel = N % kElements == 0 && C % kElements == 0 ? quantise_both_kernel<T, kFormat, true>
                                                                    : quantise_both_kernel<T, kFormat, false>;
       kernel<<<grid, block, 0, on.stream>>>(x, N, C, y, a.transposed.as<uint8_t>(), scale, amax);
@@ -251,10 +332,31 @@ void CudaBackend::run_op(const Quantise& a, const Launch& on) {
   });
 }
 
+void CudaBackend::run_op(const Dequantise& a, const Launch& on) {
+  check_aligned(a.kName, {{"x", a.x.data}, {"y", a.y}});
+  const int64_t count = a.y.numel(), enough = cuda::divide_up(count, kThreads * kElements),
+                most = static_cast<int64_t>(multiprocessors_) * kBlocksOfMultiprocessor;
+  with_real_type(a.y.dtype, [&]<class T>() {
+    dequantise_kernel<T><<<static_cast<unsigned>(std::min(enough, most)), kThreads, 0, on.stream>>>(
+        a.x.data.as<uint8_t>(), count, a.x.scale.as<float>(), a.y.as<T>());
+    TESSERA_CUDA_LAUNCHED();
+  });
+}
+
+void CudaBackend::run_op(const TransposeFp8& a, const Launch& on) {
+  check_aligned(a.kName, {{"x", a.x}, {"y", a.y}});
+  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const auto kernel =
+      N % kElements == 0 && C % kElements == 0 ? transpose_kernel<true> : transpose_kernel<false>;
+  kernel<<<tiles_of(a.kName, a.x), dim3(kTileThreads, kTileThreads), 0, on.stream>>>(a.x.as<uint8_t>(), N, C,
+                                                                                     a.y.as<uint8_t>());
+  TESSERA_CUDA_LAUNCHED();
+}
+
 void CudaBackend::run_op(const UpdateScales& a, const Launch& on) {
-  const int64_t R = a.amax.shape[0], S = a.scale.shape[1];
-  update_scales_kernel<<<static_cast<unsigned>(cuda::divide_up(2 * S, kThreads)), kThreads, 0, on.stream>>>(
-      a.amax.as<uint32_t>(), R, S, a.scale.as<float>());
+  const int64_t R = a.amax.shape[0], S = a.scale.shape[1], count = a.scale.shape[0] * S;
+  update_scales_kernel<<<static_cast<unsigned>(cuda::divide_up(count, kThreads)), kThreads, 0, on.stream>>>(
+      a.amax.as<uint32_t>(), R, count, S, a.current, a.scale.as<float>());
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -2,6 +2,7 @@
 #include "tests/data_parallel.h"
 
 #include "tests/offloaded_steps.h"
+#include "tests/stored_fp8.h"
 #include "tests/tolerances.h"
 
 namespace tessera::testing {
@@ -234,6 +235,25 @@ TEST_F(CudaDataParallel, ActivationsInHostMemory) {
         EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses)
             << name_of(shard) << " " << text_of(keep);
       }
+  });
+}
+
+// Gathered as bytes, from the device or the host
+TEST_F(CudaDataParallel, WeightsGatheredInFp8GiveTheBitsOfWholeOnes) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    if (device.arch >= 89) expect_gathered_gives_the_bits_of_whole(ranks, device);
+  });
+}
+
+TEST_F(CudaDataParallel, ThePlanOfARankInFp8IsItsLedger) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const Trained8& trained : kTrained) {
+      SCOPED_TRACE(trained.name);
+      const RunShape shape = stored_shape(trained, shared_shape(ranks.size, Shard::kWeights), device);
+      const std::unique_ptr<Backend> be = make_backend(device);
+      const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
+      if (device.arch >= 89) expect_ledger_is_plan(*be, comm.get(), shape);
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/gemm/sm90/problem.h"
 #include "tests/cuda/twin.h"
 #include "tests/model_families.h"
+#include "tests/stored_fp8.h"
 #include "tests/train_steps.h"
 
 namespace tessera {
@@ -147,6 +148,45 @@ TEST_F(Fp8Test, UpdatesScalesAsTheCpu) {
   run_on_both({scale}, [&](auto on) { return UpdateScales{.amax = on(amax), .scale = on(scale)}; });
   const std::vector<float> found = floats_of(scale.cuda);
   for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], scale.cpu.as<float>()[i]) << i;
+}
+
+// Of parts of matrices, as ranks have them: the largest element alone, then scales without headroom
+TEST_F(Fp8Test, ScalesOfPartsAreThoseOfTheCpu) {
+  constexpr int64_t S = 3;
+  const Twin amax = with_values(DType::kF32, {2, 1, S}, [](int64_t) { return 0.0f; }),
+             scale = input(DType::kF32, {1, S, kFp8ScaleStride});
+  for (int64_t i = 0; i < 2 * S; ++i) {
+    if (i % S == 2) continue;  // zeros
+    const Twin x = input(DType::kBF16, {1, 1000 + 8 * i}, 3.0f * static_cast<float>(i + 1));
+    run_on_both({amax}, [&](auto on) {
+      const Tensor all = on(amax).view({2 * S});
+      return Quantise{.x = on(x),
+                      .format = DType::kE4M3,
+                      .y = {.data = {}, .scale = on(scale).view({S * kFp8ScaleStride}).rows(0, 1)},
+                      .amax = all.rows(i, 1)};
+    });
+  }
+  run_on_both({scale},
+              [&](auto on) { return UpdateScales{.amax = on(amax), .scale = on(scale), .current = true}; });
+  const std::vector<float> found = floats_of(scale.cuda);
+  for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], scale.cpu.as<float>()[i]) << i;
+  EXPECT_EQ(found[2 * kFp8ScaleStride], 1);
+}
+
+// In whole packs and tiles and not; the values are exact in both dtypes.
+TEST_F(Fp8Test, ValuesAreTakenBackAndTurned) {
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}}) {
+    const Twin x = input(DType::kBF16, shape, 0.02f), turned = output(DType::kE4M3, {shape[1], shape[0]});
+    const Quantised q = quantised(x, DType::kE4M3);
+    for (const DType dtype : kReal) {
+      const Twin y = output(dtype, shape);
+      run_on_both({y}, [&](auto on) { return Dequantise{.x = on(q.cpu(), q.cuda()), .y = on(y)}; });
+      const std::vector<float> found = floats_of(y.cuda);
+      for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], y.cpu.as<float>()[i]) << i;
+    }
+    run_on_both({turned}, [&](auto on) { return TransposeFp8{.x = on(q.data), .y = on(turned)}; });
+    EXPECT_TRUE(bytes_of(turned.cuda) == bytes_of(q.transposed.cuda)) << shape[0] << " " << shape[1];
+  }
 }
 
 // Widths of every kind of team, whole and not: one to four packs of a warp, several warps, the most threads
@@ -431,6 +471,40 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), recorded, 10, make), found);
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), on_gpu, 10, make), found);
   testing::expect_plan_is_the_step(cuda().backend().traits(), on_gpu);
+}
+
+// Frozen weights that have FP8 values alone. The first step has the losses of training all weights in FP8.
+TEST_F(Fp8Test, AdaptersOnTopOfFp8ValuesTrain) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  const DeviceTraits device = cuda().backend().traits();
+  for (const ModelConfig& model : testing::models_with_adapters(128, 8)) {
+    SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), text_of(model.lora)));
+    const Fp8Config config{.edges = true, .head = true};
+    testing::expect_first_step_of_fp8_training(device, model, config, DType::kBF16, tolerance::kBf16ModelLoss,
+                                               tolerance::kBf16ModelGradient);
+    testing::expect_weights_are_those_kept(device, model, config, DType::kBF16);
+    RunShape shape = testing::lora_fp8_shape(model, config, DType::kBF16);
+    testing::expect_plan_is_the_step(device, shape);
+    shape.offload.weights = true;
+    testing::expect_plan_is_the_step(device, shape);
+  }
+}
+
+// Stored FP8 values, whole or copied from the host, in graphs or not: the same bits
+TEST_F(Fp8Test, StoredValuesChangeNoBit) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  for (const testing::Trained8& trained : testing::kTrained) {
+    SCOPED_TRACE(trained.name);
+    RunShape shape = testing::stored_shape(trained, testing::shared_shape(1), cuda().backend().traits());
+    const auto losses = [&](bool graphs, const Offload& offload) {
+      shape.cuda_graphs = graphs, shape.offload = offload,
+      shape.poison = offload ? Poison::kYes : Poison::kNo;
+      return testing::run_shared({}, {.device = cuda().backend().traits(), .shape = shape, .steps = 4});
+    };
+    const std::vector<double> whole = losses(false, {});
+    EXPECT_EQ(losses(true, {}), whole);
+    EXPECT_EQ(losses(false, {.weights = true}), whole);
+  }
 }
 
 // Rounded by what writes x and dy, or by passes of their own: LayerNorm with GELU, RMSNorm with SwiGLU

@@ -221,6 +221,43 @@ TEST_F(Fp8Ops, ScalesFollowTheLargestOfAllRanks) {
   EXPECT_EQ(floats(scale)[3 * kFp8ScaleStride], 0x1p-7f * 16);
 }
 
+// Of matrices of which ranks have parts: the scales are those that Quantise finds of the whole.
+TEST_F(Fp8Ops, CurrentScalesOfPartsAreThatOfTheWhole) {
+  const Tensor whole = make.normal({6, 8}, 30), zero = make.zeros({1, 8}), amax = make.zeros({3, 1, 2}),
+               scale = make.poisoned({1, 2, kFp8ScaleStride});
+  const Tensor all = amax.view({6});
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    cpu.run(Quantise{.x = whole.rows(2 * rank, 2),
+                     .format = DType::kE4M3,
+                     .y = {.data = {}, .scale = make.scalar(1)},
+                     .amax = all.rows(2 * rank, 1)});
+    cpu.run(Quantise{.x = zero,
+                     .format = DType::kE4M3,
+                     .y = {.data = {}, .scale = make.scalar(1)},
+                     .amax = all.rows(2 * rank + 1, 1)});
+  }
+  cpu.run(UpdateScales{.amax = amax, .scale = scale, .current = true});
+  const Fp8Matrix expected = quantised(whole, DType::kE4M3);
+  EXPECT_EQ(floats(scale)[0], floats(expected.scale)[0]);
+  EXPECT_EQ(floats(scale)[kFp8ScaleStride], 1);  // of zeros
+  floats(amax)[0] = std::numeric_limits<float>::infinity();
+  cpu.run(UpdateScales{.amax = amax, .scale = scale, .current = true});
+  EXPECT_EQ(floats(scale)[0], 1);
+}
+
+TEST_F(Fp8Ops, ValuesAreTakenBackAndTurned) {
+  const Tensor x = make.normal({5, 9}, 0.02), t = make.poisoned({9, 5}), back = make.poisoned({5, 9}),
+               turned = make.poisoned({9, 5});
+  const Fp8Matrix y = quantised(x, DType::kE4M3, t);
+  cpu.run(Dequantise{.x = y, .y = back});
+  for (size_t i = 0; i < 45; ++i) {
+    const double scale = static_cast<double>(floats(y.scale)[0]);
+    EXPECT_EQ(floats(back)[i], scale * nearest(static_cast<double>(floats(x)[i]) / scale, DType::kE4M3));
+  }
+  cpu.run(TransposeFp8{.x = y.data, .y = turned});
+  expect_same_bits(turned, t, "turned");
+}
+
 TEST_F(Fp8Ops, ForwardIsTheProductOfTheRoundedFactors) {
   for (const auto [N, C, O] : {std::array<int64_t, 3>{1, 1, 1}, {3, 7, 5}, {33, 40, 24}})
     for (const bool activates : {false, true}) {
@@ -439,6 +476,14 @@ TEST_F(Fp8Ops, RefuseWhatDoesNotFit) {
                    {"quantise: format ", "e4m3 or e5m2", "found bf16"}));
   EXPECT_TRUE(says(refusal_of(cpu, Quantise{.x = x, .format = DType::kE4M3, .y = matrix({6, 4})}),
                    {"quantise: y ", "fp32 [4, 6]"}));
+  const Fp8Matrix none{.data = {}, .scale = make.scalar(1)};
+  EXPECT_TRUE(says(refusal_of(cpu, Quantise{.x = x, .format = DType::kE4M3, .y = none}),
+                   {"quantise: y ", "fp32 [4, 6]"}));
+  EXPECT_TRUE(says(refusal_of(cpu, Dequantise{.x = matrix({6, 4}), .y = x}), {"dequantise: x ", "[4, 6]"}));
+  EXPECT_TRUE(says(refusal_of(cpu, TransposeFp8{.x = x, .y = y}), {"transpose FP8: y ", "[6, 4]"}));
+  EXPECT_TRUE(says(refusal_of(cpu, UpdateScales{.amax = make.zeros({3, 2, 2}),
+                                                .scale = make.zeros({1, 2, kFp8ScaleStride})}),
+                   {"update scales: amax ", "[3, 1, 2]"}));
 }
 
 TEST_F(Fp8Ops, RefuseFp8ThatDoNotFit) {

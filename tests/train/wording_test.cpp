@@ -76,7 +76,7 @@ std::vector<WrongInput> wrong_settings() {
       wrong_setting("Neither steps nor epochs", {"train.steps=auto"}),
       wrong_setting("A schedule with the same phase twice",
                     {"train.context_schedule={0: 32, 8: 32}", "train.sequence_length=auto"}),
-      wrong_setting("FP8 with adapters", {"train.gemm_dtype=fp8", "train.lora.rank=4"}),
+      wrong_setting("FP8 with adapters", {"train.gemm_dtype=fp8", "train.lora.rank=4", "train.fp8.dw=true"}),
       wrong_setting("FP8 and a width of the MLP", {"train.gemm_dtype=fp8", "model.mlp_width=72"}),
       wrong_setting("A key of FP8 without it", {"train.fp8.head=true"}),
       wrong_setting("A word to recompute that is none", {"train.recompute=norms+mpl"}),

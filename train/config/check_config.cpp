@@ -196,8 +196,8 @@ void check_fp8(const SourcedConfig& sourced) {
   needs(fp8.head == defaults.head, "train.fp8.head");
   needs(fp8.dw == defaults.dw, "train.fp8.dw");
   if (!fp8) return;
-  sourced.require(!sourced.config.train.lora, key, "is given together with", "train.lora.rank",
-                  "adapters are trained in bf16: set train.gemm_dtype=bf16");
+  sourced.require(!sourced.config.train.lora || !fp8.dw, "train.fp8.dw", "has no effect with",
+                  "train.lora.rank", "adapters alone have gradients, in bf16: set train.fp8.dw=false");
   sourced.require(!sourced.config.train.freeze, key, "is given together with", "train.freeze",
                   "all weights are trained in FP8: set train.gemm_dtype=bf16");
   constexpr int64_t kUnit = 16;  // of the GPU's GEMMs in FP8

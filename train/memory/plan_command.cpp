@@ -1,6 +1,7 @@
 #include "train/memory/plan_command.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -43,13 +44,15 @@ std::string frozen_line(const RunPlan& plan) {
                      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
-// What train.gemm_dtype=fp8 adds to the peak: weights in one byte, twice, and room for an operand
+// What train.gemm_dtype=fp8 adds to the peak: weights in one byte, twice, and room for an operand. Frozen
+// weights have one byte alone, which saves more.
 std::string fp8_line(const RunPlan& plan) {
   if (!plan.shape.fp8) return "";
   RunShape without = plan.shape;
   without.fp8 = {};
-  return fmt::format("fp8      {}; takes {}\n", fp8_text(plan.shape.model, plan.shape.fp8),
-                     format_bytes(plan.peak() - plan_memory(without, plan.device).peak_bytes()));
+  const int64_t bytes = plan.peak() - plan_memory(without, plan.device).peak_bytes();
+  return fmt::format("fp8      {}; {} {}\n", fp8_text(plan.shape.model, plan.shape.fp8),
+                     bytes < 0 ? "saves" : "takes", format_bytes(std::abs(bytes)));
 }
 
 // Of a GPU; a CPU's speed is hardly known.

@@ -53,6 +53,7 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
               .dtype = shape.dtype,
               .shards = weights.shards,
               .freeze = weights.freeze,
+              .fp8 = weights.fp8,
               .host = weights.host,
               .poison = weights.poison}),
       model_{.config = shape.model,

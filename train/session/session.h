@@ -21,6 +21,7 @@ class Session {
   struct Weights {
     Shards shards = {};
     Freeze freeze = {};
+    Fp8Config fp8 = {};
     Arena* host = nullptr;
     Poison poison = Poison::kNo;
   };

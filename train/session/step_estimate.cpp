@@ -72,11 +72,25 @@ double seconds_over_bus(const AdamW& op, const Offload& offload, const DeviceSpe
   return bytes / speed.bus;
 }
 
+// The FP8 values of trained weights that lie on the host: made from a copy that one rank has there, or by
+// several from their parts, which they read twice.
+double seconds_over_bus(const Quantise& op, int64_t ranks, const DeviceSpeed& speed) {
+  const auto read = ranks > 1 ? static_cast<double>(op.x.bytes()) : 0.0;
+  return (read + static_cast<double>(op.y.data.bytes())) / speed.bus;
+}
+
+// No other rounding has neither a transposed copy nor, with its values, the largest element.
+bool is_of_stored_weight(const Quantise& op) { return !op.transposed && (!op.y.data || !op.amax); }
+
 struct OpTime {
   const DeviceSpeed& speed;
   const Offload& offload;
+  int64_t ranks;
 
   double operator()(const AnyOp& op) const {
+    if (const auto* const* rounding = std::get_if<const Quantise*>(&op))
+      if (offload.weights && is_of_stored_weight(**rounding))
+        return seconds_over_bus(**rounding, ranks, speed);
     if (std::holds_alternative<const AdamW*>(op) && (offload.optimizer || offload.weights))
       return seconds_over_bus(*std::get<const AdamW*>(op), offload, speed);
     double flops = speed.gemm;
@@ -88,7 +102,7 @@ struct OpTime {
 
 StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
   const DeviceSpeed speed = speed_of(device);
-  const OpTime time{.speed = speed, .offload = shape.offload};
+  const OpTime time{.speed = speed, .offload = shape.offload, .ranks = shape.ranks()};
   double now = 0;
   Queue collectives(now, speed.link), of_context(now, speed.link);
   std::deque<Queue> copies;  // in each direction

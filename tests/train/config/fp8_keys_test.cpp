@@ -41,7 +41,8 @@ TEST_F(Fp8Keys, RefuseWhatDoesNotFit) {
     const std::string message = refusal(kFp8, settings);
     EXPECT_NE(message.find(part), std::string::npos) << message;
   };
-  expect({"train.lora.rank=8"}, "together with train.lora.rank");
+  load(kFp8, {"train.lora.rank=8"});
+  expect({"train.lora.rank=8", "train.fp8.dw=true"}, "no effect with train.lora.rank 8");
   expect({"train.freeze=embeddings"}, "together with train.freeze");
   expect({"model.channels=360", "model.heads=3"}, "model.channels 360");
   expect({"model.mlp_width=1000"}, "model.mlp_width 1000");

@@ -120,6 +120,23 @@ TEST_P(CommunicatorTest, AllGatherPutsPartsInTheOrderOfRanks) {
   });
 }
 
+TEST_P(CommunicatorTest, AllGatherTakesBytes) {
+  on_ranks(GetParam(), [](const Ranks& ranks) {
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    HostTensors tensors;
+    constexpr int64_t kCount = 7;
+    const Tensor part = tensors.empty({kCount}, DType::kE4M3),
+                 whole = tensors.empty({ranks.size * kCount}, DType::kE4M3);
+    for (int64_t i = 0; i < kCount; ++i)
+      part.as<uint8_t>()[i] = static_cast<uint8_t>(0xf8 + 16 * ranks.rank + i);  // NaN among them
+    communicator->all_gather({.part = part, .whole = whole});
+    for (int64_t i = 0; i < whole.numel(); ++i)
+      ASSERT_EQ(whole.as<uint8_t>()[i], static_cast<uint8_t>(0xf8 + 16 * (i / kCount) + i % kCount)) << i;
+    EXPECT_THROW(communicator->all_reduce_sum({.tensor = whole}), Error);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, CommunicatorTest, ::testing::Values(2, 3, 4));
 
 TEST_F(CommunicatorTest, RanksOnSeveralHostsMeetOverTheNamedInterface) {

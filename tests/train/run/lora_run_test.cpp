@@ -88,6 +88,35 @@ TEST_F(LoraRun, ResumesWithTheSameBits) {
   }
 }
 
+// Frozen weights in FP8: the base is loaded again, and has the same values.
+TEST_F(LoraRun, ResumesWithTheSameBitsInFp8) {
+  const std::vector<std::string> words{"--set", "train.gemm_dtype=fp8", "--set", "train.fp8.edges=true",
+                                       "--set", "train.fp8.head=true"};
+  const std::string out = trains(words);
+  EXPECT_NE(out.find("blocks 0 to 1 of 2, and the logits; delayed scales"), std::string::npos) << out;
+  const std::vector<std::string> whole = losses("out");
+  const auto files = [&] {
+    std::vector<std::string> bytes{read_file(checkpoint("out", 8) / "state.json")};
+    for (const char* name : kTensorFiles) bytes.push_back(read_file(checkpoint("out", 8) / name));
+    return bytes;
+  };
+  const std::vector<std::string> before = files();
+  EXPECT_NE(before[0].find("fp8_scales"), std::string::npos);
+  fs::remove_all(checkpoint("out", 8));
+  std::vector<std::string> again = words;
+  again.push_back("--resume");
+  trains(again);
+  EXPECT_EQ(losses("out"), whole);
+  EXPECT_TRUE(files() == before);
+  // The merged weights are those that the evaluation read: values in FP8, and the adapters'.
+  trains({"--set", "train.init_from=out/checkpoints/step_00000008", "--set", "train.lora.rank=none", "--set",
+          "train.lora.alpha=16", "--set", "train.folder=merged", "--set", "train.steps=1"});
+  const double unmerged = std::stod(loss_after("8", "out"));
+  EXPECT_LT(unmerged, 0.99 * std::stod(loss_after("0", "out"))) << "nothing was learned";
+  EXPECT_NEAR(std::stod(loss_after("0", "merged")), unmerged, 2e-6 * unmerged);
+  trains({"--resume"});  // a run in FP8 goes on without
+}
+
 // A run from the merged weights begins where the run with adapters ended.
 TEST_F(LoraRun, TheMergedWeightsHaveTheSameLoss) {
   trains({});
@@ -191,6 +220,21 @@ TEST_F(LoraRun, TwoRanksWriteTheSameFiles) {
   trains_on_two({"--resume", "--set", "train.folder=weights"});
   EXPECT_TRUE(files("weights") == whole);
   EXPECT_FALSE(fs::exists(folder / "weights/checkpoints/step_00000008.unfinished"));
+}
+
+// Whose frozen weights are gathered as bytes, or whole on each rank
+TEST_F(LoraRun, TwoRanksInFp8WriteTheSameFiles) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  std::vector<std::string> whole;
+  for (const std::string shard : {"gradients", "weights"}) {
+    trains({"--ranks", "2", "--set", "train.gemm_dtype=fp8", "--set", "train.fp8.edges=true", "--set",
+            "parallel.shard=" + shard, "--set", "train.folder=" + shard});
+    std::vector<std::string> files;
+    for (const char* name : kTensorFiles) files.push_back(read_file(checkpoint(shard, 8) / name));
+    if (whole.empty()) whole = files;
+    EXPECT_TRUE(files == whole);
+  }
 }
 
 TEST_F(LoraRun, ItsAdapterIsExported) {
