@@ -61,8 +61,8 @@ TEST(LargestThatFits, IsTheLastMultipleBeforeTheFirstThatDoesNot) {
       }
 }
 
-// Bytes a parameter: weights and gradients of 2, masters and two moments of 4 in bf16; all of 4, no masters,
-// in fp32.
+// Bytes a parameter: in bf16 weights, gradients and the lower bits of masters of 2, two moments of 4; in fp32
+// all of 4, and nothing of masters.
 TEST(Plan, OfTheShippedConfigurationsAddsUp) {
   for (const char* name : {"quickstart", "gpt2_small", "gpt2_medium", "gpt2_large", "gpt2_xl"})
     for (const DeviceTraits& device : {kHopper, DeviceTraits{}}) {
@@ -81,7 +81,7 @@ TEST(Plan, OfTheShippedConfigurationsAddsUp) {
       };
       near(MemoryTag::kWeights, cuda ? 2 : 4);
       near(MemoryTag::kGradients, cuda ? 2 : 4);
-      near(MemoryTag::kOptimizer, cuda ? 12 : 8);
+      near(MemoryTag::kOptimizer, cuda ? 10 : 8);
       EXPECT_GE(tag_bytes(plan, MemoryTag::kData), 12 * plan.shape.tokens_per_step());
       EXPECT_EQ(plan.memory.peak_stage, "a training step");
       EXPECT_FALSE(plan.memory.ledger.peak_name().empty());
@@ -245,7 +245,7 @@ TEST(Advice, IsAnMlpInChunksForLongSequences) {
     EXPECT_FALSE(plan.fits());
     return advice_text(advice(config, plan, false));
   };
-  const std::string whole = text_at(34, "0"), smallest = text_at(20, "2048"),
+  const std::string whole = text_at(32, "0"), smallest = text_at(20, "2048"),
                     line = "s  --set train.mlp_chunk=";
   EXPECT_NE(whole.find(line + "16384\n"), std::string::npos) << whole;
   for (const int64_t chunk : kMlpChunks)
@@ -254,7 +254,7 @@ TEST(Advice, IsAnMlpInChunksForLongSequences) {
 
 TEST(Advice, CombinesWhatIsNotEnoughAlone) {
   const Config config = shipped("gpt2_small", {"model.attention=naive", "train.micro_batch=64"});
-  const RunPlan plan = plan_run(config, kHopper, given_memory(Device::kCuda, 7 * kGiB / 2));
+  const RunPlan plan = plan_run(config, kHopper, given_memory(Device::kCuda, 3 * kGiB));
   const std::vector<Advice> found = advice(config, plan, false);
   const auto fits = std::find_if(found.begin(), found.end(), [](const Advice& a) { return a.fits; });
   ASSERT_NE(fits, found.end()) << advice_text(found);
@@ -267,7 +267,7 @@ TEST(Advice, IsBf16MomentsWhereNothingElseIsEnough) {
     const Config config = shipped("gpt2_xl", overrides);
     return advice_text(advice(config, plan_run(config, kHopper, given_memory(Device::kCuda, bytes)), false));
   };
-  const std::string switches = "optimizer.moments=bf16", text = text_at(22 * kGiB);
+  const std::string switches = "optimizer.moments=bf16", text = text_at(19 * kGiB);
   EXPECT_NE(text.find(switches), std::string::npos) << text;
   EXPECT_LT(text.find(" fits "), text.find(switches)) << text;
   EXPECT_EQ(text.find("model.layers="), std::string::npos) << text;

@@ -89,7 +89,7 @@ TEST(StepEstimate, GrowsWithWhatAStepDoes) {
   }
   shape.keep = kKeepAll;
   shape.offload.optimizer = true;
-  EXPECT_GT(seconds(shape), one + 0.1) << "1.2 billion parameters take 8 bytes each over the bus";
+  EXPECT_GT(seconds(shape), one + 0.1) << "1.2 billion parameters take 6 bytes each over the bus";
   shape.offload.optimizer = false;
   // Micro-steps beyond the third are each like the third.
   const auto of_micro_steps = [&](int64_t count) {
