@@ -150,7 +150,7 @@ TEST(StoredFp8, RanksHaveTheValuesOfOne) {
       SCOPED_TRACE(name);
       const RunShape shape = make_shape(shared_shape(ranks.size, Shard::kWeights));
       size_t count = 0;
-      run_shared(ranks, {.shape = shape, .steps = 2, .before = {}, .after = [&](TrainState& state) {
+      run_shared(ranks, {.shape = shape, .steps = 2, .before = set_outliers, .after = [&](TrainState& state) {
                            read(state);
                            count = state.store().fp8_weights().size();
                          }});
