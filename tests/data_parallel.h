@@ -89,17 +89,12 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
   return losses;
 }
 
-// The bytes of all weights of this rank, as the forward reads them.
+// The bytes of all masters, from which the weights that the forward reads follow. Every rank has to call it.
 inline std::string weight_bytes(TrainState& state) {
+  HostTensors make;
   std::string bytes;
-  for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
-    const Tensor& bucket = state.store().whole_weights(b);
-    HostTensors make;
-    const Tensor host = make.poisoned({bucket.numel()});
-    state.stream().run(Copy{bucket, host});
-    state.stream().synchronize();
-    bytes.append(host.as<char>(), host.bytes());
-  }
+  for (const auto& [name, master] : masters_on_host(state, make))
+    bytes.append(master.as<char>(), master.bytes());
   return bytes;
 }
 

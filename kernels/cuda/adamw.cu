@@ -24,9 +24,9 @@ struct Update {
   float beta1, gain1, beta2, gain2, epsilon;
   float clip = 1;  // what the gradient is multiplied by: known on the device
 
-  // `kept` is 1 - lr decay, or 1 where there is no decay. That product is rounded by itself: else the compiler
-  // fuses it with the difference for some elements of a thread and not for others, and an element's bits
-  // depend on its place in the tensor and on the types.
+  // `kept` is 1 - lr decay, or 1 where there is no decay. That product is rounded by itself: else the
+  // compiler fuses it with the difference for some elements of a thread and not for others, and an element's
+  // bits depend on its place in the tensor and on the types.
   __device__ float operator()(float p, float unclipped, float& m, float& v, float kept) const {
     const float g = unclipped * clip;
     m = beta1 * m + gain1 * g;

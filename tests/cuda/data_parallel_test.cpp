@@ -164,6 +164,10 @@ TEST(CudaOffload, OfAFewSmallBlocks) {  // few enough for an emulated GPU
     for (const Offload& offload :
          {Offload{.activations = true}, Offload{.activations = true, .weights = true}})
       expect_offload_changes_no_bit(*be, shape, poison, offload);
+    shape.dtype = DType::kBF16;  // with masters of which weights and lower bits lie on either side
+    for (const Offload& offload :
+         {Offload{.optimizer = true}, Offload{.weights = true}, Offload{.optimizer = true, .weights = true}})
+      expect_offload_changes_no_bit(*be, shape, poison, offload);
   }
 }
 

@@ -30,7 +30,8 @@ TEST(Freeze, SavesGradientsAndTheOptimizer) {
     return static_cast<double>(all.peak_of_each()[static_cast<int>(tag)] -
                                some.peak_of_each()[static_cast<int>(tag)]);
   };
-  // bf16 gradients; the lower bits of masters, and two fp32 moments. Within the padding: 47 rows of the token table, and vectors
+  // bf16 gradients; the lower bits of masters, and two fp32 moments. Within the padding: 47 rows of the
+  // token table, and vectors
   EXPECT_NEAR(saved(MemoryTag::kGradients), 2 * frozen_elements, 2e5);
   EXPECT_NEAR(saved(MemoryTag::kOptimizer), 10 * frozen_elements, 5e5);
   EXPECT_EQ(saved(MemoryTag::kWeights), 0);
