@@ -11,6 +11,8 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/check.h"
@@ -22,7 +24,7 @@ inline constexpr unsigned kRankSeconds = 120;  // after which a rank that hangs 
 // Exit code of a rank that went to the end of its body without a failure
 inline constexpr int kRankDone = 42;
 inline constexpr const char *kRankVariable = "TESSERA_TEST_RANK", *kRanksVariable = "TESSERA_TEST_RANKS",
-                            *kSocketVariable = "TESSERA_TEST_SOCKET";
+                            *kSocketVariable = "TESSERA_TEST_SOCKET", *kCallVariable = "TESSERA_TEST_CALL";
 
 inline bool send_all(int socket, const void* data, size_t bytes) {
   const char* at = static_cast<const char*>(data);
@@ -64,11 +66,21 @@ inline int rank_of_process() {
   return rank == nullptr ? -1 : std::atoi(rank);
 }
 
+// How many calls of on_ranks() the running test has made before
+inline int calls_before() {
+  static const ::testing::TestInfo* of = nullptr;
+  static int calls = 0;
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  if (std::exchange(of, test) != test) calls = 0;
+  return calls++;
+}
+
 // Runs `body` in `size` processes at once and expects that it fails in none. In each of them the test that
-// called this runs again from its start, up to the call with its number of ranks.
+// called this runs again from its start, past the calls before this one, which then do nothing.
 inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
+  const int call = calls_before();
   if (rank_of_process() >= 0) {
-    if (std::atoi(std::getenv(kRanksVariable)) != size) return;
+    if (std::atoi(std::getenv(kCallVariable)) != call) return;
     const int socket = std::atoi(std::getenv(kSocketVariable));
     alarm(kRankSeconds);
     body({.rank = rank_of_process(),
@@ -87,9 +99,9 @@ inline void on_ranks(int size, const std::function<void(const Ranks&)>& body) {
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     // Ranks share the machine's processors, as under our launcher. Of two values the first counts.
     std::vector<std::string> threads = {"OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive"};
-    std::vector<std::string> environment = {fmt::format("{}={}", kRankVariable, rank),
-                                            fmt::format("{}={}", kRanksVariable, size),
-                                            fmt::format("{}={}", kSocketVariable, ends[1])};
+    std::vector<std::string> environment = {
+        fmt::format("{}={}", kRankVariable, rank), fmt::format("{}={}", kRanksVariable, size),
+        fmt::format("{}={}", kCallVariable, call), fmt::format("{}={}", kSocketVariable, ends[1])};
     std::vector<char*> variables_of_rank{threads[0].data(), threads[1].data()};
     for (char** at = environ; *at != nullptr; ++at)  // a shard of the tests is not this test's business
       if (!std::string_view(*at).starts_with("GTEST_")) variables_of_rank.push_back(*at);

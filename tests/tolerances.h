@@ -100,6 +100,10 @@ inline constexpr double kFp8ModelLoss = 0.02;
 // that on average: 23% of a typical element, at random. The largest of a thousand differences lies as many
 // deviations out as the largest element; half as much again for what is rounded twice.
 inline constexpr double kFp8ModelGradient = 1.5 * 0.23;
+// Gradients of a model in FP8 whose bf16 values were rounded another way, relative to the largest element: an
+// ulp of bf16, 2^-8, moves a sixteenth of the values to the next one of e5m2, which lies 2^-2.5 away: 4% on
+// average, as much again as in bf16.
+inline constexpr double kFp8GradientInBf16 = 2 * kBf16ModelGradient;
 
 // Ranks in FP8: a sum in another order tips some elements over to the next number of the format, which is up
 // to 2^-3 away; few of them, and the losses are means.

@@ -212,14 +212,13 @@ TEST_F(CudaAttention, OfDealtQueries) {
                           .kv_tokens = keys};
   };
   for (const DType dtype : kReal)
-    for (const int64_t longest : {0, 1, 90, 400}) {
-      for (const int64_t keys : {1, 5, 131, 1000})
-        for (const int64_t D : {64, 128, 80})
-          compare_dealt(AttentionKind::kFlash, dtype, shape(2, 4, D, 2, keys), 3, longest);
-      compare_dealt(AttentionKind::kFlash, dtype, shape(1, 8, 128, 1, 2100), 2, longest);
-      compare_dealt(AttentionKind::kFlash, dtype, shape(1, 2, 192, 2, 300), 2, longest);
+    for (const int64_t longest : {0, 90}) {
+      for (const int64_t D : {64, 128, 80})
+        compare_dealt(AttentionKind::kFlash, dtype, shape(2, 4, D, 2, 400), 3, longest);
+      compare_dealt(AttentionKind::kFlash, dtype, shape(1, 2, 192, 2, 131), 2, longest);
       compare_dealt(AttentionKind::kNaive, dtype, shape(2, 4, 32, 2, 131), 3, longest);
     }
+  compare_dealt(AttentionKind::kFlash, DType::kBF16, shape(1, 4, 128, 1, 1500), 2, 700);
 }
 
 TEST_F(CudaAttention, NaiveSurvivesLargeScores) {

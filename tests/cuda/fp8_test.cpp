@@ -481,7 +481,7 @@ TEST_F(Fp8Test, AdaptersOnTopOfFp8ValuesTrain) {
     SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), text_of(model.lora)));
     const Fp8Config config{.edges = true, .head = true};
     testing::expect_first_step_of_fp8_training(device, model, config, DType::kBF16, tolerance::kBf16ModelLoss,
-                                               tolerance::kBf16ModelGradient);
+                                               tolerance::kFp8GradientInBf16);
     testing::expect_weights_are_those_kept(device, model, config, DType::kBF16);
     RunShape shape = testing::lora_fp8_shape(model, config, DType::kBF16);
     testing::expect_plan_is_the_step(device, shape);
