@@ -21,16 +21,15 @@ struct DataParallel : ::testing::Test {
   }
 };
 
-constexpr int kParallelSteps = 50;
-
 void expect_the_losses_of_one(int size, Shard shard, const ModelConfig& model = kSharedModel) {
+  const int steps = shard == Shard::kOptimizer ? 50 : 10;
   on_ranks(size, [&](const Ranks& ranks) {
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.model = shape.model = model;
-    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = kParallelSteps});
-    EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
+    const std::vector<double> one = run_shared({}, {.shape = alone, .steps = steps});
+    if (steps == 50) EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
-    const SharedRun shared{.shape = shape, .steps = kParallelSteps, .after = [&](TrainState& state) {
+    const SharedRun shared{.shape = shape, .steps = steps, .after = [&](TrainState& state) {
                              weights = weight_bytes(state);
                            }};
     const std::vector<double> ours = run_shared(ranks, shared);
