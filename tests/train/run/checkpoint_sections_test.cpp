@@ -39,6 +39,20 @@ std::vector<Case> cases() {
              s.rule = momentum_rule();
            },
            DType::kBF16, 7},
+          {"bf16 weights", [](RunShape& s) { s.dtype = DType::kBF16; }},
+          {"bf16 weights in bf16", [](RunShape& s) { s.dtype = DType::kBF16; }, DType::kBF16},
+          {"bf16 weights, of which some are frozen",
+           [](RunShape& s) {
+             s.dtype = DType::kBF16;
+             s.freeze.add(ParamPart::kAttention);
+           },
+           DType::kBF16},
+          {"adapters of bf16 weights",
+           [=](RunShape& s) {
+             lora(s);
+             s.dtype = DType::kBF16;
+           },
+           DType::kBF16, 7},
           // In fp32 a block is a file by itself: 4 of weights, 8 of moments, two indices, three texts.
           {"small files", [](RunShape&) {}, DType::kF32, 17, 20'000},
           {"small files of frozen parts and adapters", lora, DType::kBF16, 12, 20'000}};
