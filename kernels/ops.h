@@ -101,7 +101,8 @@ struct RandomNormal {
 };
 
 // y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not read.
+// p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not
+// read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -411,8 +412,8 @@ struct AttentionBackward {
   void check_on(Device device) const;
 };
 
-// Rows of heads in another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0 where that is
-// below 0. Rows are counted over all sequences. Between fp32 and bf16 values are converted.
+// Rows of heads in another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0 where
+// that is below 0. Rows are counted over all sequences. Between fp32 and bf16 values are converted.
 struct MoveHeads {
   static constexpr const char* kName = "move heads";
   Heads from, to;    // as many heads, of [B, T, heads, D] each with its own B and T
@@ -487,8 +488,8 @@ struct DecodeOp {
 struct FusedDecodeStep {
   static constexpr const char* kName = "decode step";
   std::span<const DecodeOp> operations;
-  // decode_step_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next one.
-  // None: the operations run one by one
+  // decode_step_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next
+  // one. None: the operations run one by one
   Tensor memory = {};
 
   void check_on(Device device) const;

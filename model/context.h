@@ -1,10 +1,11 @@
 // Context parallelism: S ranks share the tokens of each sequence (parallel.context). Each has T of its T_all
 // tokens, dealt by the host (train/session/context_deal.h), and computes everything about them alone; only
-// attention needs the others. It gathers keys and values of all tokens, which are few heads as a rule, and puts
-// them in the order of the sequence. A query sees the same keys in the same order as on one rank, so the forward
-// and dQ have the same sums. In the backward each rank has dK and dV of all tokens for its own queries; they are
-// summed in fp32 over the ranks, in the communicator's order, and each rank keeps those of its tokens.
-// Gathering keys and values: Dubey et al., "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.3.2.
+// attention needs the others. It gathers keys and values of all tokens, which are few heads as a rule, and
+// puts them in the order of the sequence. A query sees the same keys in the same order as on one rank, so
+// the forward and dQ have the same sums. In the backward each rank has dK and dV of all tokens for its own
+// queries; they are summed in fp32 over the ranks, in the communicator's order, and each rank keeps those of
+// its tokens. Gathering keys and values: Dubey et al., "The Llama 3 Herd of Models", arXiv:2407.21783,
+// section 3.3.2.
 #pragma once
 
 #include "kernels/base/arena.h"

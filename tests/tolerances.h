@@ -79,11 +79,11 @@ inline constexpr double kBf16ModelLoss = 2 * kRoundingBf16;                     
 // later ones feel the roundings of earlier gradients, which AdamW makes larger where a gradient is near
 // zero.
 inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
-// Relative to the largest of a bucket: a gradient is a sum over the tokens, and each of its parts went through
-// sums of some hundred terms in another order.
+// Relative to the largest of a bucket: a gradient is a sum over the tokens, and each of its parts went
+// through sums of some hundred terms in another order.
 inline constexpr double kGradientsOfContext = 1e-6;
-// In bf16, the error of gradients beside fp32 as a multiple of one GPU's: partial sums of dK and dV are rounded
-// once more, and these are few of all roundings.
+// In bf16, the error of gradients beside fp32 as a multiple of one GPU's: partial sums of dK and dV are
+// rounded once more, and these are few of all roundings.
 inline constexpr double kErrorOfContext = 1.1;
 
 // A product of factors in e5m2 and e4m3 against that of their own values, relative to its largest element. A
@@ -100,9 +100,9 @@ inline constexpr double kFp8ModelLoss = 0.02;
 // that on average: 23% of a typical element, at random. The largest of a thousand differences lies as many
 // deviations out as the largest element; half as much again for what is rounded twice.
 inline constexpr double kFp8ModelGradient = 1.5 * 0.23;
-// Gradients of a model in FP8 whose bf16 values were rounded another way, relative to the largest element: an
-// ulp of bf16, 2^-8, moves a sixteenth of the values to the next one of e5m2, which lies 2^-2.5 away: 4% on
-// average, as much again as in bf16.
+// Gradients of a model in FP8 whose bf16 values were rounded another way, relative to the largest element:
+// an ulp of bf16, 2^-8, moves a sixteenth of the values to the next one of e5m2, which lies 2^-2.5 away: 4%
+// on average, as much again as in bf16.
 inline constexpr double kFp8GradientInBf16 = 2 * kBf16ModelGradient;
 
 // Ranks in FP8: a sum in another order tips some elements over to the next number of the format, which is up

@@ -158,6 +158,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
   const Mesh& mesh = ranks.connect(*be);
+  Communicator *const comm = &mesh.axis(Axis::kAll), *const context = &mesh.axis(Axis::kContext);
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
   const auto measure = [&](const RunShape& of, TimedSteps steps) {
     Arena arena = make_arena(device);
@@ -172,12 +173,12 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const bool fits_alone =
       ranks.size() == 1 || !limit.known() || plan_memory(alone, device).peak_bytes() <= limit.bytes;
   const auto measure_one = [&](TimedSteps steps) {
-    if (!fits_alone) steps.ranks = &mesh;
+    if (!fits_alone) steps.comm = comm, steps.context = context;
     return measure(fits_alone ? alone : shape, steps);
   };
   const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
   const std::vector<double> ones = ranks.gather(one.median());
-  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .ranks = &mesh};
+  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = comm, .context = context};
   const StepTimes all = ranks.size() > 1 && fits_alone ? measure(shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);

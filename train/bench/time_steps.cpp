@@ -10,11 +10,11 @@ namespace tessera {
 StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
                      const TimedSteps& of) {
   using Clock = std::chrono::steady_clock;
-  Communicator* const all = of.ranks ? &of.ranks->axis(Axis::kAll) : nullptr;
-  Communicator* const context = of.ranks ? &of.ranks->axis(Axis::kContext) : nullptr;
-  TrainState state(be, arena, shape, all, context);
+  TrainState state(be, arena, shape, of.comm, of.context);
   const auto take_waited = [&] {  // axes of the same ranks are one communicator
-    return all ? all->take_waited_seconds() + (context != all ? context->take_waited_seconds() : 0) : 0.0;
+    double seconds = of.comm ? of.comm->take_waited_seconds() : 0;
+    if (of.context && of.context != of.comm) seconds += of.context->take_waited_seconds();
+    return seconds;
   };
   state.initialize(1);
   std::vector<int32_t> tokens(static_cast<size_t>(shape.sequences_per_rank() * shape.sequence_length) + 1);

@@ -4,7 +4,6 @@
 #include <functional>
 #include <vector>
 
-#include "train/parallel/mesh.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -12,7 +11,8 @@ namespace tessera {
 struct TimedSteps {
   int64_t warmup = 1, steps = 1;                       // those of the warm-up come first and are not timed
   std::function<void(int64_t step)> before_step = {};  // 0 is the first that is timed
-  const Mesh* ranks = nullptr;                         // those of the shape; none: one
+  // Of the ranks of the shape, and of those of its context; none: one
+  Communicator *comm = nullptr, *context = nullptr;
 };
 struct StepTimes {
   std::vector<double> seconds;  // of each step, in ascending order

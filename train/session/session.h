@@ -35,7 +35,8 @@ class Session {
   void initialize(uint64_t seed);  // random weights
 
   // All fail, before any kernel, on an id outside the vocabulary. The ranks of a context compute losses
-  // together, each those of its tokens: what the two below return is 0 for others, and adds up over the ranks.
+  // together, each those of its tokens: what the two below return is 0 for others, and adds up over the
+  // ranks.
   //
   // Mean loss of `count` sequences over the tokens that count; 0 if none does. The sum of the losses at each
   // position, in the document where the session has documents, is added to `by_position`, [T], unless it is

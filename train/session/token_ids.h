@@ -19,8 +19,8 @@ void check_ids(Ids which, std::span<const int32_t> ids, int64_t vocab_size, cons
 void check_documents(std::span<const int32_t> documents, int64_t T, bool planned);
 
 // The values of `to`, [.., T, 2], of `documents` of Sequences of T tokens; without any, a sequence is one
-// document. They lie in `documents` or in `made`. Without a `to` there must be none. Error: another number, and
-// as check_documents().
+// document. They lie in `documents` or in `made`. Without a `to` there must be none. Error: another number,
+// and as check_documents().
 std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
                                            std::vector<int32_t>& made);
 

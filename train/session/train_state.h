@@ -39,14 +39,14 @@ class TrainState {
   Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
   ParamStore& store() { return session_.store(); }
 
-  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all ranks
-  // get the same, and each takes its part of the tokens. `counted_tokens`
-  // is how many targets of all ranks' sequences are not kNoTarget: the loss of the step is the sum of
-  // theirs over that number, and so are the gradients. `step` counts from 1. Error, before any kernel: an
-  // id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
-  // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the
-  // step is dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree
-  // on that, as the last micro-step exchanges gradients.
+  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
+  // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
+  // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
+  // are the gradients. `step` counts from 1. Error, before any kernel: an id outside the vocabulary; a
+  // counted_tokens that cannot be, 0 too: such a step has no loss. `continues` gets the number of enqueued
+  // micro-steps. If it returns false before the last one, the step is dropped: weights and optimizer stay as
+  // they were, and step() returns false. All ranks must agree on that, as the last micro-step exchanges
+  // gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step's operations, for a plan. All micro-steps allocate and release the same: one is enough for that.

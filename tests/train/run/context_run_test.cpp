@@ -1,5 +1,5 @@
-// Runs in which several ranks share each sequence: losses, evaluations by position, tasks and samples are those
-// of one rank; a run that was killed goes on, with the same ranks to the same bits, or with others.
+// Runs in which several ranks share each sequence: losses, evaluations by position, tasks and samples are
+// those of one rank; a run that was killed goes on, with the same ranks to the same bits, or with others.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

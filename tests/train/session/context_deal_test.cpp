@@ -1,5 +1,5 @@
-// How tokens are dealt to the ranks of a context: every token once, equal work, and tables that say which keys
-// each query sees, against their definition.
+// How tokens are dealt to the ranks of a context: every token once, equal work, and tables that say which
+// keys each query sees, against their definition.
 #include "train/session/context_deal.h"
 
 #include <gtest/gtest.h>
