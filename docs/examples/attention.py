@@ -35,7 +35,7 @@ class Tensor(ctypes.Structure):  # the structures of attention.h, field by field
 
 class Mask(ctypes.Structure):
     _fields_ = [("causal", ctypes.c_int), ("offset", ctypes.c_int64), ("window", ctypes.c_int64),
-                ("documents", ctypes.c_void_p)]
+                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p)]
 
 
 class Dropout(ctypes.Structure):
