@@ -162,8 +162,14 @@ void DealtShape::set_tables(const Tensor& numbers, Batch& of_rank) const {
 
 void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& out) {
   const int64_t T = shape.tokens(), all = shape.all_tokens;
-  check(std::ssize(sequences.tokens) == shape.batch * all, "{} tokens are not {} sequences of {}",
-        sequences.tokens.size(), shape.batch, all);
+  const int64_t N = shape.batch * all;
+  const auto& [tokens, targets, documents_of_all] = sequences;
+  check(std::ssize(tokens) == N && std::ssize(targets) == N,
+        "{} sequences of {} must have {} tokens and as many targets, found {} and {}", shape.batch, all, N,
+        tokens.size(), targets.size());
+  check(documents_of_all.empty() || std::ssize(documents_of_all) == 2 * N,
+        "documents must be {} numbers, for {} sequences of {}, found {}", 2 * N, shape.batch, all,
+        documents_of_all.size());
   const size_t first = out.numbers.size();
   out.numbers.resize(first + static_cast<size_t>(shape.numbers()));
   Tables tables(shape, std::span(out.numbers).subspan(first));

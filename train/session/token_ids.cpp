@@ -57,16 +57,14 @@ void check_documents(std::span<const int32_t> documents, int64_t T, bool planned
 
 std::span<const int32_t> checked_documents(std::span<const int32_t> documents, int64_t T, const Tensor& to,
                                            std::vector<int32_t>& made) {
+  if (to && !documents.empty())
+    check(!to.data || std::ssize(documents) == to.numel(), "documents must be {} numbers, for {}, found {}",
+          to.numel(), to.shape.to_string(), documents.size());
   check_documents(documents, T, static_cast<bool>(to));
-  if (!to) return {};
-  if (documents.empty()) {
-    made.clear();
-    for (int64_t n = 0; n < to.numel() / 2; ++n) made.insert(made.end(), {0, static_cast<int32_t>(T)});
-    return made;
-  }
-  check(!to.data || std::ssize(documents) == to.numel(), "documents must be {} numbers, for {}, found {}",
-        to.numel(), to.shape.to_string(), documents.size());
-  return documents;
+  if (!to || !documents.empty()) return documents;
+  made.clear();
+  for (int64_t n = 0; n < to.numel() / 2; ++n) made.insert(made.end(), {0, static_cast<int32_t>(T)});
+  return made;
 }
 
 std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T) {

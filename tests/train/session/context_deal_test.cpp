@@ -124,6 +124,26 @@ TEST_P(DealtTables, SayWhichKeysAQuerySees) {
     }
 }
 
+TEST(ContextDeal, RefusesOtherNumbers) {
+  const DealtShape shape{.ranks = 2, .rank = 1, .batch = 2, .all_tokens = 9};
+  const std::vector<int32_t> ids(18, 1), few(17, 1), documents(34, 0);
+  const auto refusal = [&](const SequencesView& sequences) -> std::string {
+    Dealt own;
+    try {
+      deal_batch(shape, sequences, own);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "was not refused";
+  };
+  EXPECT_EQ(refusal({.tokens = ids, .targets = ids}), "was not refused");
+  EXPECT_NE(refusal({.tokens = few, .targets = ids}).find("18 tokens and as many targets, found 17 and 18"),
+            std::string::npos);
+  EXPECT_NE(refusal({.tokens = ids, .targets = few}).find("found 18 and 17"), std::string::npos);
+  EXPECT_NE(refusal({.tokens = ids, .targets = ids, .documents = documents}).find("36 numbers"),
+            std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(, DealtTables, ::testing::Values(2, 3, 5));
 
 }  // namespace
