@@ -98,6 +98,19 @@ inline std::string weight_bytes(TrainState& state) {
   return bytes;
 }
 
+// The gradients of the last step that this rank has the sums of, bucket by bucket
+inline std::vector<std::vector<float>> gradients_of(TrainState& state) {
+  std::vector<std::vector<float>> all;
+  for (const Tensor& bucket : state.store().summed_gradients()) {
+    HostTensors make;
+    const Tensor host = make.poisoned({bucket.numel()});
+    state.stream().run(Copy{bucket, host});
+    state.stream().synchronize();
+    all.emplace_back(host.as<float>(), host.as<float>() + host.numel());
+  }
+  return all;
+}
+
 inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));

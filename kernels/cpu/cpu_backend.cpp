@@ -33,18 +33,17 @@ void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& ta
   for (int64_t b = 0; b < plan.shape.batch; ++b) {
     const attention::Mask mask = of_first.of_sequence(b);
     attention::Span last{0, 0};
+    int64_t pairs = 0, seen = 0;
     for (int query = 0; query < mask.queries; ++query) {
       const attention::Span keys = mask.keys_of(query);
       check(
           last.begin <= keys.begin && last.end <= keys.end && keys.begin <= keys.end && keys.end <= mask.keys,
           "{}: documents must say which of {} keys each dealt query sees, in rising order; found {} to {} "
-          "for "
-          "query {} of sequence {}",
+          "for query {} of sequence {}",
           op, mask.keys, keys.begin, keys.end, query, b);
+      pairs += keys.size();
       last = keys;
     }
-    int64_t pairs = 0, seen = 0;
-    for (int query = 0; query < mask.queries; ++query) pairs += mask.keys_of(query).size();
     for (int key = 0; key < mask.keys; ++key) {
       const attention::Span queries = mask.queries_of(key);
       seen += queries.size();

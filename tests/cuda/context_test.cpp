@@ -1,6 +1,6 @@
 // Ranks that share the tokens of each sequence, on GPUs: what they move, and a step beside that of one GPU.
+#include "tests/cuda/several_gpus.h"
 #include "tests/cuda/twin.h"
-#include "tests/data_parallel.h"
 #include "tests/model_variants.h"
 
 namespace tessera {
@@ -34,23 +34,7 @@ TEST_F(CudaMoveHeads, RowsOfEveryDtypeInAnyOrder) {
 namespace testing {
 namespace {
 
-class CudaContextParallel : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() < 2) GTEST_SKIP() << "needs at least 2 GPUs, found " << count_cuda_devices();
-    std::string why_not;
-    if (!can_communicate(Device::kCuda, why_not)) GTEST_SKIP() << why_not;
-  }
-  static void on_two_gpus(const std::function<void(const Ranks&, const DeviceTraits&)>& body) {
-    on_ranks(2, [&](const Ranks& ranks) {
-      use_cuda_device(ranks.rank);
-      DeviceTraits device;
-      std::string why_not;
-      ASSERT_TRUE(find_cuda_device(device, why_not)) << why_not;
-      body(ranks, device);
-    });
-  }
-};
+class CudaContextParallel : public SeveralGpus {};
 
 // Of a Qwen3 with two query heads to a head of keys
 RunShape context_shape(DType dtype, int64_t context, int64_t tokens) {
@@ -67,7 +51,7 @@ RunShape context_shape(DType dtype, int64_t context, int64_t tokens) {
 }
 
 TEST_F(CudaContextParallel, LossesInFp32AreThoseOfOneGpu) {
-  on_two_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+  on_gpus(2, [](const Ranks& ranks, const DeviceTraits& device) {
     for (const Shard shard : kAllShards)
       for (const int64_t longest : {9, 200}) {
         const auto run = [&](const Ranks& of) {
@@ -83,41 +67,31 @@ TEST_F(CudaContextParallel, LossesInFp32AreThoseOfOneGpu) {
   });
 }
 
-std::vector<float> all_gradients(TrainState& state) {
-  std::vector<float> all;
-  for (const Tensor& bucket : state.store().summed_gradients()) {
-    HostTensors make;
-    const Tensor host = make.poisoned({bucket.numel()});
-    state.stream().run(Copy{bucket, host});
-    state.stream().synchronize();
-    all.insert(all.end(), host.as<float>(), host.as<float>() + host.numel());
-  }
-  return all;
-}
-
-double error_beside(const std::vector<float>& got, const std::vector<float>& want) {
+double error_beside(const std::vector<std::vector<float>>& got, const std::vector<std::vector<float>>& want) {
   double squares = 0, all = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double off = static_cast<double>(got[i]) - static_cast<double>(want[i]);
-    squares += off * off, all += static_cast<double>(want[i]) * static_cast<double>(want[i]);
-  }
+  for (size_t b = 0; b < want.size(); ++b)
+    for (size_t i = 0; i < want[b].size(); ++i) {
+      const double off = static_cast<double>(got[b][i]) - static_cast<double>(want[b][i]);
+      squares += off * off, all += static_cast<double>(want[b][i]) * static_cast<double>(want[b][i]);
+    }
   return std::sqrt(squares / all);
 }
 
 // Partial sums of dK and dV are rounded to bf16 once more than on one GPU; that may be seen, but not felt.
 TEST_F(CudaContextParallel, GradientsInBf16AreAsNearToFp32AsThoseOfOneGpu) {
-  on_two_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+  on_gpus(2, [](const Ranks& ranks, const DeviceTraits& device) {
     for (const int64_t longest : {40, 1000}) {
-      std::vector<float> found;
+      std::vector<std::vector<float>> found;
       const auto gradients = [&](const Ranks& of, DType dtype) {
         run_shared(of, {.device = device,
                         .shape = context_shape(dtype, of.size, 1000),
                         .longest_document = longest,
-                        .after = [&](TrainState& state) { found = all_gradients(state); }});
+                        .after = [&](TrainState& state) { found = gradients_of(state); }});
         return found;
       };
-      const std::vector<float> exact = gradients({}, DType::kF32), one = gradients({}, DType::kBF16),
-                               ours = gradients(ranks, DType::kBF16);
+      const std::vector<std::vector<float>> exact = gradients({}, DType::kF32),
+                                            one = gradients({}, DType::kBF16),
+                                            ours = gradients(ranks, DType::kBF16);
       const double error = error_beside(ours, exact), of_one = error_beside(one, exact);
       EXPECT_LT(error, tolerance::kErrorOfContext * of_one) << error << " " << of_one;
       if (ranks.rank == 0)

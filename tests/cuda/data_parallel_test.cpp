@@ -1,6 +1,5 @@
 // A step of several GPUs is the step of one.
-#include "tests/data_parallel.h"
-
+#include "tests/cuda/several_gpus.h"
 #include "tests/offloaded_steps.h"
 #include "tests/stored_fp8.h"
 #include "tests/tolerances.h"
@@ -8,28 +7,7 @@
 namespace tessera::testing {
 namespace {
 
-class CudaDataParallel : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (count_cuda_devices() < 2) GTEST_SKIP() << "needs at least 2 GPUs, found " << count_cuda_devices();
-    std::string why_not;
-    if (!can_communicate(Device::kCuda, why_not)) GTEST_SKIP() << why_not;
-  }
-
-  // On 2 GPUs, and on 4 if there are as many.
-  static void on_gpus(const std::function<void(const Ranks&, const DeviceTraits&)>& body) {
-    for (const int size : {2, 4}) {
-      if (size > count_cuda_devices()) continue;
-      on_ranks(size, [&](const Ranks& ranks) {
-        use_cuda_device(ranks.rank);
-        DeviceTraits device;
-        std::string why_not;
-        ASSERT_TRUE(find_cuda_device(device, why_not)) << why_not;
-        body(ranks, device);
-      });
-    }
-  }
-};
+class CudaDataParallel : public SeveralGpus {};
 
 RunShape cuda_shape(int ranks, DType dtype, Shard shard, bool reduce_in_fp32 = false) {
   RunShape shape = shared_shape(ranks, shard);

@@ -35,8 +35,7 @@ void check_shares(const Config& c) {
   const int64_t context = c.parallel.context, data = c.data_ranks();
   check(c.ranks % context == 0,
         "parallel.context={} ranks share each sequence, and the run has {}: start a multiple of {} with "
-        "--ranks "
-        "or --gpus, or set parallel.context=1",
+        "--ranks or --gpus, or set parallel.context=1",
         context, c.ranks, context);
   const int64_t micro_batch = std::max<int64_t>(c.train.micro_batch, 1);
   const int64_t one = micro_batch * c.sequence_length(), unit = one * data;

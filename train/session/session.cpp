@@ -114,56 +114,52 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
         "{} sequences of {} tokens are more than a batch, {} of {}", count, T, shape_.batch,
         shape_.sequence_length);
   if (context_) return shared_losses(sequences, count, T);
-  Arena::Scope scope(arena_);
-  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
-  const Shape shape{count, T};
-  const auto take = [&](const char* name, DType dtype, const Shape& of) {
-    return arena_.alloc(MemoryTag::kData, name, dtype, of);
-  };
-  const Tensor found = take("losses evaluated", DType::kF32, {count * T});
-  Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
-              .targets = take("targets evaluated", DType::kI32, shape)};
-  if (shape_.documents) {
-    batch.documents = take("documents evaluated", DType::kI32, {count, T, 2});
-    batch.positions = take("positions evaluated", DType::kI32, shape);
-  }
-  copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
-  copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
-  copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
-  evaluate_batch(stream_, arena_,
-                 {.model = model_at(count, T, shape_.documents), .batch = batch, .losses = found});
-  return host_losses(stream_, found);
+  return losses_of(model_at(count, T, shape_.documents), [&](Batch& batch) {
+    if (shape_.documents) {
+      batch.documents = arena_.alloc(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
+      batch.positions = arena_.alloc(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});
+    }
+    copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
+    copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
+    copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
+  });
 }
 
 std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T) {
-  Arena::Scope scope(arena_);
-  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
   const DealtShape dealt{
       .ranks = shape_.context.size, .rank = shape_.context.rank, .batch = count, .all_tokens = T};
-  const Shape shape{count, dealt.tokens()};
+  std::vector<float> all(static_cast<size_t>(count * T));
+  Dealt own;
+  const auto fill = [&](Batch& batch) {
+    const Tensor numbers =
+        arena_.alloc(MemoryTag::kData, "tables of the context", DType::kI32, {dealt.numbers()});
+    dealt.set_tables(numbers, batch);
+    if (arena_.is_plan()) return;
+    check_documents(sequences.documents, T, shape_.documents);
+    deal_batch(dealt, sequences, own);
+    copy_ids(stream_, Ids::kTokens, own.tokens, shape_.model.vocab_size, batch.tokens);
+    copy_ids(stream_, Ids::kTargets, own.targets, shape_.model.vocab_size, batch.targets);
+    stream_.run(Copy{{own.numbers.data(), DType::kI32, numbers.shape, Device::kCpu}, numbers});
+  };
+  const std::vector<float> losses = losses_of(shared_model(count, T, /*dropout=*/false), fill);
+  for (size_t i = 0; i < own.from.size(); ++i)
+    if (own.from[i] >= 0) all[static_cast<size_t>(own.from[i])] = losses[i];
+  return all;
+}
+
+std::vector<float> Session::losses_of(const Model& model, const std::function<void(Batch&)>& fill) {
+  Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Shape shape{model.attention.batch(), model.attention.tokens()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena_.alloc(MemoryTag::kData, name, dtype, of);
   };
   const Tensor found = take("losses evaluated", DType::kF32, {shape.numel()});
   Batch batch{.tokens = take("tokens evaluated", DType::kI32, shape),
               .targets = take("targets evaluated", DType::kI32, shape)};
-  const Tensor numbers = take("tables of the context", DType::kI32, {dealt.numbers()});
-  dealt.set_tables(numbers, batch);
-  std::vector<float> all(static_cast<size_t>(count * T));
-  Dealt own;
-  if (!arena_.is_plan()) {
-    check_documents(sequences.documents, T, shape_.documents);
-    deal_batch(dealt, sequences, own);
-    copy_ids(stream_, Ids::kTokens, own.tokens, shape_.model.vocab_size, batch.tokens);
-    copy_ids(stream_, Ids::kTargets, own.targets, shape_.model.vocab_size, batch.targets);
-    stream_.run(Copy{{own.numbers.data(), DType::kI32, numbers.shape, Device::kCpu}, numbers});
-  }
-  evaluate_batch(stream_, arena_,
-                 {.model = shared_model(count, T, /*dropout=*/false), .batch = batch, .losses = found});
-  const std::vector<float> losses = host_losses(stream_, found);
-  for (size_t i = 0; i < own.from.size(); ++i)
-    if (own.from[i] >= 0) all[static_cast<size_t>(own.from[i])] = losses[i];
-  return all;
+  fill(batch);
+  evaluate_batch(stream_, arena_, {.model = model, .batch = batch, .losses = found});
+  return host_losses(stream_, found);
 }
 
 std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t count) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -60,6 +61,8 @@ class Session {
   // The model of batches of sequences of so many tokens, each shared by the ranks of the context
   Model shared_model(int64_t batch, int64_t all_tokens, bool dropout) const;
   std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T);
+  // The losses of a batch of the model's size, to which fill() gives ids, and tables where it needs them
+  std::vector<float> losses_of(const Model& model, const std::function<void(Batch&)>& fill);
 
   Stream stream_;
   Arena& arena_;

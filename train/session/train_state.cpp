@@ -98,14 +98,18 @@ DealtShape TrainState::dealt_shape() const {
           .all_tokens = shape_.sequence_length};
 }
 
+void TrainState::send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
+  check_ids(Ids::kTokens, tokens, shape_.model.vocab_size, tokens_.device());
+  check_ids(Ids::kTargets, targets, shape_.model.vocab_size, targets_.device());
+  tokens_.send(tokens);
+  targets_.send(targets);
+}
+
 void TrainState::send(const SequencesView& sequences) {
   std::vector<int32_t> made;
   const std::span<const int32_t> documents =
       checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
-  check_ids(Ids::kTokens, sequences.tokens, shape_.model.vocab_size, tokens_.device());
-  check_ids(Ids::kTargets, sequences.targets, shape_.model.vocab_size, targets_.device());
-  tokens_.send(sequences.tokens);
-  targets_.send(sequences.targets);
+  send_ids(sequences.tokens, sequences.targets);
   documents_.send(documents);
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
 }
@@ -127,10 +131,7 @@ void TrainState::send_dealt(const SequencesView& sequences) {
                 .targets = part(sequences.targets, m),
                 .documents = part(sequences.documents, m)},
                own);
-  check_ids(Ids::kTokens, own.tokens, shape_.model.vocab_size, tokens_.device());
-  check_ids(Ids::kTargets, own.targets, shape_.model.vocab_size, targets_.device());
-  tokens_.send(std::span<const int32_t>(own.tokens));
-  targets_.send(std::span<const int32_t>(own.targets));
+  send_ids(own.tokens, own.targets);
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 

@@ -79,6 +79,7 @@ class TrainState {
   };
 
   DealtShape dealt_shape() const;
+  void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
   void check_counted(int64_t mine, int64_t counted_tokens) const;

@@ -147,16 +147,6 @@ TEST_F(ContextParallel, Fp8) {
                    .tolerance = tolerance::kFp8LossesOfRanks});
 }
 
-// The gradients of a step, bucket by bucket
-std::vector<std::vector<float>> gradients_of(TrainState& state) {
-  std::vector<std::vector<float>> all;
-  for (const Tensor& bucket : state.store().summed_gradients()) {
-    const float* values = bucket.as<float>();
-    all.emplace_back(values, values + bucket.numel());
-  }
-  return all;
-}
-
 TEST_F(ContextParallel, EveryGradientIsThatOfOneRank) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
   for (const ModelConfig& model : {kSharedModel, qwen3})
