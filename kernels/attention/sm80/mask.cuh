@@ -5,9 +5,9 @@
 // may reach past the end.
 //
 // CTAs that walk over queries and CTAs, or warps, that walk over keys agree on which tiles meet: those where
-// keys_of(the rows of a tile of queries) and the columns have a key in common. That is where
-// queries_of(columns) and the rows have a query in common, but for dealt queries: between two of a tile there
-// may be tokens that others have, and keys that none of the tile sees. So there the columns look for the tiles.
+// keys_of(the rows of a tile of queries) and the columns have a key in common. That is where queries_of(the
+// columns) and the rows have a query in common, but for dealt queries: between two of a tile there may be
+// tokens that others have, and keys that none of the tile sees. So there the columns look for the tiles.
 #pragma once
 
 #include "kernels/attention/mask.h"
