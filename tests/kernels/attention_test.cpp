@@ -4,6 +4,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
+#include "tests/attn_mask.h"
 #include "tests/says.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
