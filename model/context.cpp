@@ -19,7 +19,7 @@ Tensor ContextPass::own(const Tensor& gathered) const {
 }
 
 int64_t heads_of_part(const AttentionShape& shape) {
-  // Rows of queries of a part, over all its heads, and key heads: with fewer, kernels leave multiprocessors idle
+  // Rows of queries of a part, over all its heads, and heads of keys: with fewer, multiprocessors are idle.
   constexpr int64_t kFewestRows = 131'072, kFewestHeads = 2;
   for (int64_t heads = kFewestHeads; heads < shape.kv_heads; ++heads)
     if (shape.kv_heads % heads == 0 && shape.batch * shape.tokens * heads * shape.group() >= kFewestRows)

@@ -67,8 +67,8 @@ TEST_F(AttentionOrder, FixedGivesTheSameBits) {
         expect({2, 1000, 20, 10, head_dim, causal, 0.1}, arch, 20);
 }
 
-// More key blocks than multiprocessors, which the backward on Hopper takes in waves: groups of heads that take
-// turns and one that is left over, query heads that share their keys
+// More key blocks than multiprocessors, which the backward on Hopper takes in waves: groups of heads that
+// take turns and one that is left over, query heads that share their keys
 TEST_F(AttentionOrder, FixedGivesTheSameBitsForLongSequences) {
   for (int arch : archs_here(true))
     for (int head_dim : {64, 80, 128})

@@ -137,9 +137,10 @@ TEST_F(ContextParallel, DropoutOfProbabilities) {
 
 // On the CPU no sum depends on which heads are computed together.
 TEST_F(ContextParallel, SomeHeadsAtATimeChangeNoBit) {
-  ModelConfig dropping = kSharedModel;
+  ModelConfig dropping = kSharedModel, grouped = families_of(kSharedModel).back().model;
   dropping.dropout = {.attention = 0.2};
-  for (const ModelConfig& model : {dropping, families_of(kSharedModel)[1].model})
+  grouped.heads = 4, grouped.kv_heads = 2;
+  for (const ModelConfig& model : {dropping, grouped})
     for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
       for (const int64_t heads : {1, 2}) {
         ASSERT_GT(model.kv_heads, 1);
