@@ -124,11 +124,6 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
                                .mlp_chunk = same_place && same_length ? was_.mlp_chunk : std::nullopt}));
     if (i >= first && !plans_.back().fits())
       throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
-    if (const int64_t pinned = plans_.back().memory.host_bytes; i >= first && pinned > limit.pinned)
-      throw OutOfMemory(fmt::format(
-          "memory.offload={} must find {} of this machine's memory for each rank, and {} are free: "
-          "set memory.offload=none, or start fewer ranks on each machine",
-          text_of(plans_.back().shape.offload), format_bytes(pinned), format_bytes(limit.pinned)));
   }
 }
 

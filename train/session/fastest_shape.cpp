@@ -43,10 +43,10 @@ class Search {
             return *found;
       if (const std::optional<RunShape> found = fastest(offloaded, room)) return *found;
     }
-    const std::vector<Alternative>& last = !offloaded.empty() ? offloaded
-                                           : !chunked.empty() ? chunked
-                                                              : whole;
-    return std::ranges::min_element(last, {}, &Alternative::peak)->shape;
+    std::vector<Alternative> all = whole;
+    for (const std::vector<Alternative>* more : {&chunked, &offloaded})
+      all.insert(all.end(), more->begin(), more->end());
+    return std::ranges::min_element(all, {}, &Alternative::peak)->shape;
   }
 
  private:

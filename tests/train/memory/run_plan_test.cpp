@@ -293,6 +293,22 @@ TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   EXPECT_NE(none.find("model is too large"), std::string::npos) << none;
 }
 
+TEST(Advice, IsForAHostThatIsTooSmall) {
+  const Config config = shipped("gpt2_xl", {"train.micro_batch=1", "memory.offload=optimizer"});
+  MemoryLimit limit = given_memory(Device::kCuda, 80 * kGiB);
+  limit.pinned = plan_run(config, kHopper, limit).memory.host_bytes;
+  EXPECT_TRUE(plan_run(config, kHopper, limit).fits());
+  --limit.pinned;
+  const RunPlan plan = plan_run(config, kHopper, limit);
+  EXPECT_TRUE(plan.fits_device());
+  EXPECT_FALSE(plan.fits());
+  const std::string text = refusal(config, plan, false);
+  for (const char* part :
+       {"memory.offload=optimizer", "14.5 GiB", "1 B more", "memory.offload=none", " fits "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  for (const Advice& a : advice(config, plan, false)) EXPECT_TRUE(a.fits) << set_switches(a.switches);
+}
+
 TEST(Advice, IsQuotedForAShell) {
   EXPECT_EQ(set_switches({"train.micro_batch=1", "data.train=a b*.bin", "sampling.prompt=it's"}),
             "--set train.micro_batch=1 --set 'data.train=a b*.bin' --set 'sampling.prompt=it'\\''s'");
