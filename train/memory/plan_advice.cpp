@@ -27,6 +27,7 @@ class Adviser {
                          chunked_mlp(start_),
                          offload(start_, Offloaded::kOptimizer),
                          offload(start_, Offloaded::kActivations),
+                         offload(start_, Offloaded::kGradients),
                          offload(start_, Offloaded::kWeights),
                          smaller_micro_batch(start_),
                          flash(start_),
