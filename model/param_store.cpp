@@ -349,8 +349,8 @@ void ParamStore::begin_gradients(size_t bucket) {
   }
 }
 
-// Starts to copy the gradients of the micro-steps before into their buffer, unless they are there: the tables,
-// after the head that they are.
+// Starts to copy the gradients of the micro-steps before into their buffer, unless they are there: the
+// tables, after the head that they are.
 void ParamStore::fetch_gradients(size_t bucket) {
   const Tensor& whole = gradients_.buckets[bucket];
   if (!whole || gradient_turns_->of(bucket).bucket == bucket) return;
@@ -587,6 +587,14 @@ ParamSink ParamStore::writer(const std::string& name) {
       write_weights(place, values);
     };
   return [this, name](const ParamPlace& place, const Tensor& values) { write_kept(name, place, values); };
+}
+
+// FP8 values are made from whole parameters: their scale is of all values.
+bool ParamStore::keeps(const std::string& name, const ParamPlace& given) const {
+  const ParamPlace& place = layout_.places[given.index];
+  const Range all{0, place.info.shape.numel()};
+  if (name == kMaster) return place.in_fp8 == InFp8::kAlone || weight_slice(place, all).own;
+  return place.trained && kept_slice(name, place, all).own;
 }
 
 NormalSink ParamStore::normal_writer() {

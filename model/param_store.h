@@ -232,6 +232,8 @@ class ParamStore {
   // and they alone where no masters are kept.
   ParamSink writer(const std::string& name = kMaster);
   NormalSink normal_writer();  // the same
+  // Whether writer(name) writes anything of a parameter: others need not be read.
+  bool keeps(const std::string& name, const ParamPlace& place) const;
 
   // Calls use() with a reader of the parameters of a bucket: of those that are trained what is kept, under
   // kMaster and kWeight of all. Every rank has to call it.

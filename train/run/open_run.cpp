@@ -240,10 +240,11 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
       check_undamaged(*checkpoint);
       take_over(*checkpoint);
     }
-    return load_checkpoint(*checkpoint, state,
-                           {.folder = config.train.init_from,
-                            .extension = config.model.position_extension,
-                            .checksum = now.base});
+    load_checkpoint(*checkpoint, state,
+                    {.folder = config.train.init_from,
+                     .extension = config.model.position_extension,
+                     .checksum = now.base});
+    return;
   }
   const bool has_weights = !config.train.init_from.empty();
   state.initialize(static_cast<uint64_t>(config.train.seed),
@@ -255,7 +256,10 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
     take_over(source);
   }
   const PositionExtension extension = config.model.position_extension;
-  if (!config.train.lora) return tessera::load_weights(source, state, extension);
+  if (!config.train.lora) {
+    tessera::load_weights(source, state, extension);
+    return;
+  }
   now.base = load_base(source, state, extension);
   ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
 }

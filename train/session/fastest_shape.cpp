@@ -83,8 +83,8 @@ class Search {
     if (const std::vector<int64_t> all = chunks(shape); !all.empty()) shape.mlp_chunk = all.back();
     return alternatives(shape, /*more_on_host=*/true);
   }
-  // Weights cross the bus twice in a micro-step, gradients once in each direction. What the optimizer keeps is
-  // as large as either, and crosses it once in a step: gradients follow it.
+  // Weights cross the bus twice in a micro-step, gradients once in each direction. What the optimizer keeps
+  // is larger than either, and crosses it once in a step: gradients follow it.
   std::vector<Offload> offloads(const RunShape& shape, bool more_on_host) const {
     if (!free_.offload || !cuda_) return only(shape.offload);
     const std::vector<Offload> few{

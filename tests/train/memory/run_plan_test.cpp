@@ -278,10 +278,12 @@ TEST(Advice, IsBf16MomentsWhereNothingElseIsEnough) {
 
 TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   const Config config = shipped("gpt2_xl", {"train.micro_batch=1"});
-  const auto text_at = [&](int64_t bytes) {
-    return advice_text(advice(config, plan_run(config, kHopper, given_memory(Device::kCuda, bytes)), false));
+  const auto text_at = [&](int64_t bytes, int64_t of_host = MemoryLimit::kUnknownPinned) {
+    MemoryLimit limit = given_memory(Device::kCuda, bytes);
+    limit.pinned = of_host;
+    return advice_text(advice(config, plan_run(config, kHopper, limit), false));
   };
-  const std::string offloads = text_at(12 * kGiB), all = text_at(4 * kGiB), text = text_at(2 * kGiB);
+  const std::string offloads = text_at(12 * kGiB), all = text_at(4 * kGiB), text = text_at(4 * kGiB, kGiB);
   EXPECT_NE(offloads.find("memory.offload=optimizer"), std::string::npos) << offloads;
   EXPECT_NE(all.find("memory.offload=optimizer+activations+weights+gradients"), std::string::npos) << all;
   for (const std::string& fitting : {offloads, all})
