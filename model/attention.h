@@ -26,7 +26,8 @@ struct AttentionSaved {
   Tensor rotated;                   // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
   Tensor head_rstd;                 // [N, H + K]; only with QK norm
   Tensor output;                    // [B, T, H, D]
-  Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
+  // [parts, ...]: log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
+  Tensor row_state;
 };
 
 inline LayerParts qkv_layers(const ModelConfig& config) {
@@ -54,6 +55,11 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
                  attention.out);
 }
 
+// Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.
+inline int64_t parts_of(const ModelConfig& config, const AttentionPlan& plan) {
+  return config.heads / plan.shape.heads;
+}
+
 // Attention of one block over one batch
 struct Attention {
   const ModelConfig& config;
@@ -64,7 +70,8 @@ struct Attention {
   Tensor workspace = {};                  // of the forward
   Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};                   // of the probabilities
-  Tensor positions = {}, documents = {}, seen_by = {};  // of the batch
+  Tensor positions = {};                  // of the batch, as the next
+  MaskTables tables = {};
   ContextPass context = {};
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};

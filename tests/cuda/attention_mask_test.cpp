@@ -1,10 +1,11 @@
-// attention.h under every mask: windows, documents, offsets and keys of another number, of every family that
-// the device runs, against fp64; and attn_documents().
+// attention.h under every mask: windows, documents, offsets, keys of another number and dealt queries, of
+// every family that the device runs, against fp64; and attn_documents().
 #include <algorithm>
 #include <array>
 #include <numeric>
 
 #include "tests/cuda/attention_problem.h"
+#include "train/session/context_deal.h"
 
 namespace tessera::test {
 namespace {
@@ -223,6 +224,75 @@ TEST_P(AttentionMask, DropoutAgreesWithFp64) {
     AttentionCase chunk = shape(1, tokens, {true, 0, 200});
     chunk.kv_tokens = 200 + tokens;
     expect(chunk);
+  }
+}
+
+// What each of three ranks has of sequences of `keys` tokens, padding included
+TEST_P(AttentionMask, DealtQueriesAgreeWithFp64) {
+  const auto expect = [](int64_t keys, bool documents, int threshold) {
+    constexpr int64_t kBatch = 2, kRanks = 3;
+    const std::vector<int32_t> ids(kBatch * keys);
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const DealtShape deal{.ranks = kRanks, .rank = rank, .batch = kBatch, .all_tokens = keys};
+      Dealt own;
+      deal_batch(deal,
+                 {.tokens = ids,
+                  .targets = ids,
+                  .documents = documents ? documents_of(kRagged, kBatch, keys) : std::vector<int32_t>{}},
+                 own);
+      Batch batch;
+      deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, batch);
+      const auto table = [](const Tensor& t) {
+        return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
+      };
+      AttentionCase c = shape(kBatch, deal.tokens(), {false, table(batch.documents)});
+      c.mask.seen_by = table(batch.seen_by), c.mask.query_tokens = table(batch.places);
+      c.kv_tokens = keys;
+      if (threshold > 0)
+        c.dropout = {.threshold = threshold,
+                     .key = 0xfedcba9876543210,
+                     .place = 5 * Dropout::kHeads + 11,
+                     .first_sequence = 3};
+      expect_fp64(c);
+    }
+  };
+  for (int64_t keys : {17, 200, 333})
+    for (bool documents : {false, true})
+      for (int threshold : {0, 51}) expect(keys, documents, threshold);
+}
+
+// Between queries that follow one another lie many keys that none of them sees, some queries in between see
+// nothing, and the last ones neither.
+TEST_P(AttentionMask, DealtQueriesFarApartAgreeWithFp64) {
+  struct Row {
+    int32_t token, begin, end;
+  };
+  constexpr int32_t kKeys = 701;
+  std::vector<Row> rows;
+  const auto add = [&](int32_t first, int32_t last, int32_t document) {
+    for (int32_t token = first; token < last; ++token) rows.push_back({token, document, token + 1});
+  };
+  add(0, 9, 0), add(300, 310, 290), add(310, 311, 310), add(500, 570, 430);
+  for (int32_t seen = 570; seen < 600; seen += 10) rows.push_back({0, seen, seen});  // nothing
+  add(650, 690, 640);
+  for (int i = 0; i < 5; ++i) rows.push_back({0, 695, 695});
+  AttentionCase c = shape(1, std::ssize(rows), {false}, 1, 2);
+  c.kv_tokens = kKeys;
+  int32_t end = 0;  // of the queries that see the key before
+  for (int32_t key = 0; key < kKeys; ++key) {
+    int32_t begin = end, after = end;
+    for (int32_t row = std::ssize(rows) - 1; row >= 0; --row)
+      if (rows[row].begin <= key && key < rows[row].end) begin = row, after = std::max(after, row + 1);
+    c.mask.seen_by.insert(c.mask.seen_by.end(), {begin, after});
+    end = after;
+  }
+  for (const Row& row : rows) {
+    c.mask.documents.insert(c.mask.documents.end(), {row.begin, row.end});
+    c.mask.query_tokens.push_back(row.token);
+  }
+  for (int threshold : {0, 51}) {
+    c.dropout = {.threshold = threshold, .key = 0xfedcba9876543210, .place = 0, .first_sequence = 3};
+    expect_fp64(c);
   }
 }
 

@@ -60,11 +60,11 @@ class BackendRun final : public AttentionRun {
                                  .q = in.q,
                                  .k = in.k,
                                  .v = in.v,
-                                 .y = out_,
+                                 .y = all_heads(out_),
                                  .saved = saved_,
                                  .workspace = workspace_,
                                  .dropout = dropout_,
-                                 .documents = documents_});
+                                 .tables = {.documents = documents_}});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -72,15 +72,15 @@ class BackendRun final : public AttentionRun {
                                   .q = in.q,
                                   .k = in.k,
                                   .v = in.v,
-                                  .y = out_,
+                                  .y = all_heads(out_),
                                   .saved = saved_,
-                                  .dy = dout_,
+                                  .dy = all_heads(dout_),
                                   .dq = out.q,
                                   .dk = out.k,
                                   .dv = out.v,
                                   .workspace = workspace_,
                                   .dropout = dropout_,
-                                  .documents = documents_});
+                                  .tables = {.documents = documents_}});
   }
 
  private:
