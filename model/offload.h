@@ -13,25 +13,27 @@ enum class Offloaded : uint8_t {
   kOptimizer,    // moments and lower bits of masters, where the update reads and writes them
   kActivations,  // what blocks keep for their backward: activation_offload.h
   kWeights,      // copied to the device block by block: param_store.h
+  kGradients,    // copied block by block, in both directions: param_store.h
 };
 constexpr auto words_of(Offloaded) {
   return std::array{Word{"optimizer", Offloaded::kOptimizer}, Word{"activations", Offloaded::kActivations},
-                    Word{"weights", Offloaded::kWeights}};
+                    Word{"weights", Offloaded::kWeights}, Word{"gradients", Offloaded::kGradients}};
 }
 
 struct Offload {
-  bool optimizer = false, activations = false, weights = false;
+  bool optimizer = false, activations = false, weights = false, gradients = false;
 
   bool has(Offloaded what) const { return this->*field(what); }
   void add(Offloaded what) { this->*field(what) = true; }
   bool operator==(const Offload&) const = default;
-  explicit operator bool() const { return optimizer || activations || weights; }
+  explicit operator bool() const { return optimizer || activations || weights || gradients; }
 
  private:
   static constexpr bool Offload::*field(Offloaded what) {
     return what == Offloaded::kOptimizer     ? &Offload::optimizer
            : what == Offloaded::kActivations ? &Offload::activations
-                                             : &Offload::weights;
+           : what == Offloaded::kWeights     ? &Offload::weights
+                                             : &Offload::gradients;
   }
 };
 // "none", or words with a plus between them: "optimizer+activations"

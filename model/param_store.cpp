@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Buffers for the blocks: see the header
+// Buffers for the blocks: see the header. Gradients that are fetched have one more.
 constexpr size_t kWeightTurns = 2, kGradientTurns = 3;
 
 }  // namespace
@@ -61,38 +61,64 @@ void ParamStore::prepare_training(const Training& training) {
 
 void ParamStore::allocate_gradients(const Training& training) {
   const bool in_fp32 = axis().size() > 1 && training.reduce_in_fp32 && dtype() != DType::kF32;
-  const Placement parts{
-      .dtype = in_fp32 ? DType::kF32 : dtype(), .where = &arena_, .split = Split::kOverAxis};
+  const DType of_sums = in_fp32 ? DType::kF32 : dtype();
   const int64_t discarded = layout_.discarded_elements();
   const Tensor of_frozen_norms =
       discarded == 0 ? Tensor{}
                      : arena_.alloc(MemoryTag::kGradients, "gradients of frozen norms", dtype(), {discarded});
-  if (shape_.shards.gradients()) {
-    gradient_turns_.emplace(arena_, MemoryTag::kGradients, "gradients", dtype(), layout_,
-                            &ParamBucket::trained, kGradientTurns);
+  if (shape_.shards.gradients() || training.gradients) {
+    allocate_gradient_turns(training, of_sums);
     gradients_ = layout_.gradients(shape_.model, gradient_turns_->views(), of_frozen_norms);
-    for (size_t turn = 0; training.accumulates && turn < gradient_turns_->size(); ++turn) {
-      const int64_t largest = gradient_turns_->largest(turn) / part_.count;
-      added_.push_back(
-          largest == 0 ? Tensor{}
-                       : arena_.alloc(MemoryTag::kGradients, "sums of a micro-step", parts.dtype, {largest}));
-    }
   } else {
-    gradients_ = layout_.gradients(shape_.model, allocate_whole_gradients(), of_frozen_norms);
+    gradients_ = layout_.gradients(shape_.model, allocate_whole_gradients(arena_), of_frozen_norms);
     for (const Tensor& bucket : gradients_.buckets)
       if (bucket) stream_.run(FillZero{bucket});
   }
-  if (shape_.shards.gradients() || (in_fp32 && shape_.shards.optimizer())) {
-    summed_ = allocate(MemoryTag::kGradients, "summed gradients", parts);
-    for (const Tensor& bucket : summed_)
-      if (bucket) stream_.run(FillZero{bucket});
-  } else {
-    for (const Tensor& bucket : gradients_.buckets) summed_.push_back(bucket ? part_.of(bucket) : Tensor{});
-  }
+  allocate_sums(training, of_sums);
   if (in_fp32) {
     int64_t largest = 0;
     for (const ParamBucket& bucket : layout_.buckets) largest = std::max(largest, bucket.trained);
     sums_ = arena_.alloc(MemoryTag::kCommunication, "sums of gradients", DType::kF32, {largest});
+  }
+}
+
+void ParamStore::allocate_gradient_turns(const Training& training, DType of_sums) {
+  const bool split = shape_.shards.gradients(), on_host = training.gradients != nullptr;
+  gradient_turns_.emplace(arena_, MemoryTag::kGradients, "gradients", dtype(), layout_, &ParamBucket::trained,
+                          kGradientTurns + (on_host && !split && training.accumulates ? 1 : 0));
+  if (on_host)
+    gradient_copies_ = std::make_unique<HostCopies>(stream_, gradient_turns_->size(), training.poison);
+  const auto room = [&](const char* name) {
+    std::vector<Tensor> by_turn;
+    for (size_t turn = 0; turn < gradient_turns_->size(); ++turn) {
+      const int64_t largest = gradient_turns_->largest(turn) / part_.count;
+      by_turn.push_back(largest == 0 ? Tensor{}
+                                     : arena_.alloc(MemoryTag::kGradients, name, of_sums, {largest}));
+    }
+    return by_turn;
+  };
+  const bool apart = on_host && shape_.shards.optimizer() && of_sums != dtype();
+  if (split ? on_host || training.accumulates : apart) added_ = room("sums of a micro-step");
+  if (split && on_host && training.accumulates) fetched_ = room("sums of the micro-steps before");
+}
+
+// Whole ones on the host are accumulated there, and the sums over ranks replace them, unless these are apart:
+// of another dtype, or all that is written.
+void ParamStore::allocate_sums(const Training& training, DType of_sums) {
+  const bool split = shape_.shards.gradients(), on_host = training.gradients != nullptr,
+             parts_alone =
+                 shape_.shards.optimizer() && (of_sums != dtype() || (on_host && !training.accumulates));
+  if (on_host && !split && (training.accumulates || !parts_alone))
+    accumulated_ = allocate_whole_gradients(*training.gradients);
+  if (split || parts_alone) {
+    summed_ = allocate(
+        MemoryTag::kGradients, "summed gradients",
+        {.dtype = of_sums, .where = on_host ? training.gradients : &arena_, .split = Split::kOverAxis});
+    for (const Tensor& bucket : summed_)
+      if (bucket) stream_.run(FillZero{bucket});
+  } else {
+    for (const Tensor& bucket : on_host ? accumulated_ : gradients_.buckets)
+      summed_.push_back(bucket ? part_.of(bucket) : Tensor{});
   }
 }
 
@@ -103,7 +129,7 @@ std::vector<Tensor> ParamStore::allocate(MemoryTag tag, const std::string& name,
 }
 
 // Those of a head of its own lie behind those of the tables: see tensors_of_norm().
-std::vector<Tensor> ParamStore::allocate_whole_gradients() const {
+std::vector<Tensor> ParamStore::allocate_whole_gradients(Arena& arena) const {
   std::vector<Tensor> buckets;
   const int64_t of_tables = layout_.buckets[ParamLayout::kTables].trained,
                 of_head = layout_.head_is_tied() ? 0 : layout_.buckets[layout_.head].trained;
@@ -113,7 +139,7 @@ std::vector<Tensor> ParamStore::allocate_whole_gradients() const {
     const int64_t count = layout_.buckets[b].trained;
     const auto take = [&](const std::string& name, int64_t elements) {
       return elements == 0 ? Tensor{}
-                           : arena_.alloc(MemoryTag::kGradients, "gradients " + name, dtype(), {elements});
+                           : arena.alloc(MemoryTag::kGradients, "gradients " + name, dtype(), {elements});
     };
     if (tables)
       outside = take(of_head > 0 ? "outside the blocks" : layout_.buckets[b].name, of_tables + of_head);
@@ -158,6 +184,12 @@ WeightLease<TableParams> ParamStore::lease_tables(LeaseFor use) {
 WeightLease<BlockParams> ParamStore::lease_block(size_t layer, LeaseFor use) {
   const auto number = static_cast<int64_t>(layer);
   make_whole(number + 1, use);
+  // The first that the backward adds to: half a forward ahead, when those of the last one are written
+  if (fetches_ahead_ && number == shape_.model.layers / 2) {
+    fetches_ahead_ = false;
+    for (const size_t bucket : {ParamLayout::bucket_of_block(shape_.model.layers - 1), layout_.head})
+      fetch_gradients(bucket);
+  }
   return {leases_[ParamLayout::bucket_of_block(number)], views_for(use).blocks[layer]};
 }
 
@@ -263,20 +295,22 @@ void ParamStore::begin_step() {
   // Sums of a step that was dropped
   for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn)
     (*gradient_turns_)[turn].adds_to = Turns::kNobody;
+  if (gradient_copies_) gradient_copies_->drop_fetches();
 }
 
 void ParamStore::begin_micro_step(const MicroStep& micro_step) {
   micro_step_ = micro_step;
+  fetches_ahead_ = gradient_copies_ && accumulates_in_place(micro_step);
   std::ranges::fill(scopes_left_, 1);
   if (layout_.head_is_tied()) scopes_left_[layout_.head] = 2;  // of the head, and of the tables
 }
 
 bool ParamStore::accumulates_in_place(const MicroStep& micro_step) const {
-  return !micro_step.first && !gradient_turns_;
+  return !micro_step.first && !shape_.shards.gradients();
 }
 
 bool ParamStore::communicates(const MicroStep& micro_step) const {
-  return copies_ ||
+  return copies_ || gradient_copies_ ||
          (axis().size() > 1 && (micro_step.first || micro_step.last || gradient_turns_ || weight_turns_));
 }
 
@@ -300,50 +334,106 @@ void ParamStore::begin_gradients(size_t bucket) {
   check(scopes_left_[bucket] > 0,
         "gradients of {} begin twice in a micro-step: begin_micro_step() comes first",
         layout_.buckets[bucket].name);
-  if (!gradient_turns_ || !gradients_.buckets[bucket]) return;
-  Turns::Turn& turn = gradient_turns_->of(bucket);
-  if (turn.bucket == bucket) return;  // the tables, after the head that they are
-  settle(gradient_turns_->turn_of(bucket));
-  turn.bucket = bucket;
-  // What no backward writes is zero: the gaps between parameters, and gradients that are always 0.
-  stream_.run(FillZero{gradients_.buckets[bucket]});
-}
-
-void ParamStore::end_gradients(size_t bucket) {
-  if (--scopes_left_[bucket] > 0 || !gradients_.buckets[bucket]) return;
-  if (gradient_turns_ || (micro_step_.last && axis().size() > 1)) reduce(bucket);
-}
-
-void ParamStore::reduce(size_t bucket) {
-  const Tensor& whole = gradients_.buckets[bucket];
-  const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
-  if (gradient_turns_) {
-    Turns::Turn& turn = gradient_turns_->of(bucket);
-    const Tensor& kept = summed_[bucket];
-    const Tensor part =
-        micro_step_.first ? kept : added_[gradient_turns_->turn_of(bucket)].rows(0, kept.numel());
-    axis().reduce_scatter_sum({.whole = whole, .part = part, .sums = sums});
-    turn = {.bucket = Turns::kNobody,
-            .transfers = axis().started(),
-            .adds_to = micro_step_.first ? Turns::kNobody : bucket};
-  } else if (shape_.shards.optimizer()) {
-    axis().reduce_scatter_sum({.whole = whole, .part = summed_[bucket], .sums = sums});
-  } else {
-    axis().all_reduce_sum({.tensor = whole, .sums = sums});
+  if (!gradient_turns_) return;
+  const size_t number = gradient_turns_->turn_of(bucket);
+  if (accumulates_in_place(micro_step_)) {
+    fetch_gradients(bucket);
+    gradient_copies_->wait_for_fetch(number);
+    // The next one of a backward, the block below or the tables, unless the head is still in their buffer
+    const bool in_block = bucket > 0 && bucket <= static_cast<size_t>(shape_.model.layers);
+    if (in_block && gradient_turns_->of(bucket - 1).bucket == Turns::kNobody) fetch_gradients(bucket - 1);
+  } else if (gradients_.buckets[bucket] && (*gradient_turns_)[number].bucket != bucket) {
+    take_gradient_turn(bucket);
+    // What no backward writes is zero: the gaps between parameters, and gradients that are always 0.
+    stream_.run(FillZero{gradients_.buckets[bucket]});
   }
 }
 
-// Frees a buffer of gradients: waits for the sums of its last bucket, and adds them.
+// Starts to copy the gradients of the micro-steps before into their buffer, unless they are there: the
+// tables, after the head that they are.
+void ParamStore::fetch_gradients(size_t bucket) {
+  const Tensor& whole = gradients_.buckets[bucket];
+  if (!whole || gradient_turns_->of(bucket).bucket == bucket) return;
+  take_gradient_turn(bucket);
+  gradient_copies_->fetch(gradient_turns_->turn_of(bucket), {.from = accumulated_[bucket], .to = whole});
+}
+
+void ParamStore::take_gradient_turn(size_t bucket) {
+  const size_t number = gradient_turns_->turn_of(bucket);
+  settle(number);
+  // Of split gradients not the buffer is written, but its sums.
+  if (gradient_copies_ && !shape_.shards.gradients()) gradient_copies_->wait_for_write(number);
+  size_t& tenant = (*gradient_turns_)[number].bucket;
+  check(tenant == Turns::kNobody,
+        "gradients of {} begin while those of {} are in use, whose buffer they need",
+        layout_.buckets[bucket].name, tenant == Turns::kNobody ? "" : layout_.buckets[tenant].name);
+  tenant = bucket;
+}
+
+void ParamStore::end_gradients(size_t bucket) {
+  const Tensor& whole = gradients_.buckets[bucket];
+  if (--scopes_left_[bucket] > 0 || !whole) return;
+  if (shape_.shards.gradients() || (micro_step_.last && axis().size() > 1)) return reduce(bucket);
+  if (!gradient_copies_) return;
+  gradient_copies_->write(gradient_turns_->turn_of(bucket), {.from = whole, .to = accumulated_[bucket]});
+  gradient_turns_->of(bucket).bucket = Turns::kNobody;
+}
+
+void ParamStore::reduce(size_t bucket) {
+  if (gradient_turns_) return reduce_in_turn(bucket);
+  const Tensor& whole = gradients_.buckets[bucket];
+  const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
+  if (shape_.shards.optimizer())
+    axis().reduce_scatter_sum({.whole = whole, .part = summed_[bucket], .sums = sums});
+  else
+    axis().all_reduce_sum({.tensor = whole, .sums = sums});
+}
+
+// The sums go to what is kept, unless they have to be added to it first, or it is on the host: see settle().
+void ParamStore::reduce_in_turn(size_t bucket) {
+  const Tensor& whole = gradients_.buckets[bucket];
+  const Tensor& kept = summed_[bucket];
+  const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
+  const size_t number = gradient_turns_->turn_of(bucket);
+  const bool adds = shape_.shards.gradients() && !micro_step_.first;
+  if (gradient_copies_) gradient_copies_->wait_for_write(number);
+  if (shape_.shards.optimizer())
+    axis().reduce_scatter_sum(
+        {.whole = whole, .part = adds || gradient_copies_ ? sums_in_turn(bucket) : kept, .sums = sums});
+  else
+    axis().all_reduce_sum({.tensor = whole, .sums = sums});
+  if (adds && gradient_copies_)
+    gradient_copies_->fetch(number, {.from = kept, .to = fetched_[number].rows(0, kept.numel())});
+  (*gradient_turns_)[number] = {.bucket = Turns::kNobody,
+                                .transfers = axis().started(),
+                                .adds_to = adds || gradient_copies_ ? bucket : Turns::kNobody};
+}
+
+// Where the sums over ranks of this rank's part are before they are added or written
+Tensor ParamStore::sums_in_turn(size_t bucket) const {
+  return added_.empty() ? part_.of(gradients_.buckets[bucket])
+                        : added_[gradient_turns_->turn_of(bucket)].rows(0, summed_[bucket].numel());
+}
+
+// Frees a buffer of gradients: waits for the sums of its last bucket, adds them, and has them written.
 void ParamStore::settle(size_t number) {
   Turns::Turn& turn = (*gradient_turns_)[number];
   axis().wait_for(turn.transfers);
-  if (const size_t bucket = std::exchange(turn.adds_to, Turns::kNobody); bucket != Turns::kNobody)
-    stream_.run(Accumulate{.x = added_[number].rows(0, summed_[bucket].numel()), .y = summed_[bucket]});
+  const size_t bucket = std::exchange(turn.adds_to, Turns::kNobody);
+  if (bucket == Turns::kNobody) return;
+  const Tensor &kept = summed_[bucket], sums = sums_in_turn(bucket);
+  if (!gradient_copies_) return stream_.run(Accumulate{.x = sums, .y = kept});
+  if (!gradient_copies_->wait_for_fetch(number))
+    return gradient_copies_->write(number, {.from = sums, .to = kept});
+  const Tensor all = fetched_[number].rows(0, kept.numel());
+  stream_.run(Accumulate{.x = sums, .y = all});
+  gradient_copies_->write(number, {.from = all, .to = kept});
 }
 
 void ParamStore::wait_for_gradients() {
   for (size_t turn = 0; gradient_turns_ && turn < gradient_turns_->size(); ++turn) settle(turn);
   axis().wait();
+  if (gradient_copies_) gradient_copies_->wait_for_writes();
 }
 
 void ParamStore::keep_masters() {
@@ -499,6 +589,14 @@ ParamSink ParamStore::writer(const std::string& name) {
   return [this, name](const ParamPlace& place, const Tensor& values) { write_kept(name, place, values); };
 }
 
+// FP8 values are made from whole parameters: their scale is of all values.
+bool ParamStore::keeps(const std::string& name, const ParamPlace& given) const {
+  const ParamPlace& place = layout_.places[given.index];
+  const Range all{0, place.info.shape.numel()};
+  if (name == kMaster) return place.in_fp8 == InFp8::kAlone || weight_slice(place, all).own;
+  return place.trained && kept_slice(name, place, all).own;
+}
+
 NormalSink ParamStore::normal_writer() {
   return [this](const ParamPlace& given, const NormalValues& values) {
     begin_writing();
@@ -560,6 +658,7 @@ Tensor ParamStore::weight(const ParamPlace& place) {
 }
 
 const Grads& ParamStore::gradients() const {
+  check(!gradient_copies_, "the gradients lie in host memory, and take turns on the device");
   check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them",
         part_.count);
   return gradients_;

@@ -20,6 +20,11 @@
 //     gather the next one in the direction of travel, l + 1 in a forward and l - 1 in a backward.
 //   What is outside the blocks has a buffer more of each kind, which the tables and the head share.
 //
+// Gradients that lie in host memory (Training::gradients) take turns in such buffers, too. From the second
+// micro-step on those of a block are fetched, one block ahead of the backward that adds to them, and written
+// back at the end of its scope: four buffers serve the blocks. Of split gradients it is this rank's part of
+// the sums that is fetched, added to and written back. Sums keep their order, so the bits are the same.
+//
 // Weights that lie in host memory (Shape::host) take turns in the same buffers: a block is copied in place of
 // gathered, by a queue of its own. With several ranks each copies its part, and waits for that before it
 // gathers them.
@@ -35,7 +40,7 @@
 // not of a training step.
 //
 // What the optimizer keeps can lie in host memory (Arena::mapped): the update reads and writes it there, over
-// the bus, and likewise weights that lie there.
+// the bus, and likewise weights and gradients that lie there.
 //
 // bf16 weights are updated by their fp32 masters. Of these the optimizer keeps the lower 16 bits, which with
 // the weights are the masters (kernels/base/master.h). So what writes weights writes the bits of its part,
@@ -52,6 +57,7 @@
 
 #include "kernels/communicator.h"
 #include "model/fp8.h"
+#include "model/host_copies.h"
 #include "model/init.h"
 #include "model/shards.h"
 #include "model/turns.h"
@@ -180,6 +186,8 @@ class ParamStore {
     Communicator* axis = nullptr;  // of the ranks that share a step; none: this rank alone
     bool accumulates = true;       // a step has several micro-steps
     Arena* optimizer = nullptr;    // of what the optimizer keeps; none: that of the weights
+    Arena* gradients = nullptr;    // where they lie, in host memory; none: on the device
+    Poison poison = Poison::kNo;   // of the buffers between which they are copied
     bool reduce_in_fp32 = false;   // bf16 gradients are summed over ranks in fp32
     Fp8Run fp8 = {};
   };
@@ -193,7 +201,8 @@ class ParamStore {
   void begin_micro_step(const MicroStep& micro_step);
   // Whether a backward has to add to the gradients of the micro-steps before; else the store adds them.
   bool accumulates_in_place(const MicroStep& micro_step) const;
-  // Whether a micro-step communicates, or copies weights from the host: then it cannot run from a CUDA graph.
+  // Whether a micro-step communicates, or copies weights or gradients between host and device: then it cannot
+  // run from a CUDA graph.
   bool communicates(const MicroStep& micro_step) const;
   // Waits until the gradients of all ranks are summed.
   void wait_for_gradients();
@@ -223,6 +232,8 @@ class ParamStore {
   // and they alone where no masters are kept.
   ParamSink writer(const std::string& name = kMaster);
   NormalSink normal_writer();  // the same
+  // Whether writer(name) writes anything of a parameter: others need not be read.
+  bool keeps(const std::string& name, const ParamPlace& place) const;
 
   // Calls use() with a reader of the parameters of a bucket: of those that are trained what is kept, under
   // kMaster and kWeight of all. Every rank has to call it.
@@ -244,7 +255,7 @@ class ParamStore {
   // Whether all weights are on the device at once, so that leases of all of it can live together
   bool has_whole_weights() const { return !weight_turns_ && !other_form_; }
   // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are split,
-  // take turns on the device, or some have FP8 values alone.
+  // take turns on the device, or some weights have FP8 values alone.
   const Params& weights();
   Tensor weight(const ParamPlace& place);  // by its index
   const Grads& gradients() const;
@@ -270,8 +281,10 @@ class ParamStore {
   size_t bucket_at(int64_t position) const;
 
   std::vector<Tensor> allocate(MemoryTag tag, const std::string& name, const Placement& placement) const;
-  std::vector<Tensor> allocate_whole_gradients() const;
+  std::vector<Tensor> allocate_whole_gradients(Arena& arena) const;
   void allocate_gradients(const Training& training);
+  void allocate_gradient_turns(const Training& training, DType of_sums);
+  void allocate_sums(const Training& training, DType of_sums);
   void make_whole(int64_t position, LeaseFor use);
   void fetch(size_t bucket, LeaseFor use = LeaseFor::kInference);
   void fetch_fp8(size_t bucket);
@@ -292,7 +305,11 @@ class ParamStore {
   void write_fp8(const ParamPlace& place, const std::function<void(const Tensor&)>& fill);
   void begin_gradients(size_t bucket);
   void end_gradients(size_t bucket);
+  void fetch_gradients(size_t bucket);
+  void take_gradient_turn(size_t bucket);
   void reduce(size_t bucket);
+  void reduce_in_turn(size_t bucket);
+  Tensor sums_in_turn(size_t bucket) const;
   void settle(size_t turn);
   Tensor own_weights(size_t bucket, bool trained) const;
   // The same of weights. low: none where there is no master, or another rank has its bits
@@ -337,12 +354,17 @@ class ParamStore {
   std::vector<bool> fp8_is_old_;     // of each block and the head: the copies are those of the step before
   Grads gradients_;
   std::vector<Tensor> summed_;
-  Tensor sums_;                // fp32, room for a bucket; only where bf16 gradients are summed in fp32
-  std::vector<Tensor> added_;  // of split gradients: sums of a micro-step that are not yet added, by turn
+  Tensor sums_;  // fp32, room for a bucket; only where bf16 gradients are summed in fp32
+  // By turn: sums over ranks that are not yet added, or not yet on the host; room to add them to those of the
+  // micro-steps before, where these are on the host
+  std::vector<Tensor> added_, fetched_;
+  std::unique_ptr<HostCopies> gradient_copies_;  // where gradients lie in host memory
+  std::vector<Tensor> accumulated_;  // there, of this rank's micro-steps, where they are not split
   std::vector<Kept> kept_;
   std::vector<int64_t> gathers_;  // how many collectives the weights of a bucket wait for; 0: none
   std::vector<int> scopes_left_;  // of a bucket's gradients in this micro-step
   MicroStep micro_step_{};
+  bool fetches_ahead_ = false;   // gradients for the backward of this micro-step, from its forward
   std::vector<int64_t> leases_;  // that live, of each bucket
   int64_t position_ = 0;         // of the last lease
   bool moves_forward_ = true;    // the direction of travel

@@ -46,10 +46,11 @@ class Turns {
   }
 
   struct Turn {
-    size_t bucket = kNobody;   // whose values are in the buffer, or on their way
-    bool in_fp8 = false;       // its matrices are there in FP8, of which there are other values
-    int64_t transfers = 0;     // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
-    size_t adds_to = kNobody;  // of gradients: the bucket to which the sums of a micro-step have to be added
+    size_t bucket = kNobody;  // whose values are in the buffer, or on their way
+    bool in_fp8 = false;      // its matrices are there in FP8, of which there are other values
+    int64_t transfers = 0;    // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
+    // Of gradients: the bucket to which sums have to be added, or written on the host
+    size_t adds_to = kNobody;
   };
   size_t size() const { return turns_.size(); }
   size_t turn_of(size_t bucket) const {

@@ -80,12 +80,18 @@ void add_plan_options(Options& app, Command& c) {
   Option plan = app.add_flag("--plan", c.plan,
                              "Print the exact memory of the run and whether it fits, and exit; needs no GPU");
   for (const char* other : {"--print-config", "--resume", "--overwrite"}) plan.excludes(other);
-  app.add("--device-memory", c.plan_options.device_memory,
+  app.add("--device-memory", c.plan_options.target.device_memory,
           "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
           "machine's device")
       .type_name("SIZE")
       .needs(plan);
-  app.add("--arch", c.plan_options.arch,
+  app.add("--host-memory", c.plan_options.target.host_memory,
+          "With --plan: the memory of the host that all ranks together can pin for what memory.offload puts "
+          "there, such as 512GiB; default: what is free on this machine, and with --device-memory as much as "
+          "is needed")
+      .type_name("SIZE")
+      .needs(plan);
+  app.add("--arch", c.plan_options.target.arch,
           "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
       .type_name("80|90|...")
       .needs(plan);
@@ -132,7 +138,7 @@ std::string folder_of(const fs::path& file) {
 
 int run(Command& c, char** argv) {
   if (!c.verify.empty()) return verify_command(c.verify);
-  check_plan_options(c.plan_options.device_memory, c.plan_options.arch);
+  check_plan_options(c.plan_options.target);
   c.options.resume = !c.resume.empty();
   c.options.or_start = c.resume == "auto";
   const fs::path file = find_config(c.config_name);

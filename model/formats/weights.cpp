@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <regex>
 #include <set>
 
@@ -227,14 +228,18 @@ std::vector<std::string> tensor_names(const ModelConfig& model, const std::vecto
   return names;
 }
 
-void read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
-                const std::string& prefix, const ParamSink& sink) {
+int64_t read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
+                   const std::string& prefix, const ParamSink& sink) {
+  int64_t bytes = 0;
   read_pieces(
       pieces_of(family_for(model), model, place.info), place,
       [&](const std::string& name) {
-        return PlacedTensor{files.file_of(prefix + name), prefix + name};
+        const PlacedTensor in{files.file_of(prefix + name), prefix + name};
+        if (in.file.contains(in.name)) bytes += std::ssize(in.file.entries().at(in.name).bytes);
+        return in;
       },
       sink);
+  return bytes;
 }
 
 std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
@@ -242,11 +247,12 @@ std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig
   return WeightsFolder(folder, model, extension).notices();
 }
 
-void load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
-                  const LoadOptions& options) {
+int64_t load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
+                     const LoadOptions& options) {
   constexpr int64_t kAhead = int64_t{1} << 29;  // bytes that the disk reads while others are handed over
   const WeightsFolder weights(folder, model, options.extension);
-  const std::vector<ParamPlace> places = ParamLayout(model.base(), 1).places;
+  std::vector<ParamPlace> places = ParamLayout(model.base(), 1).places;
+  if (options.reads) std::erase_if(places, [&](const ParamPlace& place) { return !options.reads(place); });
   std::vector<int64_t> bytes;
   int64_t ahead = 0;
   for (size_t i = 0; i < places.size(); ++i) {
@@ -255,6 +261,7 @@ void load_weights(const fs::path& folder, const ModelConfig& model, const ParamS
     weights.read(places[i], sink, options.hand_over);
     ahead -= bytes[i];
   }
+  return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
 }
 
 }  // namespace tessera

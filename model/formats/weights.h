@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -36,9 +37,9 @@ class WeightsWriter {
 std::vector<std::string> tensor_names(const ModelConfig& model, const std::vector<std::string>& prefixes,
                                       const WeightsWriter::Has& has);
 
-// Reads a parameter from files that WeightsWriter wrote with this prefix.
-void read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
-                const std::string& prefix, const ParamSink& sink);
+// Reads a parameter from files that WeightsWriter wrote with this prefix. Returns its bytes in the files.
+int64_t read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
+                   const std::string& prefix, const ParamSink& sink);
 
 // In what a parameter is handed over on the host: fp32, or bf16 where the file has all of it in bf16
 enum class HandOver : uint8_t { kFp32, kAsStored };
@@ -86,12 +87,14 @@ std::vector<std::string> check_weights(const std::filesystem::path& folder, cons
                                        PositionExtension extension);
 
 // Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
-// left as they are. Error: as WeightsFolder.
+// left as they are. In memory is one parameter at a time. Returns the bytes in the files of what was read.
+// Error: as WeightsFolder.
 struct LoadOptions {
   PositionExtension extension = PositionExtension::kNone;
   HandOver hand_over = HandOver::kFp32;
+  std::function<bool(const ParamPlace&)> reads = {};  // which parameters; none: all
 };
-void load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
-                  const LoadOptions& options = {});
+int64_t load_weights(const std::filesystem::path& folder, const ModelConfig& model, const ParamSink& sink,
+                     const LoadOptions& options = {});
 
 }  // namespace tessera

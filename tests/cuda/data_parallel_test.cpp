@@ -131,6 +131,13 @@ TEST(CudaOffload, WeightsInHostMemoryChangeNoBit) {
                          {Poison::kYes, {.optimizer = true, .activations = true, .weights = true}}});
 }
 
+TEST(CudaOffload, GradientsInHostMemoryChangeNoBit) {
+  expect_no_bit_changes(
+      {{Poison::kNo, {.gradients = true}},
+       {Poison::kYes, {.gradients = true}},
+       {Poison::kYes, {.optimizer = true, .activations = true, .weights = true, .gradients = true}}});
+}
+
 TEST(CudaOffload, OfAFewSmallBlocks) {  // few enough for an emulated GPU
   DeviceTraits device;
   std::string why_not;
@@ -146,6 +153,9 @@ TEST(CudaOffload, OfAFewSmallBlocks) {  // few enough for an emulated GPU
     for (const Offload& offload :
          {Offload{.optimizer = true}, Offload{.weights = true}, Offload{.optimizer = true, .weights = true}})
       expect_offload_changes_no_bit(*be, shape, poison, offload);
+    shape.micro_steps = 2;  // of which the second adds to what the first has written
+    for (const Offload& offload : {Offload{.gradients = true}, Offload{.optimizer = true, .gradients = true}})
+      expect_offload_changes_no_bit(*be, shape, poison, offload);
   }
 }
 
@@ -156,8 +166,8 @@ TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
   for (const auto& [name, plain] : offloaded_shapes(DType::kBF16)) {
     SCOPED_TRACE(name);
     RunShape shape = plain;
-    for (const bool weights : {false, true}) {
-      shape.offload = {.optimizer = true, .activations = true, .weights = weights};
+    for (const bool more : {false, true}) {
+      shape.offload = {.optimizer = true, .activations = true, .weights = more, .gradients = more};
       expect_plan_is_the_step(device, shape);
     }
   }
@@ -197,8 +207,8 @@ TEST(CudaOffload, CopiesThatAreLateChangeNoBit) {
       };
       const std::vector<double> losses = run({});
       const std::string on_gpu = weights;
-      for (const Offload& offload :
-           {Offload{.activations = true}, Offload{.activations = true, .weights = true}}) {
+      for (const Offload& offload : {Offload{.activations = true}, Offload{.gradients = true},
+                                     Offload{.activations = true, .weights = true, .gradients = true}}) {
         EXPECT_EQ(run(offload), losses) << text_of(keep) << " " << text_of(offload);
         EXPECT_TRUE(weights == on_gpu) << text_of(keep) << " " << text_of(offload);
       }
@@ -217,6 +227,26 @@ TEST_F(CudaDataParallel, ActivationsInHostMemory) {
         EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses)
             << name_of(shard) << " " << text_of(keep);
       }
+  });
+}
+
+// bf16 gradients that are summed in bf16 and in fp32, in one micro-step and in several
+TEST_F(CudaDataParallel, GradientsInHostMemory) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const Shard shard : kAllShards)
+      for (const bool in_fp32 : {false, true})
+        for (const bool one_micro_step : {false, true}) {
+          RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard);
+          shape.model.layers = 5, shape.reduce_in_fp32 = in_fp32;
+          if (one_micro_step) shape.micro_batch *= std::exchange(shape.micro_steps, 1);
+          const std::vector<double> losses =
+              run_shared(ranks, {.device = device, .shape = shape, .steps = 5});
+          shape.offload = {.optimizer = true, .weights = shard == Shard::kWeights, .gradients = true};
+          shape.poison = Poison::kYes;
+          EXPECT_EQ(run_shared(ranks, {.device = device, .shape = shape, .steps = 5}), losses)
+              << name_of(shard) << (in_fp32 ? ", summed in fp32" : "")
+              << (one_micro_step ? ", one micro-step" : "");
+        }
   });
 }
 

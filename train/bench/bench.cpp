@@ -285,7 +285,7 @@ void run_memory(Command& c) {
   c.memory.sequence_lengths = parse_sequence_lengths(c.memory_seq_lens);
   for (const std::string& word : c.memory_attention)
     c.memory.attention.push_back(parse_word<AttentionKind>("attention", word));
-  check_plan_options(c.memory.device_memory, 0);
+  check_plan_options({.device_memory = c.memory.device_memory});
   bench_memory(config_of(c), c.memory);
 }
 

@@ -205,8 +205,8 @@ void visit_memory(Section& memory, Visit& visit) {
   visit("memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
         "What lies in the host's memory in place of the GPU's; optimizer: moments and the lower bits of "
         "masters, which the update reads and writes over the bus; activations: what blocks keep for the "
-        "backward, copied out and "
-        "back while other blocks compute; weights: copied to the GPU block by block, likewise; auto: what "
+        "backward, copied out and back while other blocks compute; weights: copied to the GPU block by "
+        "block, likewise; gradients: of each block, copied to the GPU, added to and copied back; auto: what "
         "makes a step that fits fastest");
 }
 

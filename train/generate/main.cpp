@@ -192,7 +192,9 @@ int run(const GenerateOptions& o) {
                             .slots = std::min(o.batch, texts),
                             .context = r.context,
                             .known = r.known};
-  if (o.plan) return print_generate_plan(shape, choose_plan_target(o.device, 1, o.device_memory, o.arch));
+  if (o.plan)
+    return print_generate_plan(
+        shape, choose_plan_target(o.device, 1, {.device_memory = o.device_memory, .arch = o.arch}));
 
   const DeviceTraits device = choose_device(o.device).traits;
   const GeneratePlan plan = plan_generate(shape, device);

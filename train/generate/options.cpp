@@ -135,7 +135,7 @@ void check_options(const GenerateOptions& o) {
   expect(rule.repetition_penalty > 0 && std::isfinite(rule.repetition_penalty), "--repetition-penalty",
          "a number above 0", rule.repetition_penalty);
   for (const std::string& stop : o.stops) expect(!stop.empty(), "--stop", "a text that is not empty", "\"\"");
-  check_plan_options(o.device_memory, o.arch);
+  check_plan_options({.device_memory = o.device_memory, .arch = o.arch});
   check(!o.plan || !o.json, "--plan prints the memory, and --json samples: remove one of them");
   check(!o.json || o.has_prompts(),
         "--json prints samples of prompts, not a conversation: give --prompt TEXT");

@@ -20,12 +20,14 @@ class Adviser {
 
   std::vector<Advice> find() {
     if (const std::optional<Change> change = fastest(start_); change && fits(*change)) offer(*change);
+    if (!plan_.fits_host()) offer(with_offload(start_, Offload{}));
     const auto single = {chunked_logits(start_),
                          split_weights(start_),
                          recompute(start_),
                          chunked_mlp(start_),
                          offload(start_, Offloaded::kOptimizer),
                          offload(start_, Offloaded::kActivations),
+                         offload(start_, Offloaded::kGradients),
                          offload(start_, Offloaded::kWeights),
                          smaller_micro_batch(start_),
                          flash(start_),
@@ -73,14 +75,18 @@ class Adviser {
 
   void offer(const Change& change) {
     const std::optional<RunPlan> plan = planned(change);
-    if (!plan || plan->peak() >= plan_.peak()) return;
+    if (!plan || !needs_less(*plan)) return;
     const auto same = [&](const Advice& a) { return a.switches == change.switches; };
     if (std::none_of(found_.begin(), found_.end(), same))
       found_.push_back({.switches = change.switches,
                         .peak = plan->peak(),
                         .fits = plan->fits(),
                         .tokens_per_second = tokens_per_second(plan->shape, plan_.device),
-                        .on_gpu = plan_.device.device == Device::kCuda});
+                        .on_gpu = plan_.device.device == Device::kCuda,
+                        .host_bytes = plan_.fits_host() ? 0 : plan->memory.host_bytes});
+  }
+  bool needs_less(const RunPlan& plan) const {
+    return plan_.fits_host() ? plan.peak() < plan_.peak() : plan.memory.host_bytes < plan_.memory.host_bytes;
   }
 
   // bf16 moments change the losses, so they are offered only where the run fits with them, and without them
@@ -244,7 +250,8 @@ std::string advice_text(const std::vector<Advice>& advice) {
   if (advice.empty()) return "No change needs less memory: the model is too large.\n";
   std::string text = "These changes need less memory:\n";
   for (const Advice& a : advice)
-    text += fmt::format("  {:>10}  {:<9} {}{}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
+    text += fmt::format("  {:>10}  {:<9} {}{}{}\n", format_bytes(a.peak), a.fits ? "fits" : "too much",
+                        a.host_bytes ? fmt::format("{:>10} of the host  ", format_bytes(a.host_bytes)) : "",
                         a.on_gpu ? fmt::format("{:>9} tokens/s  ", format_count(a.tokens_per_second)) : "",
                         set_switches(a.switches));
   if (std::none_of(advice.begin(), advice.end(), [](const Advice& a) { return a.fits; }))
@@ -261,13 +268,31 @@ std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
       limit.not_ours ? fmt::format(", less {} for kernels and libraries", format_bytes(limit.not_ours)) : "");
 }
 
-std::string refusal(const Config& config, const RunPlan& plan, bool resuming) {
-  std::string text = fmt::format(
+namespace {
+
+std::string refusal_of_device(const RunPlan& plan) {
+  return fmt::format(
       "this run does not fit: it needs {} ({}), {} more than {}.\nIts micro-batch is {} x {} tokens, "
       "attention {}; the peak is in {}, at \"{}\".\n",
       format_bytes(plan.peak()), format_by_tag(plan.memory.ledger.at_peak()), format_bytes(-plan.spare()),
       describe(plan.limit, plan.device), plan.shape.micro_batch, plan.shape.sequence_length,
       name_of(plan.shape.attention), plan.memory.peak_stage, plan.memory.ledger.peak_name());
+}
+
+std::string refusal_of_host(const RunPlan& plan) {
+  const bool shared = plan.shape.ranks() > 1;
+  return fmt::format(
+      "this run does not fit the host's memory: memory.offload={} needs {} there{}, {} more than the {} that "
+      "are free for it.\n{}",
+      text_of(plan.shape.offload), format_bytes(plan.memory.host_bytes), shared ? " for each rank" : "",
+      format_bytes(-plan.spare_of_host()), format_bytes(plan.limit.pinned),
+      shared ? "Fewer ranks on each machine have more each.\n" : "");
+}
+
+}  // namespace
+
+std::string refusal(const Config& config, const RunPlan& plan, bool resuming) {
+  std::string text = plan.fits_device() ? refusal_of_host(plan) : refusal_of_device(plan);
   text += advice_text(advice(config, plan, resuming));
   text.pop_back();  // main() prints the last line break
   return text;

@@ -11,9 +11,11 @@ struct Advice {
   bool fits;
   double tokens_per_second;  // estimated
   bool on_gpu;               // the estimate of a CPU is not shown: its speed is hardly known
+  int64_t host_bytes = 0;    // in the host's memory, by plan; 0 where `plan` fits that
 };
 
-// Changes that need less memory than `plan`, the plan of `config`, with the same model. If no single one is
+// Changes that need less memory than `plan`, the plan of `config`, with the same model; where what is
+// offloaded does not fit the host, less of that. If no single one is
 // enough: several together, or fewer layers. `resuming`: only changes that a checkpoint allows.
 std::vector<Advice> advice(const Config& config, const RunPlan& plan, bool resuming);
 

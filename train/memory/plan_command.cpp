@@ -15,7 +15,6 @@
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
-#include "train/memory/plan_target.h"
 #include "train/session/step_estimate.h"
 
 namespace tessera {
@@ -67,6 +66,36 @@ std::string speed_line(const RunShape& shape, const DeviceTraits& device) {
                      1e3 * step.seconds, waits);
 }
 
+void print_limits(const RunPlan& plan) {
+  const MemoryLimit& limit = plan.limit;
+  const int64_t ranks = plan.shape.ranks();
+  const std::string share = ranks > 1 ? fmt::format(", 1/{} of it", ranks) : "",
+                    share_of_device = plan.device.device == Device::kCpu ? share : "";
+  if (limit.pinned_given)
+    fmt::print("  {:<48} {}\n", "given by --host-memory" + share, with_bytes(limit.pinned));
+  if (!limit.known() && plan.fits()) {
+    fmt::print(
+        "fits?    not known: no such device is present. Give a memory size with --device-memory 80GiB\n");
+    return;
+  }
+  if (limit.known())
+    fmt::print("  {:<48} {}\n",
+               (limit.given ? "given by --device-memory" : "free now, by the system") + share_of_device,
+               with_bytes(limit.bytes + limit.not_ours));
+  if (limit.not_ours) {
+    fmt::print("  {:<48} {}\n",
+               fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
+                           ranks > 1 ? ", NCCL" : ""),
+               with_bytes(limit.not_ours));
+    fmt::print("  {:<48} {}\n", "available to the run", with_bytes(limit.bytes));
+  }
+  if (plan.fits_device() && !plan.fits_host())
+    fmt::print("fits?    no, {} of the host's memory too much\n", format_bytes(-plan.spare_of_host()));
+  else
+    fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
+               plan.fits() ? "to spare" : "too much");
+}
+
 void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan, const std::string& notice) {
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
@@ -99,25 +128,7 @@ void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan
   fmt::print("  {:<48} {}\n", "all tags", with_bytes(plan.peak()));
   if (const int64_t host = plan.memory.host_bytes; host > 0)
     fmt::print("  {:<48} {}\n", "beside it, pinned memory of the host", with_bytes(host));
-  if (!plan.limit.known()) {
-    fmt::print(
-        "fits?    not known: no such device is present. Give a memory size with --device-memory 80GiB\n");
-    return;
-  }
-  const MemoryLimit& limit = plan.limit;
-  const std::string share =
-      s.ranks() > 1 && plan.device.device == Device::kCpu ? fmt::format(", 1/{} of it", s.ranks()) : "";
-  fmt::print("  {:<48} {}\n", (limit.given ? "given by --device-memory" : "free now, by the system") + share,
-             with_bytes(limit.bytes + limit.not_ours));
-  if (limit.not_ours) {
-    fmt::print("  {:<48} {}\n",
-               fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",
-                           s.ranks() > 1 ? ", NCCL" : ""),
-               with_bytes(limit.not_ours));
-    fmt::print("  {:<48} {}\n", "available to the run", with_bytes(limit.bytes));
-  }
-  fmt::print("fits?    {}, {} {}\n", plan.fits() ? "yes" : "no", format_bytes(std::abs(plan.spare())),
-             plan.fits() ? "to spare" : "too much");
+  print_limits(plan);
 }
 
 // Each key once, with its last value: the change overrides the user's switches.
@@ -164,13 +175,15 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"tokens_per_second", tokens_per_second(s, plan.device)},
             {"peak_bytes", plan.peak()},
             {"host_bytes", plan.memory.host_bytes},
+            {"host_available_bytes", nullptr},
             {"peak_stage", plan.memory.peak_stage},
             {"peak_at", plan.memory.ledger.peak_name()},
             {"bytes_by_tag", by_tag_json(plan.memory.ledger.at_peak())},
             {"own_peak_by_tag", by_tag_json(plan.memory.ledger.peak_of_each())},
             {"fits", nullptr}};
+  if (plan.limit.pinned_known()) json["host_available_bytes"] = plan.limit.pinned;
+  if (plan.limit.known() || !plan.fits()) json["fits"] = plan.fits();
   if (plan.limit.known()) {
-    json["fits"] = plan.fits();
     json["memory_bytes"] = plan.limit.total;
     json["allowance_bytes"] = plan.limit.not_ours;
     json["available_bytes"] = plan.limit.bytes;
@@ -223,8 +236,7 @@ int plan_each_phase(const Config& config, const PlanOptions& options, const Plan
 int plan_command(const Config& config, const PlanOptions& options) {
   check_writable(options.json);
   check_init_from(config);
-  const PlanTarget target =
-      choose_plan_target(config.device, config.ranks, options.device_memory, options.arch);
+  const PlanTarget target = choose_plan_target(config.device, config.ranks, options.target);
   const PlannedRun run = options.planned_run ? options.planned_run(config) : PlannedRun();
   if (config.phases() > 1) return plan_each_phase(config, options, target, run);
   std::optional<Fit> fit;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "train/config/config.h"
+#include "train/memory/plan_target.h"
 
 namespace tessera {
 
@@ -24,8 +25,7 @@ struct PlannedRun {
 struct PlanOptions {
   std::string config_name;  // these two as the user wrote them, for the printed commands
   std::vector<std::string> overrides;
-  std::string device_memory;  // "80GiB"; empty: what is free on this machine's device
-  int arch = 0;               // compute capability times ten, of any GPU; 0: as choose_target() decides
+  TargetOptions target;
   FitSearch fit = FitSearch::kNone;
   std::function<PlannedRun(const Config&)> planned_run = {};  // Error: the run would be refused
   std::string json;                                           // file to write; empty: none

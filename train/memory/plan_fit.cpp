@@ -19,8 +19,11 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
     try {
       const RunPlan plan = plan_of(value);
       if (plan.fits()) return "";
-      return fmt::format("{} needs {}, {} too much", value, format_bytes(plan.peak()),
-                         format_bytes(-plan.spare()));
+      if (!plan.fits_device())
+        return fmt::format("{} needs {}, {} too much", value, format_bytes(plan.peak()),
+                           format_bytes(-plan.spare()));
+      return fmt::format("{} needs {} of the host, {} too much", value, format_bytes(plan.memory.host_bytes),
+                         format_bytes(-plan.spare_of_host()));
     } catch (const Error& error) {
       return fmt::format("{} is refused: {}", value, error.what());
     }

@@ -16,28 +16,32 @@ PlanTarget absent_gpu(int arch, const std::string& assumed) {
           .notice = assumed};
 }
 
-}  // namespace
-
-int64_t parse_device_memory(const std::string& size) {
+int64_t parse_size(const char* option, const std::string& size) {
   try {
     return parse_bytes(size);
   } catch (const Error& error) {
-    fail("--device-memory: {}", error.what());
+    fail("{}: {}", option, error.what());
   }
 }
 
-void check_plan_options(const std::string& device_memory, int arch) {
-  if (!device_memory.empty()) parse_device_memory(device_memory);
+}  // namespace
+
+int64_t parse_device_memory(const std::string& size) { return parse_size("--device-memory", size); }
+
+void check_plan_options(const TargetOptions& options) {
+  if (!options.device_memory.empty()) parse_device_memory(options.device_memory);
+  if (!options.host_memory.empty()) parse_size("--host-memory", options.host_memory);
+  const int arch = options.arch;
   check(
       arch == 0 || (kOldestArch <= arch && arch <= kNewestArch),
       "--arch must be the compute capability of a GPU times ten, at least {}, such as 80, 86 or 90, found {}",
       kOldestArch, arch);
 }
 
-PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std::string& device_memory,
-                              int arch) {
-  const bool has_memory = !device_memory.empty();
-  check_plan_options(device_memory, arch);
+PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const TargetOptions& options) {
+  const bool has_memory = !options.device_memory.empty();
+  const int arch = options.arch;
+  check_plan_options(options);
   check(arch == 0 || requested != DeviceRequest::kCpu,
         "--arch {} plans for a GPU, but device is cpu: remove one of them", arch);
   PlanTarget target;
@@ -58,7 +62,16 @@ PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std:
           fmt::format("planned for the CPU, as {}; --device-memory 80GiB plans for a GPU", why_not);
   }
   if (has_memory)
-    target.limit = given_memory(target.device.device, parse_device_memory(device_memory), ranks);
+    target.limit = given_memory(target.device.device, parse_device_memory(options.device_memory), ranks);
+  if (!options.host_memory.empty()) {
+    check(
+        target.device.device == Device::kCuda,
+        "--host-memory {} is what the host has for GPUs, and this plan is for the CPU, as {}: remove it, or "
+        "plan for a GPU with --device-memory 80GiB",
+        options.host_memory, why_not);
+    target.limit.pinned = parse_size("--host-memory", options.host_memory) / ranks;
+    target.limit.pinned_given = true;
+  }
   target.limit = target.limit.shared_by(target.device.device, ranks);
   return target;
 }

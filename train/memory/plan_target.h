@@ -18,14 +18,21 @@ struct PlanTarget {
 
 int64_t parse_device_memory(const std::string& size);  // of --device-memory. Error: as parse_bytes()
 
+// What the user says of the machine that a plan is for
+struct TargetOptions {
+  std::string device_memory = {};  // "80GiB", of each device; empty: what is free on this machine's device
+  int arch = 0;                    // compute capability times ten, of any GPU; 0: none is named
+  // "512GiB", of the host: what all ranks together can pin. Empty: what this machine has free, and where
+  // device_memory is given, more than any machine has
+  std::string host_memory = {};
+};
+
 // The options of a plan, before anything is read. Error: no size; an arch that no GPU has.
-void check_plan_options(const std::string& device_memory, int arch);
+void check_plan_options(const TargetOptions& options);
 
 // The device that a run of `ranks` ranks would use. Without a GPU in this machine, the plan is for one if the
-// user asked for it: by `arch` (compute capability times ten; 0: none is named), by a request for cuda, or by
-// a memory size, as parse_bytes() reads it, without a request for cpu; "": what is free on the device.
-// Error: as check_plan_options(); an arch beside a request for cpu.
-PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const std::string& device_memory,
-                              int arch);
+// user asked for it: by an arch, by a request for cuda, or by a memory size without a request for cpu.
+// Error: as check_plan_options(); an arch, or a size of the host, where the plan is for the CPU.
+PlanTarget choose_plan_target(DeviceRequest requested, int64_t ranks, const TargetOptions& options);
 
 }  // namespace tessera

@@ -24,7 +24,11 @@ struct RunPlan {
 
   int64_t peak() const { return memory.ledger.peak_bytes(); }
   int64_t spare() const { return limit.bytes - peak(); }  // where the limit is known
-  bool fits() const { return !limit.known() || spare() >= 0; }
+  bool fits_device() const { return !limit.known() || spare() >= 0; }
+  // What is offloaded has to fit the host's memory, too.
+  int64_t spare_of_host() const { return limit.pinned - memory.host_bytes; }
+  bool fits_host() const { return spare_of_host() >= 0; }
+  bool fits() const { return fits_device() && fits_host(); }
 };
 
 // Error: as run_shape().

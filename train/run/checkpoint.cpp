@@ -429,9 +429,12 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
   return read_run_state(checkpoint);
 }
 
-void load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
-  load_weights(folder, state.shape().model, state.store().writer(),
-               {.extension = extension, .hand_over = HandOver::kAsStored});
+int64_t load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
+  return load_weights(
+      folder, state.shape().model, state.store().writer(),
+      {.extension = extension, .hand_over = HandOver::kAsStored, .reads = [&](const ParamPlace& place) {
+         return state.store().keeps(kMaster, place);
+       }});
 }
 
 std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
@@ -446,7 +449,7 @@ std::string load_base(const fs::path& folder, TrainState& state, PositionExtensi
   return checksum.digits();
 }
 
-void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
+int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
   state.store().clear_kept();  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
   const TensorFiles files(checkpoint, kOptimizerStem);
@@ -460,15 +463,17 @@ void load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWe
           "train.init_from={}",
           base.folder.string(), checkpoint.string(), found, base.checksum, checkpoint.string());
   }
+  int64_t bytes = 0;
   if (has_masters)
     check_weights(checkpoint, model, PositionExtension::kNone);
   else
-    load_weights(checkpoint, state);
+    bytes = load_weights(checkpoint, state);
   for (const Section& section : optimizer_sections(state.shape(), has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.store().layout().places)
-      if (section.has(state.shape(), place.info))
-        read_param(files, model, place, section.prefix, state.store().writer(section.values));
+      if (section.has(state.shape(), place.info) && state.store().keeps(section.values, place))
+        bytes += read_param(files, model, place, section.prefix, state.store().writer(section.values));
   if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
+  return bytes;
 }
 
 std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {

@@ -98,13 +98,14 @@ struct BaseWeights {
   PositionExtension extension = PositionExtension::kNone;
   std::string checksum = "";  // RunState::base
 };
-// `base`: with adapters. Error: its weights are not those of the checksum.
-void load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state,
-                     const BaseWeights& base = {});
-// The weights alone, of one of our checkpoints or of another program. Error: as check_weights.
-void load_weights(const std::filesystem::path& folder, TrainState& state,
-                  PositionExtension extension = PositionExtension::kNone);
-// The same; returns the checksum of the values.
+// `base`: with adapters. A rank reads the parameters of which it keeps something, one after the other;
+// returns their bytes in the files. Error: the base's weights are not those of the checksum.
+int64_t load_checkpoint(const std::filesystem::path& checkpoint, TrainState& state,
+                        const BaseWeights& base = {});
+// The weights alone, of one of our checkpoints or of another program; likewise. Error: as check_weights.
+int64_t load_weights(const std::filesystem::path& folder, TrainState& state,
+                     PositionExtension extension = PositionExtension::kNone);
+// Those that adapters belong to. Every rank reads all; returns the checksum of the values.
 std::string load_base(const std::filesystem::path& folder, TrainState& state, PositionExtension extension);
 
 // Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.

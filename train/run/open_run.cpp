@@ -124,11 +124,6 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
                                .mlp_chunk = same_place && same_length ? was_.mlp_chunk : std::nullopt}));
     if (i >= first && !plans_.back().fits())
       throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
-    if (const int64_t pinned = plans_.back().memory.host_bytes; i >= first && pinned > limit.pinned)
-      throw OutOfMemory(fmt::format(
-          "memory.offload={} must find {} of this machine's memory for each rank, and {} are free: "
-          "set memory.offload=none, or start fewer ranks on each machine",
-          text_of(plans_.back().shape.offload), format_bytes(pinned), format_bytes(limit.pinned)));
   }
 }
 
@@ -245,10 +240,11 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
       check_undamaged(*checkpoint);
       take_over(*checkpoint);
     }
-    return load_checkpoint(*checkpoint, state,
-                           {.folder = config.train.init_from,
-                            .extension = config.model.position_extension,
-                            .checksum = now.base});
+    load_checkpoint(*checkpoint, state,
+                    {.folder = config.train.init_from,
+                     .extension = config.model.position_extension,
+                     .checksum = now.base});
+    return;
   }
   const bool has_weights = !config.train.init_from.empty();
   state.initialize(static_cast<uint64_t>(config.train.seed),
@@ -260,7 +256,10 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
     take_over(source);
   }
   const PositionExtension extension = config.model.position_extension;
-  if (!config.train.lora) return tessera::load_weights(source, state, extension);
+  if (!config.train.lora) {
+    tessera::load_weights(source, state, extension);
+    return;
+  }
   now.base = load_base(source, state, extension);
   ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
 }

@@ -36,17 +36,17 @@ class Search {
     for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}}) {
       if (const std::optional<RunShape> found = fastest(whole, room)) return *found;
       if (chunked.empty() && offloaded.empty())
-        chunked = in_smallest_chunks(shape), offloaded = with_weights_on_host(shape);
+        chunked = in_smallest_chunks(shape), offloaded = with_more_on_host(shape);
       if (std::ranges::any_of(chunked, [&](const Alternative& one) { return one.peak <= room.bytes; }))
         for (const int64_t chunk : chunks(shape))
           if (const std::optional<RunShape> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
             return *found;
       if (const std::optional<RunShape> found = fastest(offloaded, room)) return *found;
     }
-    const std::vector<Alternative>& last = !offloaded.empty() ? offloaded
-                                           : !chunked.empty() ? chunked
-                                                              : whole;
-    return std::ranges::min_element(last, {}, &Alternative::peak)->shape;
+    std::vector<Alternative> all = whole;
+    for (const std::vector<Alternative>* more : {&chunked, &offloaded})
+      all.insert(all.end(), more->begin(), more->end());
+    return std::ranges::min_element(all, {}, &Alternative::peak)->shape;
   }
 
  private:
@@ -78,11 +78,26 @@ class Search {
     const std::vector<int64_t> all = chunks(shape);
     return all.empty() ? std::vector<Alternative>() : alternatives(with_mlp_chunk(shape, all.back()));
   }
-  std::vector<Alternative> with_weights_on_host(RunShape shape) const {
-    if (!free_.offload || !cuda_ || (shape.ranks() > 1 && !free_.shard && shape.shard != Shard::kWeights))
-      return {};
+  std::vector<Alternative> with_more_on_host(RunShape shape) const {
+    if (!free_.offload || !cuda_) return {};
     if (const std::vector<int64_t> all = chunks(shape); !all.empty()) shape.mlp_chunk = all.back();
-    return alternatives(shape, /*weights_on_host=*/true);
+    return alternatives(shape, /*more_on_host=*/true);
+  }
+  // Weights cross the bus twice in a micro-step, gradients once in each direction. What the optimizer keeps
+  // is larger than either, and crosses it once in a step: gradients follow it.
+  std::vector<Offload> offloads(const RunShape& shape, bool more_on_host) const {
+    if (!free_.offload || !cuda_) return only(shape.offload);
+    const std::vector<Offload> few{
+        {}, {.optimizer = true}, {.activations = true}, {.optimizer = true, .activations = true}};
+    if (!more_on_host) return few;
+    std::vector<Offload> more;
+    for (const auto& [weights, gradients] : {std::pair{false, true}, {true, false}, {true, true}})
+      for (Offload one : few) {
+        if (gradients && !one.optimizer) continue;
+        one.weights = weights, one.gradients = gradients;
+        more.push_back(one);
+      }
+    return more;
   }
   // On the device; more than any has, where what is offloaded does not fit the host
   int64_t peak(const RunShape& shape) const {
@@ -91,19 +106,12 @@ class Search {
   }
 
   // In the order in which they are preferred
-  std::vector<Alternative> alternatives(const RunShape& shape, bool weights_on_host = false) const {
-    auto offloads = free_.offload && cuda_ ? std::vector<Offload>{{},
-                                                                  {.optimizer = true},
-                                                                  {.activations = true},
-                                                                  {.optimizer = true, .activations = true}}
-                                           : only(shape.offload);
+  std::vector<Alternative> alternatives(const RunShape& shape, bool more_on_host = false) const {
     const auto shards = free_.shard && shape.ranks() > 1
                             ? std::vector{Shard::kOptimizer, Shard::kGradients, Shard::kWeights}
                             : only(shape.shard);
-    if (weights_on_host)
-      for (Offload& offload : offloads) offload.weights = true;
     std::vector<Alternative> all;
-    for (const Offload& offload : offloads)
+    for (const Offload& offload : offloads(shape, more_on_host))
       for (const Shard shard : shards)
         for (const Keep keep : free_.keep ? keeps(shape) : only(shape.keep)) {
           if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;

@@ -25,7 +25,7 @@ inline constexpr std::array<int64_t, 4> kMlpChunks = {16384, 8192, 4096, 2048};
 //                has at most 65,536 tokens (of a CPU 1,024), above which a step gets no faster. Where one
 //                sequence is longer, 1
 //   mlp_chunk    0, unless nothing fits without a chunk: then the largest of kMlpChunks that fits
-//   offload      weights only where nothing fits without
+//   offload      gradients and weights only where nothing fits without
 //   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
 //                offloaded comes first where a step is within 2%
 // What is offloaded fits the host's memory, too.

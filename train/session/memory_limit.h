@@ -23,9 +23,12 @@ struct MemoryLimit {
   int64_t not_ours = 0;  // the allowances, not part of `bytes`
   bool given = false;    // by the user, rather than read from the device
   // Host memory that each rank can pin for its device; not known: more than any machine has
-  int64_t pinned = int64_t{1} << 60;
+  int64_t pinned = kUnknownPinned;
+  bool pinned_given = false;  // by the user
 
+  static constexpr int64_t kUnknownPinned = int64_t{1} << 60;
   bool known() const { return total > 0; }
+  bool pinned_known() const { return pinned < kUnknownPinned; }
   // The limit of each of `ranks` ranks: each has its own GPU; they share the machine's memory.
   MemoryLimit shared_by(Device device, int64_t ranks) const;
 };

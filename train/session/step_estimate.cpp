@@ -67,10 +67,18 @@ constexpr double kShareOfBus = 0.75;
 double seconds_over_bus(const AdamW& op, const Offload& offload, const DeviceSpeed& speed) {
   double bytes = 0;
   for (const AdamW::Part& part : op.parts) {
+    if (offload.gradients) bytes += static_cast<double>(part.grad.bytes());
     for (const Tensor* kept : {&part.low, &part.m, &part.v})
       if (offload.optimizer) bytes += static_cast<double>(kept->bytes());
     if (offload.weights) bytes += static_cast<double>(part.param.bytes());
   }
+  return bytes / (kShareOfBus * speed.bus);
+}
+
+// Of gradients on the host
+double seconds_over_bus(const GlobalNorm& op, const DeviceSpeed& speed) {
+  double bytes = 0;
+  for (const Tensor& tensor : op.tensors) bytes += static_cast<double>(tensor.bytes());
   return bytes / (kShareOfBus * speed.bus);
 }
 
@@ -93,8 +101,11 @@ struct OpTime {
     if (const auto* const* rounding = std::get_if<const Quantise*>(&op))
       if (offload.weights && is_of_stored_weight(**rounding))
         return seconds_over_bus(**rounding, ranks, speed);
-    if (std::holds_alternative<const AdamW*>(op) && (offload.optimizer || offload.weights))
+    if (std::holds_alternative<const AdamW*>(op) &&
+        (offload.optimizer || offload.weights || offload.gradients))
       return seconds_over_bus(*std::get<const AdamW*>(op), offload, speed);
+    if (std::holds_alternative<const GlobalNorm*>(op) && offload.gradients)
+      return seconds_over_bus(*std::get<const GlobalNorm*>(op), speed);
     double flops = speed.gemm;
     if (std::holds_alternative<const AttentionForward*>(op)) flops = speed.attention;
     if (std::holds_alternative<const AttentionBackward*>(op)) flops = speed.attention / kBackwardOfAttention;

@@ -15,12 +15,14 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
-ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm, Arena* optimizer) {
+ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm, Arena* host) {
   const int64_t ranks = comm ? comm->size() : 1;
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
   store.prepare_training({.axis = comm,
                           .accumulates = shape.micro_steps > 1,
-                          .optimizer = optimizer,
+                          .optimizer = shape.offload.optimizer ? host : nullptr,
+                          .gradients = shape.offload.gradients ? host : nullptr,
+                          .poison = shape.poison,
                           .reduce_in_fp32 = shape.reduce_in_fp32,
                           .fp8 = {.config = shape.fp8,
                                   .places = fp8_places(store, shape.fp8),
@@ -47,8 +49,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
                 .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets},
                context),
       model_(session_.training_model(shape.keep)),
-      optimizer_(arena, prepared(store(), shape, comm, shape.offload.optimizer ? &*offloaded_ : nullptr),
-                 shape.rule),
+      optimizer_(arena, prepared(store(), shape, comm, offloaded_ ? &*offloaded_ : nullptr), shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;

@@ -239,6 +239,7 @@ TEST_F(ModelKeys, WhatIsOffloaded) {
   EXPECT_EQ(offload("auto"), std::nullopt);
   EXPECT_EQ(offload("optimizer"), Offload{.optimizer = true});
   EXPECT_EQ(offload("activations"), Offload{.activations = true});
+  EXPECT_EQ(offload("gradients"), Offload{.gradients = true});
   EXPECT_EQ(offload("activations+optimizer"), (Offload{.optimizer = true, .activations = true}));
   EXPECT_NE(print_config(load("", {"memory.offload=activations+optimizer"}))
                 .find("\n  offload: optimizer+activations\n"),

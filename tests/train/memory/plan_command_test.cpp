@@ -89,6 +89,47 @@ TEST_F(PlanProgram, WritesItsFigures) {
   EXPECT_FALSE(not_fitting.at("advice").empty());
 }
 
+// What is offloaded fits the memory that the ranks share, or less is.
+TEST_F(PlanProgram, FitsTheHostThatIsGiven) {
+  const auto arguments = [](const char* host, std::vector<std::string> more) {
+    more.insert(more.end(), {"--device-memory", "80GiB", "--gpus", "2", "--set", "train.micro_batch=1",
+                             "--set", "parallel.shard=optimizer", "--host-memory", host});
+    return more;
+  };
+  const std::vector<std::string> offload{"--set", "memory.offload=optimizer"};
+  const nlohmann::json large = figures(arguments("512GiB", offload), 0);
+  EXPECT_EQ(large.at("host_available_bytes"), int64_t{256} << 30);
+  const int64_t each = large.at("host_bytes");
+  EXPECT_GT(each, 0);
+  const auto bytes = [](int64_t count) { return fmt::format("{}B", count); };
+  EXPECT_EQ(figures(arguments(bytes(2 * each).c_str(), offload), 0).at("fits"), true);
+  const nlohmann::json small = figures(arguments(bytes(2 * each - 1).c_str(), offload), 2);
+  EXPECT_EQ(small.at("fits"), false);
+  EXPECT_EQ(small.at("host_available_bytes"), each - 1);
+  ASSERT_FALSE(small.at("advice").empty());
+  for (const nlohmann::json& one : small.at("advice")) EXPECT_EQ(one.at("fits"), true) << one;
+  const ProcessResult result = plan(arguments(bytes(2 * each - 1).c_str(), offload));
+  EXPECT_EQ(result.status, 2);
+  expect_parts(result.out, {"given by --host-memory, 1/2 of it", "fits?    no",
+                            "of the host's memory too much", "memory.offload=none"});
+}
+
+// A GPU too small for the optimizer: with a host that has room auto puts it there, and without it fits not.
+TEST_F(PlanProgram, AutoFitsTheHostThatIsGiven) {
+  const auto plan_with = [&](const char* host, int status) {
+    std::vector<std::string> arguments{"--device-memory", "1274MiB",        "--set", "model.channels=512",
+                                       "--set",           "model.layers=8", "--set", "memory.offload=auto"};
+    if (host) arguments.insert(arguments.end(), {"--host-memory", host});
+    return figures(arguments, status);
+  };
+  const nlohmann::json endless = plan_with(nullptr, 0), none = plan_with("1MiB", 2);
+  EXPECT_EQ(endless.at("offload"), "optimizer");
+  EXPECT_TRUE(endless.at("host_available_bytes").is_null());
+  EXPECT_EQ(plan_with("8GiB", 0).at("offload"), "optimizer");
+  EXPECT_EQ(none.at("offload"), "none");
+  EXPECT_EQ(none.at("fits"), false);
+}
+
 // What a run's ledger measured, over steps, evaluations and samples, is what the plan said.
 TEST_F(PlanProgram, IsWhatTheRunMeasures) {
   for (const char* attention : {"naive", "flash"})
@@ -173,6 +214,8 @@ TEST_F(PlanProgram, FitsDoNotRepeatKeys) {
 
 TEST_F(PlanProgram, RefusesWhatMakesNoSense) {
   refused({"--plan", "--device-memory", "eighty"}, {"\"eighty\"", "80GiB", "80GiB"});
+  refused({"--plan", "--device-memory", "80GiB", "--host-memory", "80"}, {"--host-memory: \"80\"", "80GiB"});
+  refused({"--plan", "--host-memory", "80GiB", "--set", "device=cpu"}, {"--host-memory 80GiB", "device=cpu"});
   refused({"--plan", "--arch", "70"}, {"--arch", "found 70", "at least 80"});
   refused({"--plan", "--arch", "90", "--set", "device=cpu"}, {"--arch 90 plans for a GPU", "device is cpu"});
   refused({"--plan", "--fit", "batch", "--arch", "90"}, {"--device-memory"});
@@ -182,6 +225,7 @@ TEST_F(PlanProgram, RefusesWhatMakesNoSense) {
           {"bf16 needs a GPU"});
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"--device-memory", "8G"},
+        {"--host-memory", "8G"},
         {"--arch", "90"},
         {"--fit", "batch"},
         {"--json", "a"},

@@ -278,12 +278,14 @@ TEST(Advice, IsBf16MomentsWhereNothingElseIsEnough) {
 
 TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   const Config config = shipped("gpt2_xl", {"train.micro_batch=1"});
-  const auto text_at = [&](int64_t bytes) {
-    return advice_text(advice(config, plan_run(config, kHopper, given_memory(Device::kCuda, bytes)), false));
+  const auto text_at = [&](int64_t bytes, int64_t of_host = MemoryLimit::kUnknownPinned) {
+    MemoryLimit limit = given_memory(Device::kCuda, bytes);
+    limit.pinned = of_host;
+    return advice_text(advice(config, plan_run(config, kHopper, limit), false));
   };
-  const std::string offloads = text_at(12 * kGiB), all = text_at(6 * kGiB), text = text_at(4 * kGiB);
+  const std::string offloads = text_at(12 * kGiB), all = text_at(4 * kGiB), text = text_at(4 * kGiB, kGiB);
   EXPECT_NE(offloads.find("memory.offload=optimizer"), std::string::npos) << offloads;
-  EXPECT_NE(all.find("memory.offload=optimizer+activations+weights"), std::string::npos) << all;
+  EXPECT_NE(all.find("memory.offload=optimizer+activations+weights+gradients"), std::string::npos) << all;
   for (const std::string& fitting : {offloads, all})
     EXPECT_EQ(fitting.find("model.layers="), std::string::npos) << fitting;
   EXPECT_NE(text.find("model.layers="), std::string::npos) << text;
@@ -291,6 +293,22 @@ TEST(Advice, IsFewerLayersWhereTheModelIsTooLarge) {
   const RunPlan hopeless = plan_run(config, kHopper, given_memory(Device::kCuda, kGiB));
   const std::string none = advice_text(advice(config, hopeless, false));
   EXPECT_NE(none.find("model is too large"), std::string::npos) << none;
+}
+
+TEST(Advice, IsForAHostThatIsTooSmall) {
+  const Config config = shipped("gpt2_xl", {"train.micro_batch=1", "memory.offload=optimizer"});
+  MemoryLimit limit = given_memory(Device::kCuda, 80 * kGiB);
+  limit.pinned = plan_run(config, kHopper, limit).memory.host_bytes;
+  EXPECT_TRUE(plan_run(config, kHopper, limit).fits());
+  --limit.pinned;
+  const RunPlan plan = plan_run(config, kHopper, limit);
+  EXPECT_TRUE(plan.fits_device());
+  EXPECT_FALSE(plan.fits());
+  const std::string text = refusal(config, plan, false);
+  for (const char* part :
+       {"memory.offload=optimizer", "14.5 GiB", "1 B more", "memory.offload=none", " fits "})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  for (const Advice& a : advice(config, plan, false)) EXPECT_TRUE(a.fits) << set_switches(a.switches);
 }
 
 TEST(Advice, IsQuotedForAShell) {

@@ -174,7 +174,8 @@ TEST_F(ContextParallel, HeadsOfAPart) {
 
 TEST_F(ContextParallel, OffloadAndChunks) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
-  for (const Offload& offload : {Offload{.optimizer = true, .activations = true}, Offload{.weights = true}})
+  for (const Offload& offload :
+       {Offload{.optimizer = true, .activations = true}, Offload{.weights = true, .gradients = true}})
     expect_one_rank({.model = qwen3,
                      .longest_document = 9,
                      .shard = Shard::kWeights,

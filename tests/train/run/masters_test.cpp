@@ -237,6 +237,49 @@ TEST_F(MastersInCheckpoints, AreReadToTheSameBits) {
   EXPECT_EQ(masters, std::ssize(ParamLayout(kSharedModel, 1).places));
 }
 
+// The bytes of the parameters of which a rank has an element, of all that the file has of a section
+int64_t bytes_of_part(SavedRun& run, bool all) {
+  const ParamStore& store = run.state.store();
+  int64_t bytes = 0;
+  for (const ParamPlace& place : store.layout().places) {
+    const int64_t each = store.layout().buckets[place.bucket].trained / store.part().count,
+                  begins = store.part().index * each;
+    const bool overlaps = place.first < begins + each && place.first + place.info.shape.numel() > begins;
+    if (all || overlaps)
+      bytes += 4 * (place.info.shape.numel() - place.info.padding * store.model().channels);
+  }
+  return bytes;
+}
+
+// Whole weights need all masters, but of the moments each rank reads its part, and of split weights that
+// alone.
+TEST_F(MastersInCheckpoints, ARankReadsItsPart) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  on_ranks(3, [&](const Ranks& ranks) {
+    folder = ranks.exchange(folder.string())[0];
+    SavedRun alone({}, shape_in(DType::kBF16));
+    alone.fill();
+    for (const DType file : {DType::kF32, DType::kBF16}) {  // weights in their own file, and masters
+      fs::path path;
+      if (ranks.rank == 0) path = save_checkpoint(folder, alone.state, run, {.dtype = file});
+      path = ranks.exchange(path.string())[0];
+      for (const Shard shard : kAllShards) {
+        SCOPED_TRACE(fmt::format("{}, file in {}", name_of(shard), name_of(file)));
+        SavedRun loaded(ranks, shape_in(DType::kBF16, 3, shard));
+        const int64_t whole = bytes_of_part(loaded, true), part = bytes_of_part(loaded, false);
+        EXPECT_EQ(load_checkpoint(path, loaded.state), shard == Shard::kNone      ? 3 * whole
+                                                       : shard == Shard::kWeights ? 3 * part
+                                                                                  : whole + 2 * part);
+        EXPECT_EQ(part < whole, shard != Shard::kNone);
+        expect_loaded(alone, loaded);
+        ranks.exchange("read");
+      }
+    }
+    if (ranks.rank == 0) fs::remove_all(folder);
+  });
+}
+
 // A run goes on elsewhere with the same bits: more ranks or fewer, another split, in host memory or not.
 TEST_F(MastersInCheckpoints, MoveBetweenPlacements) {
   std::string why_not;
