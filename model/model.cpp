@@ -13,6 +13,14 @@ const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
 
 const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }
 
+bool Model::runs_again(size_t layer) const {
+  const auto drops = [&](size_t block, Stage stage) { return !keep.at(block).keeps(stage); };
+  for (size_t later = layer + 1; later < static_cast<size_t>(config.layers); ++later)
+    if (std::ranges::any_of(kStages, [&](Stage stage) { return drops(layer, stage) && drops(later, stage); }))
+      return true;
+  return false;
+}
+
 float attention_scale(const ModelConfig& config, size_t layer, float plans) {
   const float scale = config.scale_attention ? plans : 1;
   return config.scale_attention_by_layer ? scale / static_cast<float>(layer + 1) : scale;

@@ -9,20 +9,21 @@
 namespace tessera::testing {
 namespace {
 
-// Four blocks, whose tensors hold one value each. The last two blocks stay on the device.
+// Four blocks, whose tensors hold one value each, or more of which the first `blocks` are offloaded. The last
+// two of those stay on the device.
 struct Slots {
-  explicit Slots(Keep keep)
-      : loud({.vocab_size = 29, .context = 16, .layers = 4, .heads = 2, .channels = 8},
+  explicit Slots(const ByBlock<Keep>& keep, int64_t layers = 4, int64_t blocks = 4)
+      : loud({.vocab_size = 29, .context = 16, .layers = layers, .heads = 2, .channels = 8},
              AttentionKind::kFlash) {
     loud.model.keep = keep;
-    offload.emplace(loud.cpu, host, loud.model, Poison::kYes);
+    offload.emplace(loud.cpu, host, ActivationOffload::Of{loud.model, blocks, Poison::kYes});
     loud.model.offload = &*offload;
     saved = allocate_saved(loud.arena, loud.model, keep);
     offload->use(saved, loud.model);
   }
   std::vector<Tensor> kept(size_t layer) {
     std::vector<Tensor> tensors;
-    visit_kept(saved, loud.model, loud.model.keep, layer,
+    visit_kept(saved, loud.model, layer,
                [&](const SavedInfo&, Tensor& tensor) { tensors.push_back(tensor); });
     return tensors;
   }

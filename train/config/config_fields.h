@@ -146,10 +146,11 @@ void visit_train(Section& train, Visit& visit) {
         "train.tune=auto, else Tessera's for GEMMs with an activation or a bias; tessera: Tessera's, where "
         "they can. Unless cublaslt, logits in bf16 are computed in one with the loss");
   visit(
-      "train.recompute", train.recompute, OrAuto<SetOf<Keep, Recomputed>>{},
+      "train.recompute", train.recompute, OrAuto<ByBlockOf<SetOf<Keep, Recomputed>>>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; linear: all but attention's "
-      "output; block: whole blocks; auto: what makes a step that fits fastest");
+      "output; block: whole blocks; linear*20,none: linear of the first 20 blocks; auto: what makes a step "
+      "that fits fastest");
   visit("train.freeze", train.freeze, FrozenParts{},
         "What is not trained: a part of the model, or whole blocks, counted from 0");
   visit("train.classifier_chunk", train.classifier_chunk,
@@ -202,7 +203,7 @@ void visit_fp8(Section& fp8, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_memory(Section& memory, Visit& visit) {
-  visit("memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
+  visit("memory.offload", memory.offload, OrAuto<OffloadedParts>{},
         "What lies in the host's memory in place of the GPU's; optimizer: moments and the lower bits of "
         "masters, which the update reads and writes over the bus; activations: what blocks keep for the "
         "backward, copied out and "

@@ -15,6 +15,9 @@ constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
 // The share of a device's memory that a plan may use: the rest is for the driver and other programs.
 constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 constexpr double kFaster = 0.98;  // times as long: less may be the estimate's error
+// Two groups of blocks run the operations of both, whose errors are alike.
+constexpr double kFasterInGroups = 0.99;
+constexpr size_t kGroupsTried = 2;  // of all pairs, those that promise most
 
 template <class T>
 std::vector<T> only(const T& value) {
@@ -105,7 +108,7 @@ class Search {
     std::vector<Alternative> all;
     for (const Offload& offload : offloads)
       for (const Shard shard : shards)
-        for (const Keep keep : free_.keep ? keeps(shape) : only(shape.keep)) {
+        for (const ByBlock<Keep>& keep : free_.keep ? keeps(shape) : only(shape.keep)) {
           if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;
           RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
           own.offload = offload, own.shard = shard, own.keep = keep;
@@ -113,14 +116,17 @@ class Search {
         }
     return all;
   }
-  static std::vector<Keep> keeps(const RunShape& shape) {
+  static std::vector<ByBlock<Keep>> keeps(const RunShape& shape) {
     using R = Recomputed;
+    using Each = std::vector<ByBlock<Keep>>;
     // A chunk recomputes the MLP anyway.
-    if (shape.mlp_chunk > 0) return {{R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
+    if (shape.mlp_chunk > 0)
+      return Each{Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
     if (shape.model.mlp != Mlp::kSwiglu)
-      return {kKeepAll, {R::kNorms}, {R::kMlp}, kKeepAttention, kKeepOutputs};
-    return {kKeepAll,  {R::kNorms},          {R::kActivation}, {R::kNorms, R::kActivation},
-            {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
+      return Each{kKeepAll, Keep{R::kNorms}, Keep{R::kMlp}, kKeepAttention, kKeepOutputs};
+    return Each{
+        kKeepAll,      Keep{R::kNorms},          Keep{R::kActivation}, Keep{R::kNorms, R::kActivation},
+        Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention,       kKeepOutputs};
   }
 
   std::optional<RunShape> fastest(const std::vector<Alternative>& all, const Room& room) const {
@@ -133,7 +139,89 @@ class Search {
       const double own = estimate_step(*fitting, device_).seconds;
       if (!best || own < kFaster * seconds) best = fitting, seconds = own;
     }
-    return best;
+    return best ? in_two_groups(all, *best, seconds, room) : best;
+  }
+
+  // A shape of which all blocks are alike, at a micro-batch
+  struct Level {
+    RunShape shape;
+    int64_t peak;
+    double seconds;
+  };
+  struct Groups {
+    const Level *first, *rest;
+    double guess;  // of the seconds with as many blocks of `rest` as fit
+  };
+
+  // `alike`, which takes so many seconds, or what is faster: the first blocks as in one alternative that fits,
+  // the others as in one that does not. At the same split, and at the micro-batch of `alike` or the next ones.
+  RunShape in_two_groups(const std::vector<Alternative>& all, const RunShape& alike, double seconds,
+                         const Room& room) const {
+    RunShape found = alike;
+    for (const bool activations : {false, true})
+      for (const int64_t micro_batch : near(alike, room))
+        for (const bool optimizer : {false, true}) {
+          const double most = kFasterInGroups * seconds;
+          std::vector<Level> levels;
+          for (const Alternative& one : all) {
+            const Offload& offload = one.shape.offload;
+            if (one.shape.shard != alike.shard || offload.optimizer != optimizer) continue;
+            if (offload.activations && !activations) continue;
+            const RunShape shape = with_micro_batch(one.shape, micro_batch);
+            levels.push_back({shape, peak(shape), estimate_step(shape, device_).seconds});
+            if (levels[0].seconds >= most) break;  // and it does the least
+          }
+          for (const Groups& groups : promising(levels, room, most)) {
+            const RunShape shape = with_most_of_rest(groups, room);
+            const double own = estimate_step(shape, device_).seconds;
+            if (own < kFasterInGroups * seconds) found = shape, seconds = own;
+          }
+        }
+    return found;
+  }
+
+  std::vector<int64_t> near(const RunShape& best, const Room& room) const {
+    std::vector<int64_t> found{best.micro_batch};
+    const int64_t sequences = best.sequences_per_rank();
+    const auto add_next = [&](int64_t step, int64_t last) {
+      for (int64_t b = best.micro_batch + step; b * step <= last * step; b += step)
+        if (sequences % b == 0) return found.push_back(b);
+    };
+    if (free_.micro_batch) add_next(1, std::min(sequences, room.micro_batch)), add_next(-1, 1);
+    return found;
+  }
+
+  // The first blocks wait longest for their backward, so theirs are the activations that are offloaded.
+  static std::vector<Groups> promising(const std::vector<Level>& levels, const Room& room, double most) {
+    std::vector<Groups> all;
+    for (const Level& first : levels)
+      for (const Level& rest : levels) {
+        if (first.peak > room.bytes || rest.peak <= room.bytes || rest.seconds >= most) continue;
+        if (rest.shape.offload.activations && !first.shape.offload.activations) continue;
+        const double share =
+            static_cast<double>(rest.peak - room.bytes) / static_cast<double>(rest.peak - first.peak);
+        const double guess = rest.seconds + share * (first.seconds - rest.seconds);
+        if (guess < most) all.push_back({.first = &first, .rest = &rest, .guess = guess});
+      }
+    std::ranges::stable_sort(all, {}, &Groups::guess);
+    if (all.size() > kGroupsTried) all.erase(all.begin() + kGroupsTried, all.end());
+    return all;
+  }
+
+  static RunShape in_groups(const Groups& groups, int64_t blocks) {
+    const RunShape &first = groups.first->shape, &rest = groups.rest->shape;
+    RunShape shape = first;
+    if (first.keep != rest.keep) shape.keep = ByBlock<Keep>({{first.keep.at(0), blocks}, {rest.keep.at(0)}});
+    if (first.offload.activations && !rest.offload.activations) shape.offload.blocks = blocks;
+    return shape;
+  }
+  RunShape with_most_of_rest(const Groups& groups, const Room& room) const {
+    int64_t too_few = 0, enough = groups.first->shape.model.layers;
+    while (enough - too_few > 1) {
+      const int64_t middle = (too_few + enough) / 2;
+      (peak(in_groups(groups, middle)) <= room.bytes ? enough : too_few) = middle;
+    }
+    return enough == groups.first->shape.model.layers ? groups.first->shape : in_groups(groups, enough);
   }
 
   // Nothing: no micro-batch fits.

@@ -53,7 +53,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;
   if (shape.offload.activations)
-    model_.offload = &activations_.emplace(stream(), *offloaded_, model_, shape.poison);
+    model_.offload = &activations_.emplace(
+        stream(), *offloaded_,
+        ActivationOffload::Of{.model = model_, .blocks = shape.offload.blocks, .poison = shape.poison});
   const Shape per_token{shape.micro_steps, shape.rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);
