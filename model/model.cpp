@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include "model/stages.h"
+
 namespace tessera {
 namespace {
 
@@ -14,10 +16,14 @@ const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
 const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }
 
 bool Model::runs_again(size_t layer) const {
-  const auto drops = [&](size_t block, Stage stage) { return !keep.at(block).keeps(stage); };
+  const Keep own = keep.at(layer);
+  const auto writes_over = [&](Keep later) {
+    return std::ranges::any_of(stages_of(block_spec(config, layer)), [&](const StageRow* row) {
+      return !own.keeps(row->stage) && !later.keeps(row->stage);
+    });
+  };
   for (size_t later = layer + 1; later < static_cast<size_t>(config.layers); ++later)
-    if (std::ranges::any_of(kStages, [&](Stage stage) { return drops(layer, stage) && drops(later, stage); }))
-      return true;
+    if (writes_over(keep.at(later))) return true;
   return false;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/block_patterns.h"
 #include "tests/model/loud_model.h"
 
 namespace tessera::testing {
@@ -73,6 +74,29 @@ TEST(ActivationSlots, BlocksTakeTurns) {
       slots.offload->end_backward(l);
     }
   }
+}
+
+// Of six blocks the first four, or so many that there is a block for each slot, or none to copy. The others have
+// tensors of their own.
+TEST(ActivationSlots, OfTheFirstBlocksAlone) {
+  std::vector<ByBlock<Keep>> keeps = mixed_keeps();
+  keeps.insert(keeps.end(), std::begin(kKeeps), std::end(kKeeps));
+  for (const ByBlock<Keep>& keep : keeps)
+    for (const size_t offloaded : {1, 2, 3, 4, 5}) {
+      SCOPED_TRACE(text_of(keep) + fmt::format(", {} blocks", offloaded));
+      Slots slots(keep, 6, static_cast<int64_t>(offloaded));
+      const auto is_copied = [&](size_t l) { return l + 2 < offloaded; };
+      for (size_t l = 0; l < 6; ++l) {
+        slots.forward(l);
+        EXPECT_EQ(slots.is_nan(l), is_copied(l)) << l;
+      }
+      for (size_t l = 6; l-- > 0;) {
+        EXPECT_EQ(slots.is_nan(l), is_copied(l)) << l << " is not back yet";
+        slots.offload->begin_backward(l);
+        EXPECT_TRUE(slots.has_its_values(l)) << l;
+        slots.offload->end_backward(l);
+      }
+    }
 }
 
 TEST(ActivationSlots, AWriteBeforeTheSlotIsFreeIsLost) {

@@ -3,6 +3,7 @@
 
 #include <deque>
 
+#include "tests/block_patterns.h"
 #include "tests/offloaded_steps.h"
 
 namespace tessera::testing {
@@ -24,6 +25,73 @@ TEST(ActivationOffload, ChangesNoBitOfAnyNumberOfBlocks) {
       shape.model.layers = layers;
       expect_offload_changes_no_bit(*be, shape, poison);
     }
+}
+
+// The steps are those of offloaded_shapes(): with several micro-steps, gated MLPs, dropout, adapters, chunks.
+std::vector<NamedShape> shapes_by_block() {
+  std::vector<NamedShape> all;
+  size_t i = 0;
+  for (const NamedShape& named : offloaded_shapes(DType::kF32)) {
+    const std::string_view name = named.name;
+    if (name != "three micro-steps" && name != "qwen3" && name != "dropout" && name != "adapters" &&
+        name != "MLPs in chunks")
+      continue;
+    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+      if (named.shape.keep != kKeepAll) continue;
+      all.push_back(named);
+      all.back().shape.keep = keep;
+      all.back().shape.offload = {.activations = true, .blocks = static_cast<int64_t>(i++ % 5) + 1};
+    }
+  }
+  return all;
+}
+
+TEST(ActivationOffload, OfTheFirstBlocksChangesNoBitWhateverEachKeeps) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  for (const auto& [name, shape] : shapes_by_block()) {
+    SCOPED_TRACE(name);
+    RunShape alike = shape;
+    alike.keep = kKeepAll, alike.offload = {};
+    RunShape by_block = shape;
+    by_block.poison = Poison::kYes;
+    SCOPED_TRACE(text_of(shape.keep) + ", " + text_of(shape.offload));
+    HostTensors make;
+    const StepsResult expected = varied_steps(*be, alike, make);
+    expect_same_bits(varied_steps(*be, by_block, make), expected);
+  }
+}
+
+TEST(ActivationOffload, APlanOfTheFirstBlocksIsTheLedger) {
+  for (const auto& [name, shape] : shapes_by_block()) {
+    SCOPED_TRACE(std::string(name) + ", " + text_of(shape.keep) + ", " + text_of(shape.offload));
+    expect_plan_is_the_step({}, shape);
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    EXPECT_EQ(TrainState(*be, arena, shape).host_ledger()->peak_bytes(), plan_stages(shape, {}).host_bytes);
+  }
+}
+
+// Each block more is on the host but for two, and as many on the device less.
+TEST(ActivationOffload, TakesTheMemoryOfTheBlocksThatAreNamed) {
+  RunShape shape = offloaded_shapes(DType::kF32)[0].shape;
+  shape.model.layers = 7;
+  std::vector<int64_t> on_device, on_host;
+  for (int64_t blocks = 1; blocks <= 7; ++blocks) {
+    shape.offload = {.activations = true, .blocks = blocks};
+    const MemoryPlan plan = plan_stages(shape, {});
+    on_device.push_back(plan.ledger.peak_bytes()), on_host.push_back(plan.host_bytes);
+  }
+  EXPECT_EQ(on_host[0], 0);
+  EXPECT_EQ(on_host[1], 0);
+  for (size_t i = 2; i < 7; ++i) {
+    EXPECT_EQ(on_host[i], static_cast<int64_t>(i - 1) * on_host[2]);
+    if (i > 2) {
+      EXPECT_EQ(on_device[i - 1] - on_device[i], on_device[2] - on_device[3]);
+    }
+  }
+  shape.offload = {.activations = true};
+  EXPECT_EQ(plan_stages(shape, {}).host_bytes, on_host.back());
+  EXPECT_EQ(plan_stages(shape, {}).ledger.peak_bytes(), on_device.back());
 }
 
 TEST(ActivationOffload, ChangesNoBitInFp8) {
