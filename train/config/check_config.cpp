@@ -161,9 +161,9 @@ void check_blocks(const SourcedConfig& sourced) {
   const int64_t layers = sourced.config.model.layers;
   const auto require = [&](std::string_view key, int64_t found, bool of_all) {
     sourced.require(found <= layers && (!of_all || found == layers), key,
-                    fmt::format("names {} blocks of", found), "model.layers",
-                    of_all ? "the numbers must add up to that, or the last entry be without one"
-                           : fmt::format("name at most {}", layers));
+                    fmt::format("is for {} {}, with", found, found == 1 ? "block" : "blocks"), "model.layers",
+                    of_all ? "the numbers of blocks must add up to that, or the last entry be without one"
+                           : fmt::format("it may be for at most {}", layers));
   };
   if (const auto& recompute = sourced.config.train.recompute)
     require("train.recompute", recompute->counted(), !recompute->has_rest());

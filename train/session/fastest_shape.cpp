@@ -1,6 +1,7 @@
 #include "train/session/fastest_shape.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -17,7 +18,7 @@ constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 constexpr double kFaster = 0.98;  // times as long: less may be the estimate's error
 // Two groups of blocks run the operations of both, whose errors are alike.
 constexpr double kFasterInGroups = 0.99;
-constexpr size_t kGroupsTried = 2;  // of all pairs, those that promise most
+constexpr size_t kGroupsTried = 4;  // of all pairs, those that promise most
 
 template <class T>
 std::vector<T> only(const T& value) {
@@ -148,16 +149,18 @@ class Search {
     int64_t peak;
     double seconds;
   };
+  // Blocks of one level that fits, and of one that does not
   struct Groups {
-    const Level *first, *rest;
-    double guess;  // of the seconds with as many blocks of `rest` as fit
+    const Level *saving, *fast;
+    double guess;  // of the seconds with as few blocks of `saving` as fit
   };
 
-  // `alike`, which takes so many seconds, or what is faster: the first blocks as in one alternative that fits,
-  // the others as in one that does not. At the same split, and at the micro-batch of `alike` or the next ones.
+  // `alike`, which takes so many seconds, or what is faster in two groups, at the same split, and at the
+  // micro-batch of `alike` or the next ones.
   RunShape in_two_groups(const std::vector<Alternative>& all, const RunShape& alike, double seconds,
                          const Room& room) const {
     RunShape found = alike;
+    if (alike.model.layers == 1) return found;
     for (const bool activations : {false, true})
       for (const int64_t micro_batch : near(alike, room))
         for (const bool optimizer : {false, true}) {
@@ -172,7 +175,7 @@ class Search {
             if (levels[0].seconds >= most) break;  // and it does the least
           }
           for (const Groups& groups : promising(levels, room, most)) {
-            const RunShape shape = with_most_of_rest(groups, room);
+            const RunShape shape = with_most_fast(groups, room);
             const double own = estimate_step(shape, device_).seconds;
             if (own < kFasterInGroups * seconds) found = shape, seconds = own;
           }
@@ -191,37 +194,45 @@ class Search {
     return found;
   }
 
-  // The first blocks wait longest for their backward, so theirs are the activations that are offloaded.
   static std::vector<Groups> promising(const std::vector<Level>& levels, const Room& room, double most) {
     std::vector<Groups> all;
-    for (const Level& first : levels)
-      for (const Level& rest : levels) {
-        if (first.peak > room.bytes || rest.peak <= room.bytes || rest.seconds >= most) continue;
-        if (rest.shape.offload.activations && !first.shape.offload.activations) continue;
+    for (const Level& saving : levels)
+      for (const Level& fast : levels) {
+        if (saving.peak > room.bytes || fast.peak <= room.bytes || fast.seconds >= most) continue;
+        if (fast.shape.offload.activations && !saving.shape.offload.activations) continue;
+        // The first block of a group saves nothing, and costs nothing: it has what others would share.
+        const auto more = static_cast<double>(saving.shape.model.layers - 1);
         const double share =
-            static_cast<double>(rest.peak - room.bytes) / static_cast<double>(rest.peak - first.peak);
-        const double guess = rest.seconds + share * (first.seconds - rest.seconds);
-        if (guess < most) all.push_back({.first = &first, .rest = &rest, .guess = guess});
+            static_cast<double>(fast.peak - room.bytes) / static_cast<double>(fast.peak - saving.peak);
+        const double guess = fast.seconds + std::ceil(share * more) / more * (saving.seconds - fast.seconds);
+        if (guess < most) all.push_back({.saving = &saving, .fast = &fast, .guess = guess});
       }
     std::ranges::stable_sort(all, {}, &Groups::guess);
     if (all.size() > kGroupsTried) all.erase(all.begin() + kGroupsTried, all.end());
     return all;
   }
 
+  // `blocks` of the saving ones. If they alone are offloaded, they come first: their activations wait longest.
+  // Else they come last: of blocks that recompute the same, the last one does not run again.
   static RunShape in_groups(const Groups& groups, int64_t blocks) {
-    const RunShape &first = groups.first->shape, &rest = groups.rest->shape;
-    RunShape shape = first;
-    if (first.keep != rest.keep) shape.keep = ByBlock<Keep>({{first.keep.at(0), blocks}, {rest.keep.at(0)}});
-    if (first.offload.activations && !rest.offload.activations) shape.offload.blocks = blocks;
+    const RunShape &saving = groups.saving->shape, &fast = groups.fast->shape;
+    RunShape shape = saving;
+    const bool offloads = saving.offload.activations && !fast.offload.activations;
+    if (offloads) shape.offload.blocks = blocks;
+    if (saving.keep == fast.keep) return shape;
+    const Keep less = saving.keep.at(0), more = fast.keep.at(0);
+    shape.keep = offloads ? ByBlock<Keep>({{less, blocks}, {more}})
+                          : ByBlock<Keep>({{more, shape.model.layers - blocks}, {less}});
     return shape;
   }
-  RunShape with_most_of_rest(const Groups& groups, const Room& room) const {
-    int64_t too_few = 0, enough = groups.first->shape.model.layers;
+  RunShape with_most_fast(const Groups& groups, const Room& room) const {
+    const int64_t all = groups.saving->shape.model.layers;
+    int64_t too_few = 0, enough = all;
     while (enough - too_few > 1) {
       const int64_t middle = (too_few + enough) / 2;
       (peak(in_groups(groups, middle)) <= room.bytes ? enough : too_few) = middle;
     }
-    return enough == groups.first->shape.model.layers ? groups.first->shape : in_groups(groups, enough);
+    return enough == all ? groups.saving->shape : in_groups(groups, enough);
   }
 
   // Nothing: no micro-batch fits.

@@ -49,7 +49,7 @@ void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
 template <class V, class Kind>
 void randomize(Random& random, ByBlock<V>& member, const ByBlockOf<Kind>& kind) {
   std::vector<typename ByBlock<V>::Run> runs(1 + random() % 3);
-  for (auto& run : runs) randomize(random, run.value, kind.kind), run.blocks = random_whole(random, 1, 9);
+  for (auto& run : runs) randomize(random, run.value, kind.kind), run.blocks = random_whole(random, 3, 9);
   if (random() % 2 == 0) runs.back().blocks = ByBlock<V>::kRest;
   member = ByBlock<V>(runs);
 }

@@ -303,7 +303,7 @@ TEST_F(ModelKeys, WhatIsRecomputedBlockByBlock) {
   EXPECT_TRUE(says(refused("linear*20,none"),
                    {"train.recompute", "linear*20,none", "20 blocks", "model.layers", "4"}));
   EXPECT_TRUE(says(refused("linear*1,none*5"), {"train.recompute", "6 blocks", "model.layers"}));
-  EXPECT_TRUE(says(refused("linear*1"), {"train.recompute", "1 blocks", "model.layers", "last entry", "4"}));
+  EXPECT_TRUE(says(refused("linear*1"), {"train.recompute", "1 block", "model.layers", "4", "last entry"}));
   EXPECT_TRUE(says(refused("linear,none"), {"number of blocks", "\"linear,none\"", "plus"}));
   EXPECT_TRUE(says(refused("auto*2,none"), {"\"auto\" alone", "\"auto*2,none\""}));
   EXPECT_TRUE(says(refused("linear*1,liner"), {"\"liner\"", "linear"}));
