@@ -4,15 +4,15 @@
 
 namespace tessera {
 
-ActivationOffload::ActivationOffload(const Stream& stream, Arena& host, const Of& of)
-    : blocks_(static_cast<size_t>(std::min(of.blocks, of.model.config.layers))),
+ActivationOffload::ActivationOffload(const Stream& stream, Arena& host, const Model& model, Poison poison)
+    : blocks_(model.offloaded_blocks),
       copied_(blocks_ - std::min(blocks_, kActivationSlots)),
-      out_(stream.backend().make_copy_queue(stream.queue(), of.poison)),
-      back_(stream.backend().make_copy_queue(stream.queue(), of.poison)) {
+      out_(stream.backend().make_copy_queue(stream.queue(), poison)),
+      back_(stream.backend().make_copy_queue(stream.queue(), poison)) {
   Saved shapes;
   shapes.blocks.resize(copied_.size());
   for (size_t l = 0; l < copied_.size(); ++l)
-    visit_kept(shapes, of.model, l, [&](const SavedInfo& info, Tensor&) {
+    visit_kept(shapes, model, l, [&](const SavedInfo& info, Tensor&) {
       copied_[l].host.push_back(host.alloc(info.tag, info.name, info.dtype, info.shape));
     });
 }

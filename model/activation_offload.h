@@ -22,15 +22,9 @@ namespace tessera {
 
 class ActivationOffload {
  public:
-  struct Of {
-    const Model& model;
-    int64_t blocks;               // K, at least 1
-    Poison poison = Poison::kNo;  // see CopyQueue
-  };
-  // Allocates the host's part, for model.keep.
-  ActivationOffload(const Stream& stream, Arena& host, const Of& of);
+  // Allocates the host's part, for model.keep. K: model.offloaded_blocks. `poison`: see CopyQueue.
+  ActivationOffload(const Stream& stream, Arena& host, const Model& model, Poison poison);
 
-  size_t blocks() const { return blocks_; }  // K
   // The tensors of the next micro-batch, by allocate_saved()
   void use(Saved& saved, const Model& model);
   // Around the forward of each block of the model in turn, and around its backward, which begins with
@@ -46,7 +40,7 @@ class ActivationOffload {
     std::vector<Copy> out, back;
     int64_t out_number = 0, back_number = 0;  // in their queues
   };
-  size_t blocks_;
+  size_t blocks_;              // K
   std::vector<Block> copied_;  // the first K blocks but for the last kActivationSlots of them
   std::unique_ptr<CopyQueue> out_, back_;
 };

@@ -44,6 +44,7 @@ struct Model {
   bool fused_head = false;               // trains by HeadLoss, if the classifier is trained and not in FP8
   const Fp8Layers* fp8 = nullptr;        // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
+  size_t offloaded_blocks = 0;           // with it: so many of the first ones are offloaded
   Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole
 
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "model/activation_offload.h"
-
 namespace tessera {
 namespace {
 
@@ -30,7 +28,7 @@ void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
 // Block l has the tensors of block l - kActivationSlots, but for its output: it lies where the input of that
 // one was, since its input and that of the block between are still needed.
 void take_slots(Arena& arena, const Model& model, Saved& saved) {
-  const size_t blocks = model.offload->blocks(), slots = std::min(blocks, kActivationSlots);
+  const size_t blocks = model.offloaded_blocks, slots = std::min(blocks, kActivationSlots);
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
@@ -85,7 +83,7 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
   const auto layers = static_cast<size_t>(config.layers);
-  const size_t offloaded = model.offload ? model.offload->blocks() : 0;
+  const size_t offloaded = model.offloaded_blocks;
   Saved saved;
   if (offloaded == 0) take({"embeddings", dtype, {N, C}}, saved.embedded);
   // What some block does not keep. residual_out may be shared because a block reads its input, which is then

@@ -13,11 +13,12 @@ namespace {
 // Four blocks, whose tensors hold one value each, or more of which the first `blocks` are offloaded. The last
 // two of those stay on the device.
 struct Slots {
-  explicit Slots(const ByBlock<Keep>& keep, int64_t layers = 4, int64_t blocks = 4)
+  explicit Slots(const ByBlock<Keep>& keep, int64_t layers = 4, size_t blocks = 4)
       : loud({.vocab_size = 29, .context = 16, .layers = layers, .heads = 2, .channels = 8},
              AttentionKind::kFlash) {
     loud.model.keep = keep;
-    offload.emplace(loud.cpu, host, ActivationOffload::Of{loud.model, blocks, Poison::kYes});
+    loud.model.offloaded_blocks = blocks;
+    offload.emplace(loud.cpu, host, loud.model, Poison::kYes);
     loud.model.offload = &*offload;
     saved = allocate_saved(loud.arena, loud.model, keep);
     offload->use(saved, loud.model);
@@ -76,15 +77,14 @@ TEST(ActivationSlots, BlocksTakeTurns) {
   }
 }
 
-// Of six blocks the first four, or so many that there is a block for each slot, or none to copy. The others have
-// tensors of their own.
+// Of six blocks. The others have tensors of their own.
 TEST(ActivationSlots, OfTheFirstBlocksAlone) {
   std::vector<ByBlock<Keep>> keeps = mixed_keeps();
   keeps.insert(keeps.end(), std::begin(kKeeps), std::end(kKeeps));
   for (const ByBlock<Keep>& keep : keeps)
     for (const size_t offloaded : {1, 2, 3, 4, 5}) {
       SCOPED_TRACE(text_of(keep) + fmt::format(", {} blocks", offloaded));
-      Slots slots(keep, 6, static_cast<int64_t>(offloaded));
+      Slots slots(keep, 6, offloaded);
       const auto is_copied = [&](size_t l) { return l + 2 < offloaded; };
       for (size_t l = 0; l < 6; ++l) {
         slots.forward(l);

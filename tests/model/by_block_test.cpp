@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "model/activation_offload.h"
+#include "model/saved.h"
 #include "tests/block_patterns.h"
 #include "tests/model/loud_model.h"
 
@@ -41,15 +41,12 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
   for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepAttention, kKeepOutputs}) keeps.emplace_back(keep);
   for (const Mlp mlp : {Mlp::kGelu, Mlp::kSwiglu})
     for (const ByBlock<Keep>& keep : keeps)
-      for (const int64_t offloaded : {0, 2, 4, 5}) {
+      for (const size_t offloaded : {0, 2, 4, 5}) {
         SCOPED_TRACE(text_of(keep) + fmt::format(", {} offloaded, {}", offloaded, name_of(mlp)));
         LoudModel loud({.vocab_size = 29, .context = 16, .layers = 5, .heads = 2, .channels = 8, .mlp = mlp},
                        AttentionKind::kFlash);
         loud.model.keep = keep;
-        Arena host = Arena::host();
-        std::optional<ActivationOffload> offload;
-        if (offloaded > 0)
-          loud.model.offload = &offload.emplace(loud.cpu, host, ActivationOffload::Of{loud.model, offloaded});
+        loud.model.offloaded_blocks = offloaded;
         Saved saved = allocate_saved(loud.arena, loud.model, keep);
         const BlockSpec spec = block_spec(loud.model.config, 0);
         std::vector<std::set<const void*>> dropped(5), kept(5);
@@ -67,7 +64,7 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
           for (size_t later = l + 1; later < 5; ++later) {
             overwritten = overwritten || share(dropped[l], dropped[later]);
             EXPECT_FALSE(share(dropped[l], kept[later]) || share(kept[l], dropped[later])) << l << later;
-            const bool in_turns = later < static_cast<size_t>(offloaded);
+            const bool in_turns = later < offloaded;
             EXPECT_TRUE(in_turns || !share(kept[l], kept[later])) << l << " and " << later;
           }
           EXPECT_EQ(loud.model.runs_again(l), overwritten) << l;

@@ -149,8 +149,7 @@ void visit_train(Section& train, Visit& visit) {
       "train.recompute", train.recompute, OrAuto<ByBlockOf<SetOf<Keep, Recomputed>>>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; linear: all but attention's "
-      "output; block: whole blocks; linear*20,none: linear of the first 20 blocks; auto: what makes a step "
-      "that fits fastest");
+      "output; block: whole blocks; auto: what makes a step that fits fastest");
   visit("train.freeze", train.freeze, FrozenParts{},
         "What is not trained: a part of the model, or whole blocks, counted from 0");
   visit("train.classifier_chunk", train.classifier_chunk,
@@ -206,9 +205,8 @@ void visit_memory(Section& memory, Visit& visit) {
   visit("memory.offload", memory.offload, OrAuto<OffloadedParts>{},
         "What lies in the host's memory in place of the GPU's; optimizer: moments and the lower bits of "
         "masters, which the update reads and writes over the bus; activations: what blocks keep for the "
-        "backward, copied out and "
-        "back while other blocks compute; weights: copied to the GPU block by block, likewise; auto: what "
-        "makes a step that fits fastest");
+        "backward, copied out and back while other blocks compute; weights: copied to the GPU block by "
+        "block, likewise; auto: what makes a step that fits fastest");
 }
 
 template <class Section, class Visit>

@@ -192,7 +192,7 @@ std::vector<TextOfBlocks> entries_by_block(const Written& value) {
     check(value.also.empty() || entries.back().text != value.also, "{}: {} must be \"{}\" alone, found {}",
           value.where, value.key, value.also, value.describe());
     check(entries.back().blocks || end == text.size(),
-          "{}: {}: each entry but the last needs a number of blocks, as in norms*20,none, found {}; several "
+          "{}: {}: each entry but the last needs a number of blocks, as in none*12,linear, found {}; several "
           "words of the same blocks have a plus between them: norms+attention",
           value.where, value.key, value.describe());
   }

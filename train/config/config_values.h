@@ -111,16 +111,16 @@ struct TextOfBlocks {
   std::optional<int64_t> blocks;
 };
 TextOfBlocks without_blocks(const Written& value, std::string_view text);
-// The entries of "linear*20,none". Error: one before the last is without a number of blocks.
+// The entries of "none*12,linear". Error: one before the last is without a number of blocks.
 std::vector<TextOfBlocks> entries_by_block(const Written& value);
 
-// A value for all blocks of a model, or for each: a list of values with a number of blocks
+// A value for all blocks of a model, or a list of values with numbers of blocks, from the first one on
 template <class Kind>
 struct ByBlockOf {
   Kind kind = {};
 
   using Value = decltype(kind.read(std::declval<const Written&>()));
-  std::string expected() const { return kind.expected() + "; by blocks: norms*20,none"; }
+  std::string expected() const { return kind.expected() + "; of blocks in turn: none*12,linear"; }
   ByBlock<Value> read(const Written& value) const {
     std::vector<typename ByBlock<Value>::Run> runs;
     Written one = value;

@@ -212,8 +212,8 @@ class Search {
     return all;
   }
 
-  // `blocks` of the saving ones. If they alone are offloaded, they come first: their activations wait longest.
-  // Else they come last: of blocks that recompute the same, the last one does not run again.
+  // `blocks` of the saving ones. If they alone are offloaded, they come first: theirs wait longest. Else they
+  // come last: of blocks that recompute the same, the last one does not run again.
   static RunShape in_groups(const Groups& groups, int64_t blocks) {
     const RunShape &saving = groups.saving->shape, &fast = groups.fast->shape;
     RunShape shape = saving;

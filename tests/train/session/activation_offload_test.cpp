@@ -3,7 +3,6 @@
 
 #include <deque>
 
-#include "tests/block_patterns.h"
 #include "tests/offloaded_steps.h"
 
 namespace tessera::testing {
@@ -27,42 +26,16 @@ TEST(ActivationOffload, ChangesNoBitOfAnyNumberOfBlocks) {
     }
 }
 
-// The steps are those of offloaded_shapes(): with several micro-steps, gated MLPs, dropout, adapters, chunks.
-std::vector<NamedShape> shapes_by_block() {
-  std::vector<NamedShape> all;
-  size_t i = 0;
-  for (const NamedShape& named : offloaded_shapes(DType::kF32)) {
-    const std::string_view name = named.name;
-    if (name != "three micro-steps" && name != "qwen3" && name != "dropout" && name != "adapters" &&
-        name != "MLPs in chunks")
-      continue;
-    for (const ByBlock<Keep>& keep : mixed_keeps()) {
-      if (named.shape.keep != kKeepAll) continue;
-      all.push_back(named);
-      all.back().shape.keep = keep;
-      all.back().shape.offload = {.activations = true, .blocks = static_cast<int64_t>(i++ % 5) + 1};
-    }
-  }
-  return all;
-}
-
 TEST(ActivationOffload, OfTheFirstBlocksChangesNoBitWhateverEachKeeps) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
-  for (const auto& [name, shape] : shapes_by_block()) {
+  for (const auto& [name, shape] : shapes_by_block(DType::kF32)) {
     SCOPED_TRACE(name);
-    RunShape alike = shape;
-    alike.keep = kKeepAll, alike.offload = {};
-    RunShape by_block = shape;
-    by_block.poison = Poison::kYes;
-    SCOPED_TRACE(text_of(shape.keep) + ", " + text_of(shape.offload));
-    HostTensors make;
-    const StepsResult expected = varied_steps(*be, alike, make);
-    expect_same_bits(varied_steps(*be, by_block, make), expected);
+    expect_the_bits_of_kept_blocks(*be, shape);
   }
 }
 
 TEST(ActivationOffload, APlanOfTheFirstBlocksIsTheLedger) {
-  for (const auto& [name, shape] : shapes_by_block()) {
+  for (const auto& [name, shape] : shapes_by_block(DType::kF32)) {
     SCOPED_TRACE(std::string(name) + ", " + text_of(shape.keep) + ", " + text_of(shape.offload));
     expect_plan_is_the_step({}, shape);
     const std::unique_ptr<Backend> be = make_cpu_backend();
