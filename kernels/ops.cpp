@@ -78,9 +78,10 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
 }
 
 void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
-                            const Heads& k, const Heads& v, const MaskTables& tables) {
+                            const Heads& k, const Heads& v, const MaskTables& tables,
+                            const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
-  const auto& [documents, seen_by] = tables;
+  const auto& [documents, seen_by, query_tokens] = tables;
   check_attention_heads(
       op, plan, device,
       {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
@@ -92,8 +93,12 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
         "mask: {}",
         op, documents.to_string(), to_string(s.mask));
   }
-  if (s.mask.dealt) check_fields(op, device, {{"seen_by", seen_by, DType::kI32, {s.batch, s.kv_tokens, 2}}});
-  check(s.mask.dealt || !seen_by, "{}: seen_by needs a plan of dealt queries, found a plan of mask: {}", op,
+  if (s.mask.dealt)
+    check_fields(op, device,
+                 {{"seen_by", seen_by, DType::kI32, {s.batch, s.kv_tokens, 2}},
+                  {"query_tokens", query_tokens, DType::kI32, {s.batch, s.tokens}, !dropout}});
+  check(s.mask.dealt || !(seen_by || query_tokens),
+        "{}: seen_by and query_tokens need a plan of dealt queries, found a plan of mask: {}", op,
         to_string(s.mask));
 }
 
@@ -110,17 +115,19 @@ void check_apart(const char* op, const NamedTensor& a, const NamedTensor& b) {
         "{}: {} must have memory of its own, found that of {}", op, a.name, b.name);
 }
 
-void check_dropout(const char* op, const Dropout& dropout) {
+void check_threshold(const char* op, const Dropout& dropout) {
   check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
         "{}: dropout.threshold must be 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
-  check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place must be a multiple of {}, found {}", op,
-        Dropout::kHeads, dropout.place);
 }
 void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
-  check_dropout(op, dropout);
+  check_threshold(op, dropout);
   check(!dropout || plan.dropout, "{}: dropout needs a plan with dropout: set AttentionRequest::dropout", op);
-  check(!dropout || plan.shape.heads <= Dropout::kHeads, "{}: dropout takes at most {} heads, found {}", op,
-        Dropout::kHeads, plan.shape.heads);
+  const int64_t heads = plan.shape.heads, first = dropout.place % Dropout::kHeads;  // what head 0 counts as
+  check(
+      !dropout || first + heads <= Dropout::kHeads,
+      "{}: dropout.place must have room for {} heads before the next multiple of {}, found {} with room for "
+      "{}",
+      op, heads, Dropout::kHeads, dropout.place, Dropout::kHeads - first);
 }
 
 // No element is written twice.
@@ -435,7 +442,7 @@ void LoraBackward::check_on(Device device) const {
 
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  check_attention_inputs(kName, plan, device, q, k, v, {documents, seen_by});
+  check_attention_inputs(kName, plan, device, q, k, v, tables, dropout);
   check_fields(kName, device,
                {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape}});
@@ -446,7 +453,7 @@ void AttentionForward::check_on(Device device) const {
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
   const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
-  check_attention_inputs(kName, plan, device, q, k, v, {documents, seen_by});
+  check_attention_inputs(kName, plan, device, q, k, v, tables, dropout);
   check_fields(kName, device,
                {{"y", y, plan.dtype, heads},
                 {"saved", saved, plan.saved_dtype, plan.saved_shape},
@@ -466,7 +473,9 @@ void ApplyDropout::check_on(Device device) const {
                {{"y", y, x.dtype, x.shape},
                 {"add", add, x.dtype, x.shape, true},
                 {"rows", rows, DType::kI32, {x.shape[0], x.shape[1]}, true}});
-  check_dropout(kName, dropout);
+  check_threshold(kName, dropout);
+  check(dropout.place % Dropout::kHeads == 0, "{}: dropout.place must be a multiple of {}, found {}", kName,
+        Dropout::kHeads, dropout.place);
 }
 
 void MoveHeads::check_on(Device device) const {

@@ -388,26 +388,24 @@ struct AttentionForward {
   const AttentionPlan& plan;
   // H heads of [B, T, heads, D], and K heads of [B, kv_tokens, heads, D]: often of one tensor, see view.h
   Heads q, k, v;
-  Tensor y;               // [B, T, H, D]
-  Tensor saved;           // plan.saved_shape, for the backward: without dropout
-  Tensor workspace = {};  // plan.forward_workspace_bytes
-  Dropout dropout = {};   // of the probabilities; refused by a plan without it
-  // int32, where the plan's mask has tables and only there: MaskTables
-  Tensor documents = {};  // [B, T, 2]: the document of each token, or the keys that each dealt query sees
-  Tensor seen_by = {};    // [B, kv_tokens, 2]: the dealt queries that see each key
+  Tensor y;                // [B, T, H, D]
+  Tensor saved;            // plan.saved_shape, for the backward: without dropout
+  Tensor workspace = {};   // plan.forward_workspace_bytes
+  Dropout dropout = {};    // of the probabilities; refused by a plan without it
+  MaskTables tables = {};  // where the plan's mask has tables, and only there
 
   void check_on(Device device) const;
 };
 struct AttentionBackward {
   static constexpr const char* kName = "attention backward";
   const AttentionPlan& plan;
-  Heads q, k, v;          // as the forward took them
-  Tensor y, saved;        // as it left them
-  Tensor dy;              // [B, T, H, D]
-  Heads dq, dk, dv;       // like q, k, v; dk and dv are sums over the query heads that read a head
-  Tensor workspace = {};  // plan.backward_workspace_bytes
-  Dropout dropout = {};   // the forward's
-  Tensor documents = {}, seen_by = {};  // the forward's
+  Heads q, k, v;           // as the forward took them
+  Tensor y, saved;         // as it left them
+  Tensor dy;               // [B, T, H, D]
+  Heads dq, dk, dv;        // like q, k, v; dk and dv are sums over the query heads that read a head
+  Tensor workspace = {};   // plan.backward_workspace_bytes
+  Dropout dropout = {};    // the forward's
+  MaskTables tables = {};  // the forward's
 
   void check_on(Device device) const;
 };

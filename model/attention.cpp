@@ -81,8 +81,7 @@ void attend(const Stream& stream, const Attention& a) {
                               .saved = a.saved.row_state,
                               .workspace = a.workspace,
                               .dropout = a.dropout,
-                              .documents = a.documents,
-                              .seen_by = a.seen_by});
+                              .tables = a.tables});
 }
 
 void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward) {
@@ -105,8 +104,7 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
                                .dv = dv,
                                .workspace = backward.workspace,
                                .dropout = a.dropout,
-                               .documents = a.documents,
-                               .seen_by = a.seen_by});
+                               .tables = a.tables});
   if (a.context) reduce_key_gradients(stream, a.context, backward.context, d.k, d.v);
 }
 

@@ -64,7 +64,8 @@ struct Attention {
   Tensor workspace = {};                  // of the forward
   Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};                   // of the probabilities
-  Tensor positions = {}, documents = {}, seen_by = {};  // of the batch
+  Tensor positions = {};                  // of the batch, as the next
+  MaskTables tables = {};
   ContextPass context = {};
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};

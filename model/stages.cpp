@@ -559,8 +559,9 @@ Attention Block::attention() const {
                 .angles = spec.rotary ? model.angles : Tensor{},
                 .dropout = dropout(DropoutKind::kAttention),
                 .positions = pass.batch.positions,
-                .documents = pass.batch.documents,
-                .seen_by = pass.batch.seen_by,
+                .tables = {.documents = pass.batch.documents,
+                           .seen_by = pass.batch.seen_by,
+                           .query_tokens = pass.batch.places},
                 .context = {.axis = model.context, .tables = pass.batch.context, .buffers = context_buffers}};
   if (const KvCache* cache = pass.batch.cache) own.cache = cache->layers[layer], own.starts = cache->starts;
   own.plan.scale = attention_scale(config, layer, own.plan.scale);

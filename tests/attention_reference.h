@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/attention/attention.h"
 #include "kernels/base/dropout.h"
 
 namespace tessera::test {
@@ -19,6 +20,8 @@ struct MaskCase {
   bool causal;
   int64_t window = 0, offset = 0;
   std::vector<int32_t> documents = {};  // [batch, tokens, 2]; empty: a sequence is one document
+  // Of dealt queries, whose keys are in `documents`: [batch, kv_tokens, 2] and [batch, tokens]
+  std::vector<int32_t> seen_by = {}, query_tokens = {};
 
   MaskCase(bool is_causal) : causal(is_causal) {}
   MaskCase(bool is_causal, int64_t of_window, int64_t with_offset = 0)
@@ -33,6 +36,14 @@ struct MaskCase {
     return !causal || (key <= newest && (window == 0 || key > newest - window));
   }
 };
+
+// AttnMask of a call, without dealt queries
+constexpr AttnMask attn_mask(int causal, int64_t offset = 0, int64_t window = 0,
+                             const int32_t* documents = nullptr) {
+  AttnMask mask{};
+  mask.causal = causal, mask.offset = offset, mask.window = window, mask.documents = documents;
+  return mask;
+}
 
 // MaskCase::documents as attn_documents() makes them of cumulative lengths
 inline std::vector<int32_t> documents_from(const std::vector<int32_t>& cumulative, int64_t batch,
@@ -61,9 +72,10 @@ struct AttentionCase {
   // What dropout multiplies a probability by
   double factor(int64_t b, int64_t h, int64_t query, int64_t key) const {
     if (!dropout) return 1;
+    const int64_t token = mask.query_tokens.empty() ? query : mask.query_tokens[b * tokens + query];
     const uint32_t kept =
         DropoutMask(dropout).kept(static_cast<uint32_t>(b), static_cast<uint32_t>(h),
-                                  static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+                                  static_cast<uint32_t>(token), static_cast<uint32_t>(key / 32));
     return kept >> key % 32 & 1 ? 256.0 / (256 - dropout.threshold) : 0.0;
   }
 };

@@ -35,12 +35,13 @@ class Tensor(ctypes.Structure):  # the structures of attention.h, field by field
 
 class Mask(ctypes.Structure):
     _fields_ = [("causal", ctypes.c_int), ("offset", ctypes.c_int64), ("window", ctypes.c_int64),
-                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p)]
+                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p), ("query_tokens", ctypes.c_void_p)]
 
 
 class Dropout(ctypes.Structure):
     """Of the probabilities: threshold / 256 of them are dropped. `key` is another for each step, `place` (a multiple of
-    65536) for each layer; batch 0 counts as sequence `first_sequence`. The backward wants the forward's."""
+    65536, plus what head 0 counts as) for each layer; batch 0 counts as sequence `first_sequence`. The backward wants the
+    forward's."""
     _fields_ = [("threshold", ctypes.c_int), ("place", ctypes.c_uint32), ("first_sequence", ctypes.c_uint32),
                 ("key", ctypes.c_uint64)]
 

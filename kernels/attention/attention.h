@@ -39,11 +39,11 @@ typedef enum {
   ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_forward_workspace(),
                           attn_backward_workspace() or attn_decode_workspace() says */
   ATTN_LAUNCH_FAILED,  /* the CUDA runtime refused the launch; cudaGetLastError() says why */
-  ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, the place no multiple of 65536, or no kernel serves
-                          dropout here */
+  ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, place and heads cross a multiple of 65536, or no
+                          kernel serves dropout here */
   ATTN_BAD_MASK,       /* a window or an offset without causal, a negative window, documents with an offset or
-                          with kv_tokens other than tokens, seen_by without documents or with causal; or no
-                          kernel serves this mask here */
+                          with kv_tokens other than tokens, seen_by without documents or with causal,
+                          query_tokens without seen_by; or no kernel serves this mask here */
   ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -70,14 +70,20 @@ typedef struct {
    * from the first up to the one after the last, and this which queries see each key, likewise. Both must say
    * the same, and in both neither end falls from one row to the next. causal is 0: it is in the tables. */
   const int32_t* seen_by;
+  /* Device memory, [batch, tokens], or null. With seen_by: the token of the sequence that each query is, from 0
+   * on, so that dropout drops what it drops in the whole sequence. Null: query i is token i. Nothing else reads
+   * it. */
+  const int32_t* query_tokens;
 } AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by
- * 256 / (256 - threshold). The fields below, batch, head, query and key determine which ones
- * (kernels/base/dropout.h). Nothing is stored, so the backward needs the same fields as the forward. */
+ * 256 / (256 - threshold). The fields below, batch, head, query (the token that it is) and key determine
+ * which ones (kernels/base/dropout.h). Nothing is stored, so the backward needs the same fields as the forward. */
 typedef struct {
   int threshold;           /* 0: no dropout. threshold / 256 of the probabilities are dropped; below 256 */
-  uint32_t place;          /* a multiple of 65536: another for each layer, say */
+  uint32_t place;          /* another multiple of 65536 for each layer, say, plus what head 0 counts as: some
+                              heads at a time drop what all at once do. The last head must count as less than
+                              65536 */
   uint32_t first_sequence; /* what batch 0 counts as */
   uint64_t key;            /* another for each step */
 } AttnDropout;

@@ -144,7 +144,8 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
                    .offset = s.mask.offset,
                    .window = s.mask.window,
                    .documents = tables.documents.as<int32_t>(),
-                   .seen_by = tables.seen_by.as<int32_t>()},
+                   .seen_by = tables.seen_by.as<int32_t>(),
+                   .query_tokens = tables.query_tokens.as<int32_t>()},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout)};
 }
@@ -159,7 +160,8 @@ MaskTables planned_tables(const AttentionPlan& plan) {
     return Tensor{.data = exists ? &none : nullptr, .dtype = DType::kI32};
   };
   const AttentionMask& mask = plan.shape.mask;
-  return {.documents = table(mask.has_tables()), .seen_by = table(mask.dealt)};
+  return {
+      .documents = table(mask.has_tables()), .seen_by = table(mask.dealt), .query_tokens = table(mask.dealt)};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {

@@ -41,8 +41,9 @@ std::string to_string(const AttentionMask& mask);  // "causal, window 128, withi
 
 // Where a mask has tables: those of a call, int32 on the device
 struct MaskTables {
-  Tensor documents = {};  // [B, T, 2]
-  Tensor seen_by = {};    // [B, kv_tokens, 2]; of dealt queries
+  Tensor documents = {};     // [B, T, 2]: the document of each token, or the keys that each dealt query sees
+  Tensor seen_by = {};       // [B, kv_tokens, 2]: the dealt queries that see each key
+  Tensor query_tokens = {};  // [B, T]: the token that each dealt query is; dropout of probabilities needs it
 };
 
 struct AttentionShape {

@@ -38,9 +38,10 @@ struct Mask {
   int queries, keys;
   bool causal = false;
   int offset = 0;
-  int window = 0;                      // 0: none
-  const int32_t* documents = nullptr;  // [queries, 2] of this sequence; null: none
-  const int32_t* seen_by = nullptr;    // [keys, 2]; null: the queries are the tokens of the keys
+  int window = 0;                         // 0: none
+  const int32_t* documents = nullptr;     // [queries, 2] of this sequence; null: none
+  const int32_t* seen_by = nullptr;       // [keys, 2]; null: the queries are the tokens of the keys
+  const int32_t* query_tokens = nullptr;  // [queries]; null: query i is token i
 
   // The keys that a query sees: 0 <= begin <= end <= keys
   TESSERA_HOST_DEVICE Span keys_of(int query) const {
@@ -74,12 +75,15 @@ struct Mask {
     return keys_of(rows.begin).end >= columns.end && keys_of(rows.end - 1).begin <= columns.begin;
   }
   TESSERA_HOST_DEVICE bool sees(int query, int key) const { return keys_of(query).contains(key); }
+  // The row of dropout (kernels/base/dropout.h) that a query is
+  TESSERA_HOST_DEVICE int token_of(int query) const { return query_tokens ? query_tokens[query] : query; }
 
   // The mask of another sequence of the batch
   TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {
     Mask mask = *this;
     if (documents) mask.documents += batch * queries * 2;
     if (seen_by) mask.seen_by += batch * keys * 2;
+    if (query_tokens) mask.query_tokens += batch * queries;
     return mask;
   }
   // Whether it is one of the two masks that need no table and no bounds but N
@@ -102,7 +106,8 @@ inline Mask mask_of(const AttnProblem& p) {
           .offset = static_cast<int>(p.mask.offset),
           .window = static_cast<int>(p.mask.window),
           .documents = p.mask.documents,
-          .seen_by = p.mask.seen_by};
+          .seen_by = p.mask.seen_by,
+          .query_tokens = p.mask.query_tokens};
 }
 
 }  // namespace tessera::attention

@@ -23,8 +23,10 @@ bool shape_served(const KernelFamily& family, const AttnProblem& p) {
   return p.batch * p.heads <= family.most_rows / padded_tokens;
 }
 
-bool dropout_served(const KernelFamily& family, const AttnDropout& d) {
-  if (d.threshold < 0 || d.threshold >= Dropout::kResolution || d.place % Dropout::kHeads != 0) return false;
+bool dropout_served(const KernelFamily& family, const AttnProblem& p) {
+  const AttnDropout& d = p.dropout;
+  if (d.threshold < 0 || d.threshold >= Dropout::kResolution) return false;
+  if (d.place % Dropout::kHeads + p.heads > Dropout::kHeads) return false;
   return d.threshold == 0 || family.dropout;
 }
 
@@ -33,6 +35,7 @@ bool mask_served(const KernelFamily& family, const AttnProblem& p) {
   if (m.window < 0 || m.window > kMostTokens || m.offset < -kMostTokens || m.offset > kMostTokens)
     return false;
   if (m.causal == 0 && (m.window > 0 || m.offset != 0)) return false;
+  if (m.query_tokens != nullptr && m.seen_by == nullptr) return false;
   if (m.seen_by != nullptr) {
     if (m.documents == nullptr || m.causal != 0) return false;
   } else if (m.documents != nullptr && (m.offset != 0 || p.kv_tokens != p.tokens)) {
@@ -97,7 +100,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
-  if (!dropout_served(family, p.dropout)) return ATTN_BAD_DROPOUT;
+  if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   return mask_served(family, p) ? ATTN_OK : ATTN_BAD_MASK;
 }
 
@@ -184,12 +187,13 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_LAUNCH_FAILED:
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
     case ATTN_BAD_DROPOUT:
-      return "the threshold of dropout must be 0 to 255 and its place a multiple of 65536, or no kernel "
-             "serves dropout with this problem";
+      return "the threshold of dropout must be 0 to 255, and its place modulo 65536 plus heads at most "
+             "65536; "
+             "or no kernel serves dropout with this problem";
     case ATTN_BAD_MASK:
       return "a window and an offset need a causal mask; documents need as many keys as queries and no "
-             "offset; seen_by needs documents and no causal mask; or no kernel serves this mask with this "
-             "problem";
+             "offset; seen_by needs documents and no causal mask, query_tokens seen_by; or no kernel serves "
+             "this mask with this problem";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

@@ -3,7 +3,7 @@
 // The mask is stored nowhere. The backward, a recomputed block, another tile shape, another split into
 // micro-batches or ranks and the CPU compute the same bits again, from
 //   (seed, step), the sequence in the step's global batch, the place in the model, head, row, column.
-// Rows are tokens; columns are channels, or for attention's probabilities keys.
+// Rows are the tokens of a sequence; columns are channels, or for attention's probabilities keys.
 //
 // 16 columns from a multiple of 16 on are a unit. A unit has 128 random bits, eight planes of 16: bit j of
 // plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T,
@@ -21,11 +21,11 @@ struct Dropout {
   static constexpr int kUnit = 16;             // columns
   static constexpr int kResolution = 256;      // probabilities are multiples of 1 / kResolution
   static constexpr int kRounds = 7;            // of Philox
-  static constexpr uint32_t kHeads = 1 << 16;  // `place` leaves its lower half to the head
+  static constexpr uint32_t kHeads = 1 << 16;  // the places of the heads of a place in the model
 
   int threshold = 0;            // T, below kResolution. 0: nothing is dropped
   uint64_t key = 0;             // of the run's seed and the step
-  uint32_t place = 0;           // in the model, a multiple of kHeads
+  uint32_t place = 0;           // in the model, a multiple of kHeads, plus what head 0 counts as
   uint32_t first_sequence = 0;  // that of batch 0 in the step's global batch
 
   TESSERA_HOST_DEVICE explicit operator bool() const { return threshold > 0; }
@@ -49,7 +49,7 @@ class DropoutMask {
   TESSERA_HOST_DEVICE float scale() const { return scale_; }
   // The random bits of a unit of a row; `batch` counts from first_sequence.
   TESSERA_HOST_DEVICE Philox::Words draw(uint32_t batch, uint32_t head, uint32_t row, uint32_t unit) const {
-    return keys_.bits({{unit, row, first_sequence_ + batch, place_ | head}});
+    return keys_.bits({{unit, row, first_sequence_ + batch, place_ + head}});
   }
   // Two units compared: bit j tells whether column j of the first is kept, bit 16 + j of the second
   TESSERA_HOST_DEVICE uint32_t kept(const Philox::Words& first, const Philox::Words& second) const {

@@ -120,7 +120,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
           to_gradients(0, keys);
           continue;
         }
-        const DropoutRow row{h.dropped, h.batch, h.index, first_query + i};
+        const DropoutRow row{h.dropped, h.batch, h.index, h.mask.token_of(static_cast<int>(first_query + i))};
         row.for_keys(first_key, keys, [&](int64_t from, int64_t to, uint32_t kept) {
           keep(ds + from, to - from, kept, h.dropout.scale());
           to_gradients(from, to);
@@ -141,7 +141,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
-  const Mask mask_of_first = mask_of(a.plan, {a.documents, a.seen_by});
+  const Mask mask_of_first = mask_of(a.plan, a.tables);
   const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
   const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
   const DropoutMask dropped(a.dropout);
@@ -169,7 +169,9 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
             score_tile(q, rows, k, columns, mask, a.plan, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
-              if (a.dropout) DropoutRow{dropped, b, h, first_query + i}.drop(&S[i * keys], first_key, keys);
+              if (a.dropout)
+                DropoutRow{dropped, b, h, mask.token_of(static_cast<int>(first_query + i))}.drop(
+                    &S[i * keys], first_key, keys);
               for (int64_t d = 0; d < D; ++d) O[i * D + d] *= rescale;
             }
             cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, queries, D, keys, 1.0f, S, keys,
@@ -191,7 +193,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
   const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
-  const Mask mask_of_first = mask_of(a.plan, {a.documents, a.seen_by});
+  const Mask mask_of_first = mask_of(a.plan, a.tables);
   const DropoutMask dropped(a.dropout);
 #pragma omp parallel num_threads(a.plan.threads)
   {

@@ -21,11 +21,11 @@ template <class Attention>  // AttentionForward or AttentionBackward
 void keep_probabilities(const Attention& a, const DropoutMask& dropped, int64_t b, int64_t h, float* kept) {
   const AttentionShape& s = a.plan.shape;
   const int64_t N = s.kv_tokens, all = s.tokens * N;
-  const Mask mask = mask_of(a.plan, {a.documents, a.seen_by}).of_sequence(b);
+  const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
   std::copy_n(a.saved.template as<float>() + (b * s.heads + h) * all, all, kept);
   for (int i = 0; i < mask.queries; ++i) {
     const Span seen = mask.keys_of(i);
-    DropoutRow{dropped, b, h, i}.drop(kept + i * N + seen.begin, seen.begin, seen.size());
+    DropoutRow{dropped, b, h, mask.token_of(i)}.drop(kept + i * N + seen.begin, seen.begin, seen.size());
   }
 }
 
@@ -48,7 +48,7 @@ void naive_attention_forward(const AttentionForward& a) {
     for (int64_t h = 0; h < H; ++h) {
       const View<float> q = heads_of<float>(a.q).one_head(b, h),
                         k = heads_of<float>(a.k).one_head(b, h / group);
-      const Mask mask = mask_of(a.plan, {a.documents, a.seen_by}).of_sequence(b);
+      const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, a.plan.scale, q.data, q.row, k.data,
                   k.row, 0.0f, P, N);
@@ -84,6 +84,7 @@ void naive_attention_backward(const AttentionBackward& a) {
   const int64_t group = H / K;
   const DropoutMask dropped(a.dropout);
   for (int64_t b = 0; b < B; ++b) {
+    const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
 #pragma omp parallel for
     for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
       const View<float> k = heads_of<float>(a.k).one_head(b, kv_head),
@@ -101,13 +102,14 @@ void naive_attention_backward(const AttentionBackward& a) {
                     N, dy.data, dy.row, beta, dv.data, dv.row);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, 1.0f, dy.data, dy.row, v.data, v.row,
                     0.0f, dS, N);
-        for (int64_t i = 0; i < T; ++i) {
+        for (int i = 0; i < mask.queries; ++i) {
           const float* p = P + i * N;
           float* ds = dS + i * N;
           if (a.dropout)
-            DropoutRow{dropped, b, h, i}.for_keys(0, N, [&](int64_t from, int64_t to, uint32_t kept) {
-              keep(ds + from, to - from, kept, dropped.scale());
-            });
+            DropoutRow{dropped, b, h, mask.token_of(i)}.for_keys(
+                0, N, [&](int64_t from, int64_t to, uint32_t kept) {
+                  keep(ds + from, to - from, kept, dropped.scale());
+                });
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t j = 0; j < N; ++j) sum += p[j] * ds[j];

@@ -120,12 +120,12 @@ void run(const Accumulate& a, const Launch& /*on*/) {
 }
 
 void run(const AttentionForward& a, const Launch& /*on*/) {
-  check_tables(a.kName, a.plan, {a.documents, a.seen_by});
+  check_tables(a.kName, a.plan, a.tables);
   a.plan.kind == AttentionKind::kNaive ? naive_attention_forward(a) : flash_attention_forward(a);
 }
 
 void run(const AttentionBackward& a, const Launch& /*on*/) {
-  check_tables(a.kName, a.plan, {a.documents, a.seen_by});
+  check_tables(a.kName, a.plan, a.tables);
   a.plan.kind == AttentionKind::kNaive ? naive_attention_backward(a) : flash_attention_backward(a);
 }
 

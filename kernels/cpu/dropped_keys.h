@@ -14,10 +14,10 @@ inline void keep(float* x, int64_t count, uint32_t kept, float factor = 1) {
   for (int64_t j = 0; j < count; ++j) x[j] = kept >> j & 1 ? factor * x[j] : 0.0f;
 }
 
-// The probabilities of one query
+// The probabilities of one query; `row` is the token that it is
 struct DropoutRow {
   const DropoutMask& mask;
-  int64_t batch, head, query;
+  int64_t batch, head, row;
 
   // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key
   // first_key + from + j.
@@ -26,7 +26,7 @@ struct DropoutRow {
     for (int64_t from = 0; from < keys;) {
       const int64_t key = first_key + from, in_block = key % 32, to = std::min(keys, from + 32 - in_block);
       const uint32_t kept = mask.kept(static_cast<uint32_t>(batch), static_cast<uint32_t>(head),
-                                      static_cast<uint32_t>(query), static_cast<uint32_t>(key / 32));
+                                      static_cast<uint32_t>(row), static_cast<uint32_t>(key / 32));
       f(from, to, kept >> in_block);
       from = to;
     }

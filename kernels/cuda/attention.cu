@@ -110,14 +110,17 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
 // `to` = what is kept of the matrices `from` [H, T, N] of sequence b, else 0; `to` may be `from`. A warp
 // takes a row: a lane draws for 32 columns, and all lanes then take these together.
 template <class T>
-__global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows, int64_t queries,
-                                                        int64_t keys, DropoutMask dropout, uint32_t b) {
+__global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, int64_t rows,
+                                                        attention::Mask mask, DropoutMask dropout,
+                                                        uint32_t b) {
   const int64_t row = blockIdx.x * int64_t{kThreads / kWarp} + threadIdx.x / kWarp;
   if (row >= rows) return;
-  const uint32_t head = static_cast<uint32_t>(row / queries), query = static_cast<uint32_t>(row % queries);
+  const auto head = static_cast<uint32_t>(row / mask.queries);
+  const int token = mask.token_of(static_cast<int>(row % mask.queries));
+  const int64_t keys = mask.keys;
   const int lane = threadIdx.x % kWarp;
   for (int64_t first = 0; first < keys; first += kWarp * 32) {
-    const uint32_t drawn = dropout.kept(b, head, query, static_cast<uint32_t>(first / 32) + lane);
+    const uint32_t drawn = dropout.kept(b, head, token, static_cast<uint32_t>(first / 32) + lane);
     for (int block = 0; block < kWarp; ++block) {
       const uint32_t kept = __shfl_sync(kWholeWarp, drawn, block);
       const int64_t column = first + 32 * block + lane;
@@ -126,14 +129,21 @@ __global__ __launch_bounds__(kThreads) void drop_kernel(const T* from, T* to, in
   }
 }
 
-void drop(DType dtype, const void* from, void* to, const AttentionShape& s, const Dropout& dropout, int64_t b,
-          cudaStream_t stream) {
-  const int64_t rows = s.heads * s.tokens;
+struct Drop {
+  const void* from;
+  void* to;
+  const AttentionPlan& plan;
+  attention::Mask mask;  // of the first sequence
+  const Dropout& dropout;
+  int64_t b;
+};
+void drop(const Drop& d, cudaStream_t stream) {
+  const int64_t rows = d.plan.shape.heads * d.plan.shape.tokens;
   constexpr int kRows = kThreads / kWarp;
-  with_real_type(dtype, [&]<class T>() {
+  with_real_type(d.plan.dtype, [&]<class T>() {
     drop_kernel<T><<<(rows + kRows - 1) / kRows, kThreads, 0, stream>>>(
-        static_cast<const T*>(from), static_cast<T*>(to), rows, s.tokens, s.kv_tokens, DropoutMask(dropout),
-        static_cast<uint32_t>(b));
+        static_cast<const T*>(d.from), static_cast<T*>(d.to), rows, d.mask.of_sequence(d.b),
+        DropoutMask(d.dropout), static_cast<uint32_t>(d.b));
   });
   TESSERA_CUDA_LAUNCHED();
 }
@@ -195,7 +205,7 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
                          .lse = a.saved.as<float>(),
                          .workspace = a.workspace.data,
                          .workspace_bytes = a.workspace.bytes(),
-                         .problem = attn_problem(a.plan, a.dropout, {a.documents, a.seen_by})};
+                         .problem = attn_problem(a.plan, a.dropout, a.tables)};
   if (a.plan.kind == AttentionKind::kCudnn)
     return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
   check_attention(attn_forward(&args, a.plan.arch, on.stream), a.kName, a.plan);
@@ -215,7 +225,7 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic,
-                          .problem = attn_problem(a.plan, a.dropout, {a.documents, a.seen_by})};
+                          .problem = attn_problem(a.plan, a.dropout, a.tables)};
   if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, on.stream);
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
@@ -239,14 +249,15 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
            on);
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
-  const attention::Mask mask = mask_of(a.plan, {a.documents, a.seen_by});
+  const attention::Mask mask = mask_of(a.plan, a.tables);
   with_row_step(dtype, N, [&]<class E, int kStep>() {
     masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask);
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {
     if (a.dropout)
-      drop(dtype, scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, s, a.dropout, b, on.stream);
+      drop({scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, a.plan, mask, a.dropout, b},
+           on.stream);
     for (int64_t g = 0; g < s.group(); ++g)
       gemm({.dtype = dtype,
             .m = T,
@@ -267,7 +278,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const int64_t T = s.tokens, N = s.kv_tokens, D = s.head_dim;
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
-  const attention::Mask mask = mask_of(a.plan, {a.documents, a.seen_by});
+  const attention::Mask mask = mask_of(a.plan, a.tables);
   for (int64_t b = 0; b < s.batch; ++b) {
     const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
@@ -275,7 +286,8 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
       return scores_of(a.workspace.data, dtype, s, 0, g);
     };  // with dropout what is kept of P; dP, then dS
     if (a.dropout)
-      drop(dtype, scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, s, a.dropout, b, on.stream);
+      drop({scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, a.plan, mask, a.dropout, b},
+           on.stream);
     for (int64_t g = 0; g < s.group(); ++g) {
       const GemmMatrix P = a.dropout ? scores(g) : scores_of(a.saved.data, dtype, s, b, g),
                        dy = queries_of(a.dy, b, g, s);
@@ -302,7 +314,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
             .batch = batch},
            on);
     }
-    if (a.dropout) drop(dtype, a.workspace.data, a.workspace.data, s, a.dropout, b, on.stream);
+    if (a.dropout) drop({a.workspace.data, a.workspace.data, a.plan, mask, a.dropout, b}, on.stream);
     with_row_step(dtype, N, [&]<class E, int kStep>() {
       softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
           a.saved.as<E>() + b * s.heads * T * N, a.workspace.as<E>(), s.heads, mask.of_sequence(b),

@@ -184,5 +184,40 @@ TEST_F(AttentionDropout, ASplitIntoBatchesKeepsTheBits) {
       }
 }
 
+// Three of six heads with a place of their own are those heads of the whole.
+TEST_F(AttentionDropout, SomeHeadsAtATimeAreThoseOfTheWhole) {
+  for (bool bf16 : {true, false})
+    for (int arch : archs_here(bf16))
+      for (int head_dim : {64, 128, 256})
+        for (bool causal : {true, false}) {
+          const AttentionCase all = shape(1, 193, 2, 3, head_dim, causal, 51);
+          const Inputs inputs(all, bf16);
+          const Outputs whole = Problem(all, bf16, Packing::kPackedQkv, inputs, arch).run(true);
+          for (int64_t half : {0, 1}) {
+            AttentionCase three = all;
+            three.heads = 3, three.kv_heads = 1;
+            three.dropout.place += static_cast<uint32_t>(3 * half);
+            const auto part = [&]<class T>(const std::vector<T>& x) {
+              const auto size = static_cast<int64_t>(x.size() / 2);
+              return std::vector<T>(x.begin() + half * size, x.begin() + (half + 1) * size);
+            };
+            Inputs of_three(three, bf16);
+            of_three.q = part(inputs.q), of_three.k = part(inputs.k), of_three.v = part(inputs.v);
+            of_three.dout = part(inputs.dout);
+            const std::vector<float> lse = part(whole.lse);
+            SCOPED_TRACE(::testing::Message()
+                         << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", head dim " << head_dim
+                         << (causal ? ", causal" : ", full") << ", heads from " << 3 * half << " on");
+            expect_within(errors_of(Problem(three, bf16, Packing::kPackedQkv, of_three, arch).run(true),
+                                    {part(whole.out),
+                                     {lse.begin(), lse.end()},
+                                     part(whole.dq),
+                                     part(whole.dk),
+                                     part(whole.dv)}),
+                          limits(bf16));
+          }
+        }
+}
+
 }  // namespace
 }  // namespace tessera::test

@@ -96,6 +96,12 @@ TEST_P(AttentionManyTiles, AgreeWithFp32) {
   expect_agreement_with_fp32(shape(2, 1500, 12, 1), Packing::kPackedQkv);
 }
 
+// More blocks of keys than a GPU has multiprocessors
+TEST_P(AttentionManyTiles, LongAgreeWithFp32) {
+  expect_agreement_with_fp32(shape(1, 17'003, 3, 1), Packing::kPackedQkv);
+  expect_agreement_with_fp32(shape(1, 17'003, 2, 2), Packing::kSeparate);
+}
+
 // Few, but many for the emulated GPU: there, some heads of the backward go upwards.
 TEST_P(AttentionManyTiles, SmallAgreeWithFp32) {
   expect_agreement_with_fp32(shape(2, 400, 3, 2), Packing::kPackedQkv);

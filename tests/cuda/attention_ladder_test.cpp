@@ -58,7 +58,7 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
                                .heads = c.heads,
                                .kv_heads = c.kv_heads,
                                .head_dim = head_dim,
-                               .mask = {.causal = causal, .offset = 0, .window = 0, .documents = nullptr},
+                               .mask = attn_mask(causal),
                                .scale = static_cast<float>(c.scale),
                                .dropout = {}};
         const std::string why_not = rung.why_not(p, device);

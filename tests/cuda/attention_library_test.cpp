@@ -10,7 +10,7 @@
 #include <regex>
 #include <sstream>
 
-#include "kernels/attention/attention.h"
+#include "tests/attention_reference.h"
 #include "tests/process.h"
 
 namespace tessera::testing {
@@ -57,7 +57,7 @@ TEST_F(AttentionLibrary, LoadsAndAnswersWithoutADevice) {
       << "symbols of the CUDA runtime are the library's own affair";
   const auto supports = reinterpret_cast<decltype(&attn_supports)>(dlsym(library, "attn_supports"));
   const AttnProblem problem = {sizeof(AttnProblem), ATTN_BF16, 1, 1024, 1024, 12, 12, 64,
-                               {1, 0, 0, nullptr},  0.125f,    {}};
+                               test::attn_mask(1),  0.125f,    {}};
   EXPECT_EQ(supports(&problem, 90), ATTN_OK);
   dlclose(library);
 }

@@ -1,10 +1,11 @@
-// attention.h under every mask: windows, documents, offsets and keys of another number, of every family that
-// the device runs, against fp64; and attn_documents().
+// attention.h under every mask: windows, documents, offsets, keys of another number and dealt queries, of
+// every family that the device runs, against fp64; and attn_documents().
 #include <algorithm>
 #include <array>
 #include <numeric>
 
 #include "tests/cuda/attention_problem.h"
+#include "train/session/context_deal.h"
 
 namespace tessera::test {
 namespace {
@@ -224,6 +225,40 @@ TEST_P(AttentionMask, DropoutAgreesWithFp64) {
     chunk.kv_tokens = 200 + tokens;
     expect(chunk);
   }
+}
+
+// What each of three ranks has of sequences of `keys` tokens, padding included
+TEST_P(AttentionMask, DealtQueriesAgreeWithFp64) {
+  const auto expect = [](int64_t keys, bool documents, int threshold) {
+    constexpr int64_t kBatch = 2, kRanks = 3;
+    const std::vector<int32_t> ids(kBatch * keys);
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      const DealtShape deal{.ranks = kRanks, .rank = rank, .batch = kBatch, .all_tokens = keys};
+      Dealt own;
+      deal_batch(deal,
+                 {.tokens = ids,
+                  .targets = ids,
+                  .documents = documents ? documents_of(kRagged, kBatch, keys) : std::vector<int32_t>{}},
+                 own);
+      Batch batch;
+      deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, batch);
+      const auto table = [](const Tensor& t) {
+        return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
+      };
+      AttentionCase c = shape(kBatch, deal.tokens(), {false, table(batch.documents)});
+      c.mask.seen_by = table(batch.seen_by), c.mask.query_tokens = table(batch.places);
+      c.kv_tokens = keys;
+      if (threshold > 0)
+        c.dropout = {.threshold = threshold,
+                     .key = 0xfedcba9876543210,
+                     .place = 5 * Dropout::kHeads + 11,
+                     .first_sequence = 3};
+      expect_fp64(c);
+    }
+  };
+  for (int64_t keys : {17, 200, 333})
+    for (bool documents : {false, true})
+      for (int threshold : {0, 51}) expect(keys, documents, threshold);
 }
 
 // More tiles than a GPU has multiprocessors

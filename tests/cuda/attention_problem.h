@@ -43,9 +43,12 @@ class Problem {
         dout_(dout_image_.size()),
         lse_(c.rows() * sizeof(float)),
         documents_(c.mask.documents.size() * sizeof(int32_t)),
+        seen_by_(c.mask.seen_by.size() * sizeof(int32_t)),
+        query_tokens_(c.mask.query_tokens.size() * sizeof(int32_t)),
         workspace_(workspace_bytes()) {
-    const auto* table = reinterpret_cast<const uint8_t*>(c.mask.documents.data());
-    documents_.upload({table, table + documents_.bytes()});
+    upload(documents_, c.mask.documents);
+    upload(seen_by_, c.mask.seen_by);
+    upload(query_tokens_, c.mask.query_tokens);
     elements_.put(qkv_image_, layouts_.q, inputs.q);
     elements_.put(qkv_image_, layouts_.k, inputs.k);
     elements_.put(qkv_image_, layouts_.v, inputs.v);
@@ -55,6 +58,8 @@ class Problem {
   }
 
   AttnProblem problem() const {
+    AttnMask mask = attn_mask(case_.mask.causal, case_.mask.offset, case_.mask.window, table(documents_));
+    mask.seen_by = table(seen_by_), mask.query_tokens = table(query_tokens_);
     return {.struct_size = sizeof(AttnProblem),
             .dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
             .batch = case_.batch,
@@ -63,12 +68,7 @@ class Problem {
             .heads = case_.heads,
             .kv_heads = case_.kv_heads,
             .head_dim = case_.head_dim,
-            .mask = {.causal = case_.mask.causal,
-                     .offset = case_.mask.offset,
-                     .window = case_.mask.window,
-                     .documents = case_.mask.documents.empty()
-                                      ? nullptr
-                                      : reinterpret_cast<const int32_t*>(documents_.data())},
+            .mask = mask,
             .scale = static_cast<float>(case_.scale),
             .dropout = attn_dropout(case_.dropout)};
   }
@@ -150,6 +150,13 @@ class Problem {
   }
 
  private:
+  static void upload(GuardedBuffer& to, const std::vector<int32_t>& numbers) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(numbers.data());
+    to.upload({bytes, bytes + to.bytes()});
+  }
+  static const int32_t* table(const GuardedBuffer& of) {
+    return of.bytes() == 0 ? nullptr : reinterpret_cast<const int32_t*>(of.data());
+  }
   size_t workspace_bytes() const {
     const AttnProblem p = problem();
     return std::max(attn_forward_workspace(&p, arch_), attn_backward_workspace(&p, arch_));
@@ -171,7 +178,7 @@ class Problem {
   Elements elements_;
   Layouts layouts_;
   std::vector<uint8_t> qkv_image_, dout_image_;
-  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, workspace_;
+  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, seen_by_, query_tokens_, workspace_;
 };
 
 inline double largest(const std::vector<double>& x) {

@@ -7,25 +7,24 @@
 #include <set>
 #include <string>
 
-#include "kernels/attention/attention.h"
+#include "tests/attention_reference.h"
 
 namespace tessera::test {
 namespace {
 
 class AttentionRefusals : public ::testing::TestWithParam<int> {
  protected:
-  static constexpr AttnProblem kProblem = {
-      .struct_size = sizeof(AttnProblem),
-      .dtype = ATTN_BF16,
-      .batch = 1,
-      .tokens = 64,
-      .kv_tokens = 64,
-      .heads = 8,
-      .kv_heads = 2,
-      .head_dim = 64,
-      .mask = {.causal = 1, .offset = 0, .window = 0, .documents = nullptr},
-      .scale = 0.125f,
-      .dropout = {}};
+  static constexpr AttnProblem kProblem = {.struct_size = sizeof(AttnProblem),
+                                           .dtype = ATTN_BF16,
+                                           .batch = 1,
+                                           .tokens = 64,
+                                           .kv_tokens = 64,
+                                           .heads = 8,
+                                           .kv_heads = 2,
+                                           .head_dim = 64,
+                                           .mask = attn_mask(1),
+                                           .scale = 0.125f,
+                                           .dropout = {}};
   static AttnTensor tensor(uintptr_t address) {
     return {reinterpret_cast<void*>(address), 64 * 512, 512, 64};
   }
@@ -102,7 +101,8 @@ TEST_P(AttentionRefusals, OfProblems) {
     expect_refused(ATTN_BAD_SHAPE, [&](AttnProblem& p) { p.scale = scale; });
   for (int threshold : {-1, 256, 1000})
     expect_refused(ATTN_BAD_DROPOUT, [&](AttnProblem& p) { p.dropout.threshold = threshold; });
-  expect_refused(ATTN_BAD_DROPOUT, [](AttnProblem& p) { p.dropout.threshold = 26, p.dropout.place = 7; });
+  // Of 8 heads, the last would count as head 0 of the next place.
+  expect_refused(ATTN_BAD_DROPOUT, [](AttnProblem& p) { p.dropout.threshold = 26, p.dropout.place = 65529; });
   for (size_t size : {size_t{0}, sizeof(AttnProblem) - 8, sizeof(AttnProblem) + 8})
     expect_refused(ATTN_BAD_STRUCT, [&](AttnProblem& p) { p.struct_size = size; });
 }
@@ -110,27 +110,46 @@ TEST_P(AttentionRefusals, OfProblems) {
 TEST_P(AttentionRefusals, OfMasks) {
   const auto* documents = reinterpret_cast<const int32_t*>(0xb000);
   constexpr int64_t kTooFar = int64_t{1} << 40;
-  for (const AttnMask& mask : {AttnMask{.causal = 1, .offset = 0, .window = -1, .documents = nullptr},
-                               {.causal = 1, .offset = 0, .window = kTooFar, .documents = nullptr},
-                               {.causal = 1, .offset = kTooFar, .window = 0, .documents = nullptr},
-                               {.causal = 1, .offset = -kTooFar, .window = 0, .documents = nullptr},
-                               {.causal = 0, .offset = 0, .window = 8, .documents = nullptr},
-                               {.causal = 0, .offset = 8, .window = 0, .documents = nullptr},
-                               {.causal = 1, .offset = 8, .window = 0, .documents = documents}})
+  for (const AttnMask& mask :
+       {attn_mask(1, 0, -1), attn_mask(1, 0, kTooFar), attn_mask(1, kTooFar, 0), attn_mask(1, -kTooFar, 0),
+        attn_mask(0, 0, 8), attn_mask(0, 8, 0), attn_mask(1, 8, 0, documents)})
     expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) { p.mask = mask; });
   expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) {
     p.mask.documents = documents;
     p.kv_tokens = 65;
   });
+  // Of dealt queries: tables that need one another
+  expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) { p.mask = attn_mask(0), p.mask.seen_by = documents; });
+  expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) {
+    p.mask = attn_mask(1, 0, 0, documents);
+    p.mask.seen_by = documents;
+  });
+  expect_refused(ATTN_BAD_MASK, [&](AttnProblem& p) {
+    p.mask = attn_mask(0, 0, 0, documents);
+    p.mask.query_tokens = documents;
+  });
+}
+
+TEST_P(AttentionRefusals, DealtQueriesAndSomeHeadsAreServed) {
+  const auto* table = reinterpret_cast<const int32_t*>(0xb000);
+  for (AttnDtype dtype : {ATTN_BF16, ATTN_F32})
+    for (int head_dim : {64, 128, 256})
+      for (int threshold : {0, 26}) {
+        AttnProblem p = kProblem;
+        p.dtype = dtype, p.head_dim = head_dim, p.kv_tokens = 300;
+        p.mask = attn_mask(0, 0, 0, table);
+        p.mask.seen_by = p.mask.query_tokens = table;
+        p.dropout.threshold = threshold, p.dropout.place = 65536 + 65528;  // heads 65528 to 65535
+        EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK);
+        EXPECT_GT(attn_backward_workspace(&p, GetParam()), 0u);
+      }
 }
 
 // A forward that wants a workspace is refused without one, or with less.
 TEST_P(AttentionRefusals, MasksAreServed) {
   const auto* documents = reinterpret_cast<const int32_t*>(0xb000);
-  for (const AttnMask& mask : {AttnMask{.causal = 1, .offset = 0, .window = 8, .documents = nullptr},
-                               {.causal = 1, .offset = 8, .window = 0, .documents = nullptr},
-                               {.causal = 1, .offset = 0, .window = 8, .documents = documents},
-                               {.causal = 0, .offset = 0, .window = 0, .documents = documents}})
+  for (const AttnMask& mask :
+       {attn_mask(1, 0, 8), attn_mask(1, 8, 0), attn_mask(1, 0, 8, documents), attn_mask(0, 0, 0, documents)})
     for (AttnDtype dtype : {ATTN_BF16, ATTN_F32})
       for (int64_t kv_tokens : {int64_t{64}, int64_t{300}}) {
         if (mask.documents != nullptr && kv_tokens != kProblem.tokens) continue;
@@ -215,7 +234,7 @@ TEST_P(AttentionRefusals, OfArguments) {
 }
 
 TEST(AttentionStatus, OfOldDevicesAndInWords) {
-  const AttnProblem p = {sizeof(AttnProblem), ATTN_F32, 1, 64, 64, 8, 2, 16, {1, 0, 0, nullptr}, 0.25f, {}};
+  const AttnProblem p = {sizeof(AttnProblem), ATTN_F32, 1, 64, 64, 8, 2, 16, attn_mask(1), 0.25f, {}};
   for (int arch : {0, 70, 75}) EXPECT_EQ(attn_supports(&p, arch), ATTN_BAD_ARCH);
   for (int arch : {80, 86, 89, 90, 100, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK);
   std::set<std::string> texts;

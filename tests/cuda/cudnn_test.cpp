@@ -3,6 +3,7 @@
 // ops_test.cpp, model_test.cpp.
 #include "kernels/attention/cudnn.h"
 
+#include "tests/attention_reference.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -66,7 +67,7 @@ class CudnnKernels : public CudaTest {
             .heads = heads,
             .kv_heads = kv_heads,
             .head_dim = head_dim,
-            .mask = {.causal = causal, .offset = 0, .window = 0, .documents = nullptr},
+            .mask = test::attn_mask(causal),
             .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
             .dropout = {}};
   }

@@ -210,9 +210,9 @@ TEST_F(AttentionDropout, IsRefusedWhereItCannotBe) {
   expect_words(plan_for(AttentionKind::kNaive, s), dropout_of(26), {"dropout ", "AttentionRequest::dropout"});
   expect_words(plan, dropout_of(256), {"dropout.threshold ", "0 to 255", "found 256"});
   expect_words(plan, dropout_of(-1), {"dropout.threshold ", "0 to 255", "found -1"});
-  Dropout odd = dropout_of(26);
-  odd.place += 5;
-  expect_words(plan, odd, {"dropout.place ", "multiple of 65536", "found 458757"});
+  Dropout last = dropout_of(26);  // head 1 would count as head 0 of the next place
+  last.place += 65535;
+  expect_words(plan, last, {"dropout.place ", "2 heads", "multiple of 65536", "found 524287 ", "room for 1"});
 }
 
 TEST(ChooseAttentionDropout, NaiveNeedsTheSameScratchForwardAsBackward) {

@@ -29,7 +29,7 @@ inline AttentionPlan plan_for(AttentionKind kind, AttentionShape shape, int thre
 struct Inputs {
   Heads q, k, v;
   Tensor dy;
-  Tensor documents = {};
+  MaskTables tables = {};
 };
 struct Result {
   Tensor y, saved;
@@ -77,7 +77,7 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                                     .heads = s.heads,
                                     .kv_heads = s.kv_heads,
                                     .head_dim = static_cast<int>(s.head_dim),
-                                    .mask = mask_case_of(s.mask, in.documents),
+                                    .mask = mask_case_of(s.mask, in.tables.documents),
                                     .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
                                     .dropout = dropout,
                                     .kv_tokens = s.kv_tokens};
@@ -121,7 +121,7 @@ struct AttentionHeads : ::testing::Test {
   // The same values in tensors of their own
   Inputs apart(const AttentionShape& s, const Inputs& in) {
     const Inputs own{poisoned_heads(s, s.heads), poisoned_heads(s, s.kv_heads), poisoned_heads(s, s.kv_heads),
-                     in.dy, in.documents};
+                     in.dy, in.tables};
     copy_heads(in.q, own.q), copy_heads(in.k, own.k), copy_heads(in.v, own.v);
     return own;
   }
@@ -159,7 +159,7 @@ struct AttentionHeads : ::testing::Test {
             .saved = r.saved,
             .workspace = workspace,
             .dropout = dropout,
-            .documents = in.documents};
+            .tables = in.tables};
   }
   static AttentionBackward backward(const AttentionPlan& plan, const Inputs& in, const Result& r,
                                     const Tensor& workspace, const Dropout& dropout = {}) {
@@ -175,7 +175,7 @@ struct AttentionHeads : ::testing::Test {
             .dv = r.dv,
             .workspace = workspace,
             .dropout = dropout,
-            .documents = in.documents};
+            .tables = in.tables};
   }
 
   static void expect_same_bits(const Result& a, const Result& b) {

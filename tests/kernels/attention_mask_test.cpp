@@ -35,7 +35,7 @@ struct AttentionMasks : AttentionHeads {
   // `cumulative` of all tokens of the batch, where the mask has documents
   Inputs inputs_for(const AttentionShape& s, const std::vector<int32_t>& cumulative = {}) {
     Inputs in = inputs_apart(s);
-    if (!cumulative.empty()) in.documents = documents_tensor(s, cumulative);
+    if (!cumulative.empty()) in.tables.documents = documents_tensor(s, cumulative);
     return in;
   }
 
@@ -236,7 +236,7 @@ TEST_F(AttentionMasks, ThatHideNothingMoreKeepTheBits) {
     };
     expect_same(plain, causal_mask(150));
     expect_same(whole, causal_mask(0, 149));
-    in.documents = documents_tensor(causal, {0, 150, 300});
+    in.tables.documents = documents_tensor(causal, {0, 150, 300});
     expect_same(plain, document_mask(true));
     expect_same(whole, document_mask(false));
   }
@@ -312,7 +312,7 @@ TEST_F(AttentionMasks, OperationsRefuseDocumentsThatDoNotFit) {
       EXPECT_TRUE(says(message, words));
   };
   expect_words(plain, {"documents ", "AttentionMask::documents"});
-  int32_t* span = in.documents.as<int32_t>();
+  int32_t* span = in.tables.documents.as<int32_t>();
   const auto with = [&](int64_t token, int32_t begin, int32_t end,
                         std::initializer_list<std::string_view> words) {
     const int32_t before[] = {span[2 * token], span[2 * token + 1]};
@@ -326,11 +326,11 @@ TEST_F(AttentionMasks, OperationsRefuseDocumentsThatDoNotFit) {
   with(1, 0, 3, {"found 0 to 3 ", "token 1 of sequence 0"});
   with(2, 1, 4, {"found 1 to 4 ", "token 2 of sequence 0"});  // overlaps the one before
   with(4, -1, 4, {"found -1 to 4 ", "token 0 of sequence 1"});
-  in.documents = make.tokens({2, 4, 3}, 1);
+  in.tables.documents = make.tokens({2, 4, 3}, 1);
   expect_words(s, {"documents ", "int32 [2, 4, 2] on cpu"});
-  in.documents = make.zeros({2, 4, 2});
+  in.tables.documents = make.zeros({2, 4, 2});
   expect_words(s, {"documents ", "int32 [2, 4, 2] on cpu"});
-  in.documents = {};
+  in.tables.documents = {};
   expect_words(s, {"documents ", "int32 [2, 4, 2] on cpu"});
 }
 

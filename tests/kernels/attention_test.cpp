@@ -223,7 +223,7 @@ TEST(ChooseAttention, CudnnOfOlderVersionsStoresAllScoresToBeDeterministic) {
   const auto growth = [](CudnnSums sums) {
     const auto bytes = [&](int64_t tokens) {
       return static_cast<double>(attention::cudnn_backward_workspace(
-          {sizeof(AttnProblem), ATTN_BF16, 2, tokens, tokens, 3, 3, 64, {1, 0, 0, nullptr}, 0.125f, {}},
+          {sizeof(AttnProblem), ATTN_BF16, 2, tokens, tokens, 3, 3, 64, test::attn_mask(1), 0.125f, {}},
           sums));
     };
     return bytes(1 << 15) / bytes(1 << 14);

@@ -64,7 +64,7 @@ class BackendRun final : public AttentionRun {
                                  .saved = saved_,
                                  .workspace = workspace_,
                                  .dropout = dropout_,
-                                 .documents = documents_});
+                                 .tables = {.documents = documents_}});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -80,7 +80,7 @@ class BackendRun final : public AttentionRun {
                                   .dv = out.v,
                                   .workspace = workspace_,
                                   .dropout = dropout_,
-                                  .documents = documents_});
+                                  .tables = {.documents = documents_}});
   }
 
  private:

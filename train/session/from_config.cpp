@@ -59,11 +59,6 @@ void check_context(const Config& c) {
   check(c.model.attention != AttentionKind::kCudnn,
         "parallel.context={} needs model.attention=flash or naive, found {}", c.parallel.context,
         name_of(c.model.attention));
-  check(
-      c.model.dropout.attention == 0,
-      "parallel.context={} has no dropout of attention's probabilities: set model.dropout.attention=0, found "
-      "{}",
-      c.parallel.context, c.model.dropout.attention);
 }
 
 // That the device multiplies in FP8

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       __syncthreads();  // other warps may still be reading the last Q, dO
       load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
       load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
-      if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
+      if (kDropout) kept.draw(a.dropout, b, h, kept.token(mask, first_q), first_k);
       __syncthreads();  // the tiles were written by all threads, and are read by all
 
       Accumulator<kT, kT> p, ds;
@@ -155,6 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 
   load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
+  const int token = kDropout ? kept.token(mask, first_q) : 0;
   RowStatistics rows[kPart];
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
     __syncthreads();  // other warps may still be reading the last K, V
     load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
     load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
-    if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
+    if (kDropout) kept.draw(a.dropout, b, h, token, first_k);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
     Accumulator<kT, kT> p, ds;

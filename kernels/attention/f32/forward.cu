@@ -55,6 +55,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const int first_q = tile * kT;
   const Span rows = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(rows).tiles(kT);
   const float log2_scale = a.scale * kLog2e;
+  const int token = kDropout ? kept.token(mask, first_q) : 0;
 
   load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   Accumulator<kT, kHeadDim> o;
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
     __syncthreads();  // other warps may still be reading the last K, V
     load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
     load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
-    if (kDropout) kept.draw(a.dropout, b, h, first_q, first_k);
+    if (kDropout) kept.draw(a.dropout, b, h, token, first_k);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;

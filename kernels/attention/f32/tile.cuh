@@ -98,10 +98,14 @@ struct KeptScores {
   static_assert(kT * kUnits <= kThreads);
   uint16_t of_unit[kT][kUnits];
 
-  __device__ void draw(const DropoutMask& dropout, int b, int h, int first_query, int first_key) {
+  // The token that the query of this thread is
+  static __device__ int token(const Mask& mask, int first_query) {
+    return mask.token_of(min(first_query + static_cast<int>(threadIdx.x) / kUnits, mask.queries - 1));
+  }
+  __device__ void draw(const DropoutMask& dropout, int b, int h, int token, int first_key) {
     const int query = threadIdx.x / kUnits, unit = threadIdx.x % kUnits;
     if (query >= kT) return;
-    const Philox::Words words = dropout.draw(b, h, first_query + query, first_key / Dropout::kUnit + unit);
+    const Philox::Words words = dropout.draw(b, h, token, first_key / Dropout::kUnit + unit);
     of_unit[query][unit] = static_cast<uint16_t>(dropout.kept(words, words));
   }
   __device__ bool at(int query, int unit, int column) const { return of_unit[query][unit] >> column & 1; }

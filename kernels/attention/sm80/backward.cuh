@@ -89,12 +89,12 @@ __device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key,
 }
 
 // What dropout keeps of a pass, kM keys x kN queries from (key, query) on; dq_tile is counted over all heads.
-template <bool kDropout, int kM, int kN>
-__device__ __forceinline__ uint32_t kept_of_pass(const BackwardArgs& a, int b, int dq_tile, int query,
-                                                 int key) {
+template <bool kDropout, int kM, int kN, MaskKind kMask>
+__device__ __forceinline__ uint32_t kept_of(const BackwardArgs& a, const KernelMask<kMask>& mask, int b,
+                                            int dq_tile, int query, int key) {
   if constexpr (kDropout) {
     const int h = dq_tile / a.query_blocks - b * a.heads;
-    return kept_of_transposed<kM, kN>(a.dropout, b, h, query, key);
+    return kept_of_transposed<kM, kN>(a.dropout, mask, b, h, query, key);
   }
   return ~0u;
 }
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
           mask_transposed(p, first_k, first_q + pass, mask);
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(slot), pass);
-        const uint32_t kept = kept_of_pass<kDropout, kWarpK, kPassQ>(a, b, dq_tile, first_q + pass, first_k);
+        const auto kept = kept_of<kDropout, kWarpK, kPassQ>(a, mask, b, dq_tile, first_q + pass, first_k);
         scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(slot) + pass * 4,
                                       memory.delta(slot) + pass * 4, kept, a.dropout.scale());
         const auto ds_packed = operand_a(ds);

@@ -5,18 +5,20 @@
 
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/sm80/fragment.cuh"
+#include "kernels/attention/sm80/mask.cuh"
 
 namespace tessera::attention::sm80 {
 
 // Rows are queries, columns keys: the four lanes of a row share its units. `query` and `key` are those of
 // element (0, 0); multiples of 16.
-template <int kM, int kN>
-__device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const DropoutMask& dropout, int b, int h,
-                                     int query, int key) {
+template <int kM, int kN, MaskKind kMask>
+__device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const DropoutMask& dropout,
+                                     const KernelMask<kMask>& mask, int b, int h, int query, int key) {
   constexpr int kUnits = kN / Dropout::kUnit, kItems = kM / 8 * kUnits;  // an item: a unit of a row
   const int lane = threadIdx.x % 32, member = lane % 4;
   const auto draw = [&](int item) {
-    return dropout.draw(b, h, query + item / kUnits * 8 + lane / 4, key / Dropout::kUnit + item % kUnits);
+    return dropout.draw(b, h, mask.token_of(query + item / kUnits * 8 + lane / 4),
+                        key / Dropout::kUnit + item % kUnits);
   };
 #pragma unroll
   for (int first = 0; first < kItems; first += 8) {
@@ -41,15 +43,16 @@ __device__ __forceinline__ void drop(Accumulator<kM, kN>& p, const DropoutMask& 
 
 // Rows are keys, columns queries: the eight lanes of a column share its units. Bit
 // (m kN / 8 + n) 4 + i tells whether element i of tile (m, n) is kept.
-template <int kM, int kN>
-__device__ __forceinline__ uint32_t kept_of_transposed(const DropoutMask& dropout, int b, int h, int query,
+template <int kM, int kN, MaskKind kMask>
+__device__ __forceinline__ uint32_t kept_of_transposed(const DropoutMask& dropout,
+                                                       const KernelMask<kMask>& mask, int b, int h, int query,
                                                        int key) {
   constexpr int kColumns = kN / 4, kItems = kM / Dropout::kUnit * kColumns;  // an item: a unit of a column
   static_assert(kItems * 2 <= 32);
   const int lane = threadIdx.x % 32, member = lane / 4;
   const auto draw = [&](int item) {
     const int column = item % kColumns;
-    return dropout.draw(b, h, query + column / 2 * 8 + lane % 4 * 2 + column % 2,
+    return dropout.draw(b, h, mask.token_of(query + column / 2 * 8 + lane % 4 * 2 + column % 2),
                         key / Dropout::kUnit + item / kColumns);
   };
   uint32_t mine = 0;

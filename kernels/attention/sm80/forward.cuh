@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
       mask_scores(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
     }
     softmax.update(s.at, o.at);
-    if (kDropout) drop(s, a.dropout, b, h, first_q, first_k);
+    if (kDropout) drop(s, a.dropout, KernelMask<kMask>(a.mask, a.tokens, b), b, h, first_q, first_k);
     const auto p = operand_a(s);
     multiply_registers_rows(o, p, memory.v(slot), 0);
   }

@@ -55,6 +55,7 @@ struct KernelMask {
   __device__ __forceinline__ Span keys_of(Span rows) const {
     return {0, kCausal ? min(keys, rows.end) : keys};
   }
+  __device__ __forceinline__ int token_of(int query) const { return query; }
   // Padded queries count as seeing a key; their probabilities are 0.
   __device__ __forceinline__ Span queries_of(int key) const {
     return {key >= keys ? kNever : kCausal ? key : 0, kNever};
@@ -74,6 +75,7 @@ struct KernelMask<MaskKind::kAny> : Mask {
     const Span inside = {rows.begin, min(rows.end, queries)};
     return inside.empty() ? Span{0, 0} : Mask::keys_of(inside);
   }
+  __device__ __forceinline__ int token_of(int query) const { return Mask::token_of(min(query, queries - 1)); }
   __device__ __forceinline__ Span queries_of(int key) const {
     return key < keys ? Mask::queries_of(key) : Span{kNever, kNever};
   }

@@ -188,7 +188,7 @@ struct BackwardConsumer {
   __device__ __forceinline__ void note_role(Block& b, Adders adders) const {
     Turn turn{};
     if constexpr (Shape::kAnyMask) {
-      turn = adders.turn_of(b.first_k / kBlockK);
+      turn = adders.turn_of(b.walk.adds_as);
     } else {
       turn = turn_of<Shape>(b.walk.tile, b.walk.adds_as, a);
     }

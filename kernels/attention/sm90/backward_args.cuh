@@ -25,8 +25,9 @@ struct BackwardArgs {
   int all_kv_heads;         // of all sequences
   int heads_per_work_tile;  // query heads
   uint32_t work_tiles;      // key blocks of all groups of so many query heads
-  int groups_at_once;       // see WorkTile, as the next
+  int groups_at_once;       // see WorkTile, as the next two
   int descending_groups;
+  int wave_blocks;  // key blocks of a wave; 0: no waves
   int causal;
   float scale;
   DropoutMask dropout;

@@ -81,6 +81,14 @@ inline int descending_groups_of(int groups, int key_blocks, int sms) {
   return std::min(groups, std::max(begin_at_once, groups - ascending));
 }
 
+// Long sequences go in waves of as many key blocks as there are CTAs for; see backward_work_tile.cuh. Within
+// documents blocks are short, unless these are of a longer sequence whose queries were dealt.
+template <class Shape>
+int wave_blocks_of(const AttnProblem& p, int key_blocks, int sms, int groups_at_once) {
+  const bool falls = Shape::kAnyMask ? p.mask.seen_by != nullptr : p.mask.causal != 0;
+  return falls && key_blocks >= sms ? sms / groups_at_once : 0;
+}
+
 template <class Shape>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
@@ -121,7 +129,10 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const int descending_groups =
       p.mask.causal && !Shape::kAnyMask ? descending_groups_of(groups, key_blocks, sms) : groups;
   const auto all_kv_heads = static_cast<int>(p.batch * p.kv_heads);
-  const int groups_at_once = !p.mask.causal ? apart : Shape::kAnyMask ? kRowElements / Shape::kHeadDim : 1;
+  // Not two groups of the same keys, of which one would wait for the sums of the other
+  const int groups_at_once = std::min(all_kv_heads, !p.mask.causal    ? apart
+                                                    : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
+                                                                      : 1);
   BackwardArgs args = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
@@ -138,9 +149,9 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .all_kv_heads = all_kv_heads,
       .heads_per_work_tile = heads_per_work_tile,
       .work_tiles = static_cast<uint32_t>(groups) * key_blocks,
-      // Not two groups of the same keys, of which one would wait for the sums of the other
-      .groups_at_once = std::min(groups_at_once, all_kv_heads),
+      .groups_at_once = groups_at_once,
       .descending_groups = descending_groups,
+      .wave_blocks = wave_blocks_of<Shape>(p, key_blocks, sms, groups_at_once),
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),

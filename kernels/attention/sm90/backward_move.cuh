@@ -82,12 +82,12 @@ struct Sender {
       memory.k_ring().release(keys_at);
       if (work.key_block < 0) break;
       Adders next{};  // read a step ahead: it takes a while
-      if constexpr (Shape::kAnyMask) next = adders_of(work.tiles.begin, work.batch, a);
+      if constexpr (Shape::kAnyMask) next = adders_of(QueryWalk<Shape>(work, a).tile, work.batch, a);
 #pragma unroll 1
       for (QueryWalk<Shape> walk(work, a); !walk.ended(); walk.next(a), at.next()) {
         Turn turn{};
         if constexpr (Shape::kAnyMask) {
-          turn = next.turn_of(work.key_block);
+          turn = next.turn_of(walk.adds_as);
           auto after = walk;
           after.next(a);
           if (!after.ended()) next = adders_of(after.tile, work.batch, a);

@@ -20,6 +20,12 @@
 // Downwards, causal blocks get longer and longer, and at the end a few CTAs would still work on the
 // longest. So the last groups go upwards, all at once, and end with the shortest; there block j adds after
 // those below it, and lags a step behind block j - 1.
+//
+// With at least as many key blocks as CTAs, every wave of them would start farther apart: what they read at a
+// time no longer fits L2, and at 131,072 tokens the memory is the limit. So two groups take turns, wave by
+// wave. The first goes downwards, as above; its CTAs start together, two query tiles apart, and end one after
+// the other, as far apart. The second goes upwards, and its blocks meet their query tiles downwards, from the
+// last one on: as CTAs become free they start at this distance, keep it, and end together.
 #pragma once
 
 #include "kernels/attention/sm90/backward_args.cuh"
@@ -42,6 +48,9 @@ struct WorkTile {
 
   static __device__ __forceinline__ WorkTile none() { return {-1, 0, 0, 0, false, {0, 0}}; }
   static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgs& a) {
+    return a.wave_blocks > 0 ? of_waves(ticket, a) : of_groups(ticket, a);
+  }
+  static __device__ __forceinline__ WorkTile of_groups(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks),
                at_once = static_cast<uint32_t>(a.groups_at_once),
                descending = static_cast<uint32_t>(a.descending_groups);
@@ -50,8 +59,27 @@ struct WorkTile {
     const uint32_t groups =
         upwards ? a.work_tiles / blocks - descending : min(at_once, descending - first_group);
     ticket -= first_group * blocks;
-    const uint32_t group = first_group + ticket % groups, turn = ticket / groups;
-    const auto key_block = static_cast<int>(upwards ? turn : blocks - 1 - turn);
+    return of_group(first_group + ticket % groups, ticket / groups, upwards, a);
+  }
+  // Groups of the same keys are not among those that take turns: one would wait for the sums of the other.
+  static __device__ __forceinline__ WorkTile of_waves(uint32_t ticket, const BackwardArgs& a) {
+    const auto blocks = static_cast<uint32_t>(a.key_blocks), heads = static_cast<uint32_t>(a.all_kv_heads),
+               at_once = static_cast<uint32_t>(a.groups_at_once), wave = static_cast<uint32_t>(a.wave_blocks);
+    const uint32_t before = ticket / (heads * blocks) * heads;  // groups, of all heads
+    ticket -= before * blocks;
+    const uint32_t first = ticket / (2 * at_once * blocks) * 2 * at_once, left = heads - first;
+    ticket -= first * blocks;
+    if (left < 2 * at_once) return of_group(before + first + ticket % left, ticket / left, false, a);
+    const uint32_t begin = ticket / (2 * at_once * wave) * wave, size = min(wave, blocks - begin) * at_once;
+    ticket -= 2 * at_once * begin;
+    const bool upwards = ticket >= size;
+    const uint32_t in_wave = upwards ? ticket - size : ticket;
+    const uint32_t group = before + first + in_wave % at_once + (upwards ? at_once : 0);
+    return of_group(group, begin + in_wave / at_once, upwards, a);
+  }
+  static __device__ __forceinline__ WorkTile of_group(uint32_t group, uint32_t turn, bool upwards,
+                                                      const BackwardArgs& a) {
+    const auto key_block = static_cast<int>(upwards ? turn : a.key_blocks - 1 - turn);
     const auto all_kv_heads = static_cast<uint32_t>(a.all_kv_heads);
     const auto head = static_cast<int>(group % all_kv_heads), nth = static_cast<int>(group / all_kv_heads);
     const int batch = head / a.kv_heads, kv_head = head - batch * a.kv_heads;
@@ -102,7 +130,7 @@ struct QueryWalk {
   int tile, first_tile, end_tile;
   int head;        // of the batch
   int heads_left;  // of the work tile, or within documents of the query tile; this one included
-  int adds_as;     // to dQ of a plain mask: see turn_of()
+  int adds_as;     // to dQ: see turn_of()
 
   __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const BackwardArgs& a)
       : tile(work.tiles.begin),
@@ -110,17 +138,23 @@ struct QueryWalk {
         end_tile(work.tiles.end),
         head(work.first_head),
         heads_left(a.heads_per_work_tile),
-        adds_as(work.upwards ? ~work.key_block : work.key_block) {}
+        adds_as(work.upwards ? ~work.key_block : work.key_block) {
+    if (downwards(a)) first_tile = tile = work.tiles.end - 1, end_tile = work.tiles.begin - 1;
+  }
+  __device__ __forceinline__ bool downwards(const BackwardArgs& a) const {
+    return a.wave_blocks > 0 && adds_as < 0;
+  }
   __device__ __forceinline__ bool begins(const BackwardArgs& a) const {
     return tile == first_tile && heads_left == a.heads_per_work_tile;
   }
   __device__ __forceinline__ bool ended() const { return tile == end_tile; }
   __device__ __forceinline__ void next(const BackwardArgs& a) {
+    const int on = downwards(a) ? -1 : 1;
     if (Shape::kAnyMask && a.mask.documents != nullptr) {
       ++head;
-      if (--heads_left == 0) ++tile, head -= a.heads_per_work_tile, heads_left = a.heads_per_work_tile;
+      if (--heads_left == 0) tile += on, head -= a.heads_per_work_tile, heads_left = a.heads_per_work_tile;
     } else {
-      if (++tile == end_tile && --heads_left > 0) tile = first_tile, ++head;
+      if ((tile += on) == end_tile && --heads_left > 0) tile = first_tile, ++head;
     }
   }
   // The tile's index among those of all heads. Computed anew: warps that move data have no register for it.
@@ -136,11 +170,14 @@ struct Turn {
   __device__ __forceinline__ bool finishes() const { return before == last; }
 };
 
-// The key blocks [last, first] that add to dQ of a query tile, with any mask. The highest adds first.
+// The key blocks [last, first] that add to dQ of a query tile, with any mask. The highest adds first; where
+// tickets go upwards, the lowest. adds_as: as for turn_of()
 struct Adders {
   int last, first;
 
-  __device__ __forceinline__ Turn turn_of(int key_block) const { return {first - key_block, first - last}; }
+  __device__ __forceinline__ Turn turn_of(int adds_as) const {
+    return {adds_as < 0 ? ~adds_as - last : first - adds_as, first - last};
+  }
   __device__ __forceinline__ void publish(uint32_t at) const {
     ptx::store_shared(at, make_uint2(last, first));
   }

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
+#include "tests/attention_reference.h"
 #include "tests/data/support.h"
 #include "tests/process.h"
 #include "tests/train/plot/svg_support.h"
@@ -29,7 +30,7 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
                   .heads = 8,
                   .kv_heads = 8,
                   .head_dim = 64,
-                  .mask = {.causal = 1, .offset = 0, .window = 0, .documents = nullptr},
+                  .mask = test::attn_mask(1),
                   .scale = 0.125f,
                   .dropout = {}};
   made.forward_ms = forward_ms;

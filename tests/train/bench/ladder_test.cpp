@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "tests/attention_reference.h"
+
 namespace tessera::attention {
 namespace {
 
@@ -17,7 +19,7 @@ AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, in
           .heads = 4,
           .kv_heads = kv_heads,
           .head_dim = 64,
-          .mask = {.causal = causal, .offset = 0, .window = 0, .documents = nullptr},
+          .mask = tessera::test::attn_mask(causal),
           .scale = 0.125f,
           .dropout = {}};
 }

@@ -1,8 +1,15 @@
 // A step in which several ranks share the tokens of each sequence is the step of one rank.
 //
-// What others have got wrong is here: packed documents (a loss of 1.83 times the right one), gradients off
-// by a factor, ranks that see nothing (NaN), the context counted as data in the gradient's scale, uneven
-// parts.
+// What others have got wrong, and the test that would find it:
+//   packed documents, a loss of 1.83 times the right one    Documents
+//   gradients off by a factor                               EveryGradientIsThatOfOneRank
+//   the context counted as data in the gradient's scale     WithOtherSequences, EveryGradientIsThatOfOneRank
+//   partial gradients added in bf16                         PartialGradientsAreSummedInF32
+//   overflow where partial results are merged               none are; DealtQueries.LargeScoresDoNotOverflow
+//   ranks that see nothing give NaN                         RanksWithoutTargets
+//   uneven parts                                            TwoToFiveRanks, ASequenceShorterThanTheRanks
+//   copies that overtake computing                          OffloadAndChunks
+//   out of memory only where a run goes on                  ContextRun.ResumesWithTheSameRanksOrOthers
 #include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
 #include "tests/lora_steps.h"
@@ -133,9 +140,18 @@ TEST_F(ContextParallel, NaiveAttention) {
 // A mask of another place would change the first loss by percents.
 TEST_F(ContextParallel, Dropout) {
   ModelConfig model = kSharedModel;
-  model.dropout = {.embedding = 0.05, .residual = 0.1};
-  expect_one_rank({.context = 3, .model = model, .longest_document = 9});
+  model.dropout = {.embedding = 0.05, .residual = 0.1, .attention = 0.2};
+  for (const int context : {2, 3, 4, 5})
+    expect_one_rank({.context = context, .model = model, .longest_document = context == 3 ? 9 : 0});
   expect_one_rank({.data = 2, .context = 2, .model = model});
+}
+// Alone, so that nothing else can hide it
+TEST_F(ContextParallel, DropoutOfProbabilities) {
+  ModelConfig model = families_of(kSharedModel).back().model;
+  model.dropout = {.attention = 0.5};
+  for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
+    expect_one_rank({.context = 3, .model = model, .longest_document = 9, .attention = attention});
+  expect_one_rank({.context = 2, .model = model, .longest_document = 17, .keep = Keep::nothing()});
 }
 
 TEST_F(ContextParallel, OffloadAndChunks) {
@@ -169,7 +185,9 @@ TEST_F(ContextParallel, Fp8) {
 
 TEST_F(ContextParallel, EveryGradientIsThatOfOneRank) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
-  for (const ModelConfig& model : {kSharedModel, qwen3})
+  ModelConfig dropping = kSharedModel;
+  dropping.dropout = {.embedding = 0.05, .residual = 0.1, .attention = 0.2};
+  for (const ModelConfig& model : {kSharedModel, qwen3, dropping})
     for (const int64_t longest : {0, 9})
       on_ranks(3, [&](const Ranks& ranks) {
         const ContextCase c{.context = 3, .model = model, .longest_document = longest, .shard = Shard::kNone};
@@ -191,6 +209,38 @@ TEST_F(ContextParallel, EveryGradientIsThatOfOneRank) {
           EXPECT_LT(difference, tolerance::kGradientsOfContext * largest) << "bucket " << b;
         }
       });
+}
+
+// Of three ranks. In bf16, 256 + 1 + 1 would be 256.
+TEST_F(ContextParallel, PartialGradientsAreSummedInF32) {
+  Arena arena = Arena::plan(Device::kCpu);
+  const ContextBackward backward =
+      allocate_context_backward(arena, allocate_context(arena, {.ranks = 3,
+                                                                .batch = 1,
+                                                                .tokens = 2,
+                                                                .all_tokens = 5,
+                                                                .kv_heads = 1,
+                                                                .head_dim = 8,
+                                                                .dtype = DType::kBF16}));
+  EXPECT_EQ(backward.d_keys.dtype, DType::kBF16);
+  EXPECT_EQ(backward.d_gathered.dtype, DType::kF32);
+  on_ranks(3, [](const Ranks& ranks) {
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    const Mesh mesh(*be, {.context = 3}, ranks);
+    HostTensors make;
+    const CpuStream cpu;
+    // Two tokens of each rank, of six; all of them have a row in the order of the ranks.
+    const Tensor order = make.empty({6}, DType::kI32);
+    for (int32_t row = 0; row < 6; ++row) order.as<int32_t>()[row] = row;
+    const ContextPass context{.axis = &mesh.axis(Axis::kContext), .tables = {.scattered_rows = order}};
+    const ContextBackward gradients{.d_keys = make.empty({1, 6, 2, 8}),
+                                    .d_gathered = make.empty({3, 2, 2, 8})};
+    std::ranges::fill(floats(gradients.d_keys), ranks.rank == 0 ? 256.0f : 1.0f);
+    const Heads dk{make.poisoned({1, 2, 1, 8}), 0, 1}, dv{make.poisoned({1, 2, 1, 8}), 0, 1};
+    reduce_key_gradients(cpu, context, gradients, dk, dv);
+    for (const Heads& sum : {dk, dv})
+      for (const float value : floats(sum.tensor)) ASSERT_EQ(value, 258);
+  });
 }
 
 TEST_F(ContextParallel, ThePlanOfARankIsItsLedger) {
