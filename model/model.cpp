@@ -1,7 +1,5 @@
 #include "model/model.h"
 
-#include "model/stages.h"
-
 namespace tessera {
 namespace {
 
@@ -14,18 +12,6 @@ const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
 }
 
 const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }
-
-bool Model::runs_again(size_t layer) const {
-  const Keep own = keep.at(layer);
-  const auto writes_over = [&](Keep later) {
-    return std::ranges::any_of(stages_of(block_spec(config, layer)), [&](const StageRow* row) {
-      return !own.keeps(row->stage) && !later.keeps(row->stage);
-    });
-  };
-  for (size_t later = layer + 1; later < static_cast<size_t>(config.layers); ++later)
-    if (writes_over(keep.at(later))) return true;
-  return false;
-}
 
 float attention_scale(const ModelConfig& config, size_t layer, float plans) {
   const float scale = config.scale_attention ? plans : 1;

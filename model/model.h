@@ -48,9 +48,6 @@ struct Model {
   Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole
 
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
-  // Whether what a block does not keep is computed again before its backward: a block after it has written
-  // over some of that. Of the blocks with the same `keep`, the last one does not run again.
-  bool runs_again(size_t layer) const;
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
   const Fp8Linear& fp8_of_head() const;
 

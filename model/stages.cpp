@@ -506,7 +506,7 @@ Handover between(const Pass& pass, const DyReader& reader) {
   // between the two, and would then overwrite dy in FP8. In chunks every block's MLP does.
   const Model& model = pass.model;
   const bool overwritten = !writer && recomputes_linear_layers(spec, model.keep.at(layer)) &&
-                           (model.runs_again(layer) || model.chunks_mlp());
+                           (runs_again(model, layer) || model.chunks_mlp());
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
   Handover match;
   if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
@@ -588,6 +588,18 @@ void forward_stages(const Block& block, Keep kept) {
   if (chunked.empty() || kept != Keep::nothing()) return;
   each_chunk(block, [&](const Block& rows, int64_t, int64_t) { run_forward(rows, chunked, kept); });
   drop_branch(block, *chunked.back());
+}
+
+bool runs_again(const Model& model, size_t layer) {
+  const Keep own = model.keep.at(layer);
+  const auto writes_over = [&](Keep later) {
+    return std::ranges::any_of(stages_of(block_spec(model.config, layer)), [&](const StageRow* row) {
+      return !own.keeps(row->stage) && !later.keeps(row->stage);
+    });
+  };
+  for (size_t later = layer + 1; later < static_cast<size_t>(model.config.layers); ++later)
+    if (writes_over(model.keep.at(later))) return true;
+  return false;
 }
 
 void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward) {

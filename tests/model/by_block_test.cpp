@@ -67,7 +67,7 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
             const bool in_turns = later < offloaded;
             EXPECT_TRUE(in_turns || !share(kept[l], kept[later])) << l << " and " << later;
           }
-          EXPECT_EQ(loud.model.runs_again(l), overwritten) << l;
+          EXPECT_EQ(runs_again(loud.model, l), overwritten) << l;
         }
       }
 }
