@@ -26,18 +26,20 @@ inline std::vector<NamedShape> offloaded_shapes(DType dtype) {
 // micro-steps, gated MLPs, dropout, adapters, chunks
 inline std::vector<NamedShape> shapes_by_block(DType dtype) {
   std::vector<NamedShape> all;
-  int64_t i = 0;
+  size_t i = 0;
   for (const NamedShape& named : recorded_shapes(dtype)) {
     const std::string_view name = named.name;
     if (name != "three micro-steps" && name != "qwen3" && name != "dropout" && name != "adapters" &&
         name != "MLPs in chunks")
       continue;
-    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+    const std::vector<ByBlock<Keep>> keeps = mixed_keeps();
+    for (const size_t which : {i, i + 3}) {
       all.push_back(named);
       RunShape& shape = all.back().shape;
-      shape.model.layers = 5, shape.keep = keep;
-      shape.offload = {.activations = true, .blocks = i++ % 5 + 1};
+      shape.model.layers = 5, shape.keep = keeps[which % keeps.size()];
+      shape.offload = {.activations = true, .blocks = static_cast<int64_t>(all.size() * 2 % 5) + 1};
     }
+    ++i;
   }
   return all;
 }

@@ -121,8 +121,7 @@ TEST_F(ContextParallel, RecomputationByBlocks) {
   qwen3.layers = 4;
   on_ranks(2, [&](const Ranks& ranks) {
     const auto run = [&](const ByBlock<Keep>& keep, const Offload& offload) {
-      SharedRun own =
-          run_of({.context = 2, .model = qwen3, .longest_document = 9, .keep = keep}, false, kFewSteps);
+      SharedRun own = run_of({.context = 2, .model = qwen3, .longest_document = 9, .keep = keep}, false, 2);
       own.shape.offload = offload, own.shape.poison = Poison::kYes;
       return own;
     };

@@ -146,15 +146,13 @@ TEST_F(DataParallel, ActivationsInHostMemory) {
 
 TEST_F(DataParallel, WhatEachBlockKeepsChangesNoBit) {
   on_ranks(2, [&](const Ranks& ranks) {
-    for (const Shard shard : {Shard::kGradients, Shard::kWeights}) {
-      RunShape shape = shared_shape(2, shard);
-      shape.model = families_of(kSharedModel).back().model, shape.model.layers = 5;
-      const std::vector<double> kept = run_shared(ranks, {.shape = shape, .steps = 3});
-      for (const ByBlock<Keep>& keep : mixed_keeps()) {
-        shape.keep = keep;
-        EXPECT_EQ(run_shared(ranks, {.shape = shape, .steps = 3}), kept) << text_of(keep);
-        expect_offload_changes_no_bit(ranks, shape, {.optimizer = true, .activations = true, .blocks = 4});
-      }
+    RunShape shape = shared_shape(2, Shard::kWeights);
+    shape.model = families_of(kSharedModel).back().model, shape.model.layers = 5;
+    const std::vector<double> kept = run_shared(ranks, {.shape = shape, .steps = 2});
+    shape.offload = {.optimizer = true, .activations = true, .blocks = 4}, shape.poison = Poison::kYes;
+    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+      shape.keep = keep;
+      EXPECT_EQ(run_shared(ranks, {.shape = shape, .steps = 2}), kept) << text_of(keep);
     }
   });
 }
