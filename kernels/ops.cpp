@@ -443,21 +443,17 @@ void LoraBackward::check_on(Device device) const {
 void AttentionForward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
   check_attention_inputs(kName, plan, device, q, k, v, tables, dropout);
-  check_fields(kName, device,
-               {{"y", y, plan.dtype, {s.batch, s.tokens, s.heads, s.head_dim}},
-                {"saved", saved, plan.saved_dtype, plan.saved_shape}});
+  check_attention_heads(kName, plan, device, {{"y", y, s.tokens, s.heads}});
+  check_fields(kName, device, {{"saved", saved, plan.saved_dtype, plan.saved_shape}});
   check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
   check_attention_dropout(kName, plan, dropout);
 }
 
 void AttentionBackward::check_on(Device device) const {
   const AttentionShape& s = plan.shape;
-  const Shape heads{s.batch, s.tokens, s.heads, s.head_dim};
   check_attention_inputs(kName, plan, device, q, k, v, tables, dropout);
-  check_fields(kName, device,
-               {{"y", y, plan.dtype, heads},
-                {"saved", saved, plan.saved_dtype, plan.saved_shape},
-                {"dy", dy, plan.dtype, heads}});
+  check_attention_heads(kName, plan, device, {{"y", y, s.tokens, s.heads}, {"dy", dy, s.tokens, s.heads}});
+  check_fields(kName, device, {{"saved", saved, plan.saved_dtype, plan.saved_shape}});
   const std::initializer_list<HeadsField> gradients = {{"dq", dq, s.tokens, s.heads},
                                                        {"dk", dk, s.kv_tokens, s.kv_heads},
                                                        {"dv", dv, s.kv_tokens, s.kv_heads}};

@@ -388,7 +388,7 @@ struct AttentionForward {
   const AttentionPlan& plan;
   // H heads of [B, T, heads, D], and K heads of [B, kv_tokens, heads, D]: often of one tensor, see view.h
   Heads q, k, v;
-  Tensor y;                // [B, T, H, D]
+  Heads y;                 // H heads of [B, T, heads, D]
   Tensor saved;            // plan.saved_shape, for the backward: without dropout
   Tensor workspace = {};   // plan.forward_workspace_bytes
   Dropout dropout = {};    // of the probabilities; refused by a plan without it
@@ -400,8 +400,9 @@ struct AttentionBackward {
   static constexpr const char* kName = "attention backward";
   const AttentionPlan& plan;
   Heads q, k, v;           // as the forward took them
-  Tensor y, saved;         // as it left them
-  Tensor dy;               // [B, T, H, D]
+  Heads y;                 // as it left them, as the next
+  Tensor saved;
+  Heads dy;                // like y
   Heads dq, dk, dv;        // like q, k, v; dk and dv are sums over the query heads that read a head
   Tensor workspace = {};   // plan.backward_workspace_bytes
   Dropout dropout = {};    // the forward's

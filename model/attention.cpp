@@ -8,9 +8,16 @@ Heads heads_to_rotate(const ModelConfig& config, const Tensor& tensor) {
   return {tensor, 0, config.heads + config.kv_heads};
 }
 
+// All heads, of a plan for a part of them too
+PackedHeads packed_heads(const Attention& a, const Tensor& qkv) {
+  AttentionShape all = a.plan.shape;
+  all.heads = a.config.heads, all.kv_heads = a.config.kv_heads;
+  return {qkv, all};
+}
+
 // q, k and v of the batch's tokens
 PackedHeads heads_of(const Attention& a) {
-  PackedHeads heads(a.saved.qkv, a.plan.shape);
+  PackedHeads heads = packed_heads(a, a.saved.qkv);
   if (a.saved.rotated) heads.q.tensor = heads.k.tensor = a.saved.rotated;
   return heads;
 }
@@ -21,12 +28,22 @@ Heads cached_heads(const Tensor& cache, int64_t tokens) {
   return {cache.view({capacity, K, D}).rows(0, tokens).view({1, tokens, K, D}), 0, K};
 }
 
-// Keys and values of this rank's tokens become those of the whole context.
-void take_context(const Stream& stream, const Attention& a, PackedHeads& heads) {
-  gather_keys(stream, a.context, heads.k, heads.v);
-  const Tensor& keys = a.context.buffers.keys;
-  heads.k = {keys, 0, heads.k.count}, heads.v = {keys, heads.k.count, heads.v.count};
-}
+// Attention of some of the heads: part `index` of so many, in the order of the heads
+struct AttentionPart {
+  int64_t index, parts;
+
+  Heads of(const Heads& heads) const { return part_of(heads, index, parts); }
+  Tensor row_state(const Attention& a) const {
+    const Shape& shape = a.plan.saved_shape;
+    return parts == 1 ? a.saved.row_state
+                      : a.saved.row_state.view({parts, shape.numel()}).rows(index, 1).view(shape);
+  }
+  Dropout dropout(const Attention& a) const {
+    Dropout dropout = a.dropout;
+    if (dropout) dropout.place += static_cast<uint32_t>(index * a.plan.shape.heads);
+    return dropout;
+  }
+};
 
 RotaryForward rotary_of(const Attention& a) {
   const AttentionSaved& s = a.saved;
@@ -72,40 +89,51 @@ void attend(const Stream& stream, const Attention& a) {
     in.k = cached_heads(a.cache.k, a.plan.shape.kv_tokens);
     in.v = cached_heads(a.cache.v, a.plan.shape.kv_tokens);
   }
-  if (a.context) take_context(stream, a, in);
-  stream.run(AttentionForward{.plan = a.plan,
-                              .q = in.q,
-                              .k = in.k,
-                              .v = in.v,
-                              .y = a.saved.output,
-                              .saved = a.saved.row_state,
-                              .workspace = a.workspace,
-                              .dropout = a.dropout,
-                              .tables = a.tables});
+  const int64_t parts = parts_of(a.config, a.plan);
+  std::optional<GatheredKeys> gathered;
+  if (a.context) gathered.emplace(stream, a.context, KeysAndValues{in.k, in.v}, parts);
+  for (AttentionPart part{0, parts}; part.index < parts; ++part.index) {
+    const KeysAndValues keys = gathered ? gathered->next() : KeysAndValues{part.of(in.k), part.of(in.v)};
+    stream.run(AttentionForward{.plan = a.plan,
+                                .q = part.of(in.q),
+                                .k = keys.k,
+                                .v = keys.v,
+                                .y = part.of(all_heads(a.saved.output)),
+                                .saved = part.row_state(a),
+                                .workspace = a.workspace,
+                                .dropout = part.dropout(a),
+                                .tables = a.tables});
+  }
 }
 
 void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward) {
-  PackedHeads in = heads_of(a);
-  const PackedHeads d(backward.d_qkv, a.plan.shape);
-  Heads dk = d.k, dv = d.v;
+  const PackedHeads in = heads_of(a), d = packed_heads(a, backward.d_qkv);
+  const int64_t parts = parts_of(a.config, a.plan);
+  std::optional<GatheredKeys> gathered;
+  std::optional<KeyGradients> summed;
   if (a.context) {
-    take_context(stream, a, in);
-    dk = {backward.context.d_keys, 0, dk.count}, dv = {backward.context.d_keys, dk.count, dv.count};
+    gathered.emplace(stream, a.context, KeysAndValues{in.k, in.v}, parts);
+    summed.emplace(stream, a.context, backward.context, KeysAndValues{d.k, d.v}, parts);
   }
-  stream.run(AttentionBackward{.plan = a.plan,
-                               .q = in.q,
-                               .k = in.k,
-                               .v = in.v,
-                               .y = a.saved.output,
-                               .saved = a.saved.row_state,
-                               .dy = backward.d_output,
-                               .dq = d.q,
-                               .dk = dk,
-                               .dv = dv,
-                               .workspace = backward.workspace,
-                               .dropout = a.dropout,
-                               .tables = a.tables});
-  if (a.context) reduce_key_gradients(stream, a.context, backward.context, d.k, d.v);
+  for (AttentionPart part{0, parts}; part.index < parts; ++part.index) {
+    const KeysAndValues keys = gathered ? gathered->next() : KeysAndValues{part.of(in.k), part.of(in.v)},
+                        d_keys = summed ? summed->of_part() : KeysAndValues{part.of(d.k), part.of(d.v)};
+    stream.run(AttentionBackward{.plan = a.plan,
+                                 .q = part.of(in.q),
+                                 .k = keys.k,
+                                 .v = keys.v,
+                                 .y = part.of(all_heads(a.saved.output)),
+                                 .saved = part.row_state(a),
+                                 .dy = part.of(all_heads(backward.d_output)),
+                                 .dq = part.of(d.q),
+                                 .dk = d_keys.k,
+                                 .dv = d_keys.v,
+                                 .workspace = backward.workspace,
+                                 .dropout = part.dropout(a),
+                                 .tables = a.tables});
+    if (summed) summed->sum();
+  }
+  if (summed) summed->finish();
 }
 
 void place_heads_backward(const Stream& stream, const Attention& a, const PlaceBackward& backward) {

@@ -26,7 +26,8 @@ struct AttentionSaved {
   Tensor rotated;                   // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
   Tensor head_rstd;                 // [N, H + K]; only with QK norm
   Tensor output;                    // [B, T, H, D]
-  Tensor row_state;  // log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
+  // [parts, ...]: log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
+  Tensor row_state;
 };
 
 inline LayerParts qkv_layers(const ModelConfig& config) {
@@ -52,6 +53,11 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
   }
   visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.has_out_bias(),
                  attention.out);
+}
+
+// Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.
+inline int64_t parts_of(const ModelConfig& config, const AttentionPlan& plan) {
+  return config.heads / plan.shape.heads;
 }
 
 // Attention of one block over one batch

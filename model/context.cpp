@@ -3,7 +3,11 @@
 namespace tessera {
 namespace {
 
-Heads all_heads(const Tensor& tensor) { return {tensor, 0, tensor.shape[2]}; }
+// Those of a part in a tensor of its own
+KeysAndValues halves(const Tensor& tensor) {
+  const int64_t heads = tensor.shape[2] / 2;
+  return {.k = {tensor, 0, heads}, .v = {tensor, heads, heads}};
+}
 
 }  // namespace
 
@@ -14,13 +18,21 @@ Tensor ContextPass::own(const Tensor& gathered) const {
   return gathered.view({gathered.numel()}).rows(axis->rank() * each, each).view(shape);
 }
 
-ContextBuffers allocate_context(Arena& arena, const ContextShape& s) {
-  const int64_t heads = 2 * s.kv_heads;
+int64_t heads_of_part(const AttentionShape& shape) {
+  // Rows of queries of a part, over all its heads, and key heads: with fewer, kernels leave multiprocessors idle
+  constexpr int64_t kFewestRows = 131'072, kFewestHeads = 2;
+  for (int64_t heads = kFewestHeads; heads < shape.kv_heads; ++heads)
+    if (shape.kv_heads % heads == 0 && shape.batch * shape.tokens * heads * shape.group() >= kFewestRows)
+      return heads;
+  return shape.kv_heads;
+}
+
+ContextBuffers allocate_context(Arena& arena, int64_t ranks, const AttentionShape& part, DType dtype) {
   const auto take = [&](const char* name, int64_t batch, int64_t tokens) {
-    return arena.alloc(MemoryTag::kAttention, name, s.dtype, {batch, tokens, heads, s.head_dim});
+    return arena.alloc(MemoryTag::kAttention, name, dtype, {batch, tokens, 2 * part.kv_heads, part.head_dim});
   };
-  return {.gathered = take("keys and values as gathered", s.ranks * s.batch, s.tokens),
-          .keys = take("keys and values of the context", s.batch, s.all_tokens)};
+  return {.gathered = take("keys and values as gathered", ranks * part.batch, part.tokens),
+          .keys = take("keys and values of the context", part.batch, part.kv_tokens)};
 }
 
 ContextBackward allocate_context_backward(Arena& arena, const ContextBuffers& like) {
@@ -31,27 +43,54 @@ ContextBackward allocate_context_backward(Arena& arena, const ContextBuffers& li
                                     DType::kF32, gathered.shape)};
 }
 
-void gather_keys(const Stream& stream, const ContextPass& context, const Heads& k, const Heads& v) {
-  const auto& [gathered, keys] = context.buffers;
-  const Tensor own = context.own(gathered);
-  stream.run(MoveHeads{.from = k, .to = {own, 0, k.count}});
-  stream.run(MoveHeads{.from = v, .to = {own, k.count, v.count}});
-  context.axis->all_gather({.part = own, .whole = gathered});
-  context.axis->wait();
-  stream.run(
-      MoveHeads{.from = all_heads(gathered), .to = all_heads(keys), .rows = context.tables.gathered_rows});
+GatheredKeys::GatheredKeys(const Stream& stream, const ContextPass& context, const KeysAndValues& own,
+                           int64_t parts)
+    : stream_(stream), context_(context), own_(own), parts_(parts) {
+  begin();
 }
 
-void reduce_key_gradients(const Stream& stream, const ContextPass& context, const ContextBackward& backward,
-                          const Heads& dk, const Heads& dv) {
-  const auto& [d_keys, d_gathered] = backward;
-  const Tensor own = context.own(d_gathered);
-  stream.run(MoveHeads{
-      .from = all_heads(d_keys), .to = all_heads(d_gathered), .rows = context.tables.scattered_rows});
-  context.axis->reduce_scatter_sum({.whole = d_gathered, .part = own});
-  context.axis->wait();
-  stream.run(MoveHeads{.from = {own, 0, dk.count}, .to = dk});
-  stream.run(MoveHeads{.from = {own, dk.count, dv.count}, .to = dv});
+void GatheredKeys::begin() {
+  const Tensor& gathered = context_.buffers.gathered;
+  const Tensor own = context_.own(gathered);
+  const KeysAndValues to = halves(own);
+  stream_.run(MoveHeads{.from = part_of(own_.k, part_, parts_), .to = to.k});
+  stream_.run(MoveHeads{.from = part_of(own_.v, part_, parts_), .to = to.v});
+  context_.axis->all_gather({.part = own, .whole = gathered});
+  started_ = context_.axis->started();
 }
+
+KeysAndValues GatheredKeys::next() {
+  const auto& [gathered, keys] = context_.buffers;
+  context_.axis->wait_for(started_);
+  stream_.run(
+      MoveHeads{.from = all_heads(gathered), .to = all_heads(keys), .rows = context_.tables.gathered_rows});
+  if (++part_ < parts_) begin();
+  return halves(keys);
+}
+
+KeyGradients::KeyGradients(const Stream& stream, const ContextPass& context, const ContextBackward& buffers,
+                           const KeysAndValues& own, int64_t parts)
+    : stream_(stream), context_(context), buffers_(buffers), own_(own), parts_(parts) {}
+
+KeysAndValues KeyGradients::of_part() const { return halves(buffers_.d_keys); }
+
+// Sums of the part before, now that they are needed no longer
+void KeyGradients::take() {
+  const KeysAndValues sums = halves(context_.own(buffers_.d_gathered));
+  context_.axis->wait();
+  stream_.run(MoveHeads{.from = sums.k, .to = part_of(own_.k, part_ - 1, parts_)});
+  stream_.run(MoveHeads{.from = sums.v, .to = part_of(own_.v, part_ - 1, parts_)});
+}
+
+void KeyGradients::sum() {
+  const Tensor& sums = buffers_.d_gathered;
+  if (part_ > 0) take();
+  stream_.run(MoveHeads{
+      .from = all_heads(buffers_.d_keys), .to = all_heads(sums), .rows = context_.tables.scattered_rows});
+  context_.axis->reduce_scatter_sum({.whole = sums, .part = context_.own(sums)});
+  ++part_;
+}
+
+void KeyGradients::finish() { take(); }
 
 }  // namespace tessera

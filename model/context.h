@@ -6,8 +6,12 @@
 // queries; they are summed in fp32 over the ranks, in the communicator's order, and each rank keeps those of
 // its tokens. Gathering keys and values: Dubey et al., "The Llama 3 Herd of Models", arXiv:2407.21783,
 // section 3.3.2.
+//
+// Attention takes some of the heads at a time (a part). While it computes one part, the next one is gathered
+// and the gradients of the one before are summed; and only one part has memory of its own.
 #pragma once
 
+#include "kernels/attention/choose.h"
 #include "kernels/base/arena.h"
 #include "kernels/communicator.h"
 #include "kernels/stream.h"
@@ -20,7 +24,7 @@ struct ContextTables {
   Tensor scattered_rows = {};  // [S B T]: for each row of the gathered heads its token, or -1
 };
 
-// What the blocks of a pass share
+// Of a part, with K heads of keys; shared by all parts of all blocks of a pass
 struct ContextBuffers {
   Tensor gathered;  // [S B, T, 2 K, D]: keys, then values
   Tensor keys;      // [B, T_all, 2 K, D], in the order of the tokens
@@ -41,17 +45,60 @@ struct ContextPass {
   Tensor own(const Tensor& gathered) const;
 };
 
-struct ContextShape {
-  int64_t ranks, batch, tokens, all_tokens, kv_heads, head_dim;
-  DType dtype;
-};
-ContextBuffers allocate_context(Arena& arena, const ContextShape& shape);
+// The heads of keys of a part. Of S ranks with T tokens each of a sequence, as few as keep the device busy: a
+// divisor of shape.kv_heads.
+int64_t heads_of_part(const AttentionShape& shape);
+
+// The buffers of parts with the heads of `part`, whose tokens are those of one rank
+ContextBuffers allocate_context(Arena& arena, int64_t ranks, const AttentionShape& part, DType dtype);
 ContextBackward allocate_context_backward(Arena& arena, const ContextBuffers& like);
 
-// Fills buffers.keys with the keys and values of all ranks; `k` and `v`: of this rank's tokens.
-void gather_keys(const Stream& stream, const ContextPass& context, const Heads& k, const Heads& v);
-// Writes dk and dv of this rank's tokens: sums over the ranks of backward.d_keys.
-void reduce_key_gradients(const Stream& stream, const ContextPass& context, const ContextBackward& backward,
-                          const Heads& dk, const Heads& dv);
+struct KeysAndValues {
+  Heads k, v;
+};
+
+// Keys and values of all ranks, part by part
+class GatheredKeys {
+ public:
+  // `own`: of this rank's tokens, all heads. Begins with the first part.
+  GatheredKeys(const Stream& stream, const ContextPass& context, const KeysAndValues& own, int64_t parts);
+  // Those of the next part, in context.buffers.keys until the next call. Begins with the part after it.
+  KeysAndValues next();
+
+ private:
+  void begin();
+
+  const Stream& stream_;
+  const ContextPass& context_;
+  KeysAndValues own_;
+  int64_t parts_, part_ = 0;  // that is being gathered
+  int64_t started_ = 0;       // collectives, with that one
+};
+
+// Gradients of keys and values for this rank's tokens, summed over the ranks part by part
+class KeyGradients {
+ public:
+  // `own`: of this rank's tokens, all heads; written
+  KeyGradients(const Stream& stream, const ContextPass& context, const ContextBackward& buffers,
+               const KeysAndValues& own, int64_t parts);
+  KeysAndValues of_part() const;  // where the gradients of a part go, for this rank's queries
+  void sum();                     // begins to sum what is there
+  void finish();                  // `own` is whole
+
+ private:
+  void take();
+
+  const Stream& stream_;
+  const ContextPass& context_;
+  const ContextBackward& buffers_;
+  KeysAndValues own_;
+  int64_t parts_, part_ = 0;  // that is computed
+};
+
+// Part `index` of so many of some heads
+inline Heads part_of(const Heads& heads, int64_t index, int64_t parts) {
+  const int64_t count = heads.count / parts;
+  return {heads.tensor, heads.first + index * count, count};
+}
 
 }  // namespace tessera

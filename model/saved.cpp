@@ -115,14 +115,7 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
     take({"attention forward scratch", DType::kF32, {(bytes + 3) / 4}, MemoryTag::kAttention},
          saved.attention_workspace);
   if (model.context) {
-    const AttentionShape& s = model.attention.of(0).shape;
-    saved.context = allocate_context(arena, {.ranks = model.context->size(),
-                                             .batch = s.batch,
-                                             .tokens = s.tokens,
-                                             .all_tokens = s.kv_tokens,
-                                             .kv_heads = s.kv_heads,
-                                             .head_dim = s.head_dim,
-                                             .dtype = dtype});
+    saved.context = allocate_context(arena, model.context->size(), model.attention.of(0).shape, dtype);
   }
   return saved;
 }

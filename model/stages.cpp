@@ -101,8 +101,10 @@ void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& ta
   const int64_t B = plan.shape.batch, T = plan.shape.tokens;
   take({"attention output", plan.dtype, {B, T, shape.config.heads, shape.config.head_dim}},
        s.attention.output);
-  if (plan.saved_shape.rank() > 0)  // else of decoding
-    take({plan.saved_name, plan.saved_dtype, plan.saved_shape, MemoryTag::kAttention}, s.attention.row_state);
+  const int64_t parts = parts_of(shape.config, plan);
+  const Shape rows = parts == 1 ? plan.saved_shape : Shape{parts, plan.saved_shape.numel()};
+  if (rows.rank() > 0)  // else of decoding
+    take({plan.saved_name, plan.saved_dtype, rows, MemoryTag::kAttention}, s.attention.row_state);
 }
 void attention_forward(const Block& b, const Neighbours&) { attend(b.stream, b.attention()); }
 void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attention/attention.h"
 #include "kernels/base/dropout.h"
 
 namespace tessera::test {
@@ -36,14 +35,6 @@ struct MaskCase {
     return !causal || (key <= newest && (window == 0 || key > newest - window));
   }
 };
-
-// AttnMask of a call, without dealt queries
-constexpr AttnMask attn_mask(int causal, int64_t offset = 0, int64_t window = 0,
-                             const int32_t* documents = nullptr) {
-  AttnMask mask{};
-  mask.causal = causal, mask.offset = offset, mask.window = window, mask.documents = documents;
-  return mask;
-}
 
 // MaskCase::documents as attn_documents() makes them of cumulative lengths
 inline std::vector<int32_t> documents_from(const std::vector<int32_t>& cumulative, int64_t batch,

@@ -168,7 +168,7 @@ AttnTensor attn_tensor(const Heads& heads) {
   const View<void> view = heads_of<void>(heads);
   return {.data = view.data, .batch = view.batch, .row = view.row, .head = view.head};
 }
-AttnTensor attn_tensor(const Tensor& tensor) { return attn_tensor(Heads{tensor, 0, tensor.shape[2]}); }
+AttnTensor attn_tensor(const Tensor& tensor) { return attn_tensor(all_heads(tensor)); }
 
 AttentionPlan choose_attention(const AttentionRequest& request) {
   const AttentionShape& s = request.shape;

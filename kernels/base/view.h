@@ -40,6 +40,9 @@ struct Heads {
   explicit operator bool() const { return static_cast<bool>(tensor); }
 };
 
+// All heads of a tensor [B, T, heads, D]
+inline Heads all_heads(const Tensor& tensor) { return {tensor, 0, tensor.shape[2]}; }
+
 template <class T>
 View<T> heads_of(const Heads& heads) {
   return heads_of<T>(heads.tensor, heads.first);

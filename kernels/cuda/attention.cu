@@ -169,9 +169,6 @@ GemmMatrix matrices_of(const Heads& from, int64_t b, int64_t first = 0, int64_t 
 GemmMatrix queries_of(const Heads& q, int64_t b, int64_t g, const AttentionShape& s) {
   return matrices_of(q, b, g, s.group());
 }
-GemmMatrix queries_of(const Tensor& y, int64_t b, int64_t g, const AttentionShape& s) {
-  return queries_of(Heads{y, 0, s.heads}, b, g, s);
-}
 
 // Their [T, N] matrices: of saved [B, H, T, N] at b, or of the workspace
 GemmMatrix scores_of(void* base, DType dtype, const AttentionShape& s, int64_t b, int64_t g) {

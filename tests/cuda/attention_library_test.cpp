@@ -10,7 +10,7 @@
 #include <regex>
 #include <sstream>
 
-#include "tests/attention_reference.h"
+#include "tests/attn_mask.h"
 #include "tests/process.h"
 
 namespace tessera::testing {

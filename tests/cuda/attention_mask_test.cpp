@@ -261,6 +261,41 @@ TEST_P(AttentionMask, DealtQueriesAgreeWithFp64) {
       for (int threshold : {0, 51}) expect(keys, documents, threshold);
 }
 
+// Between queries that follow one another lie many keys that none of them sees, some queries in between see
+// nothing, and the last ones neither.
+TEST_P(AttentionMask, DealtQueriesFarApartAgreeWithFp64) {
+  struct Row {
+    int32_t token, begin, end;
+  };
+  constexpr int32_t kKeys = 701;
+  std::vector<Row> rows;
+  const auto add = [&](int32_t first, int32_t last, int32_t document) {
+    for (int32_t token = first; token < last; ++token) rows.push_back({token, document, token + 1});
+  };
+  add(0, 9, 0), add(300, 310, 290), add(310, 311, 310), add(500, 570, 430);
+  for (int32_t seen = 570; seen < 600; seen += 10) rows.push_back({0, seen, seen});  // nothing
+  add(650, 690, 640);
+  for (int i = 0; i < 5; ++i) rows.push_back({0, 695, 695});
+  AttentionCase c = shape(1, std::ssize(rows), {false}, 1, 2);
+  c.kv_tokens = kKeys;
+  int32_t end = 0;  // of the queries that see the key before
+  for (int32_t key = 0; key < kKeys; ++key) {
+    int32_t begin = end, after = end;
+    for (int32_t row = std::ssize(rows) - 1; row >= 0; --row)
+      if (rows[row].begin <= key && key < rows[row].end) begin = row, after = std::max(after, row + 1);
+    c.mask.seen_by.insert(c.mask.seen_by.end(), {begin, after});
+    end = after;
+  }
+  for (const Row& row : rows) {
+    c.mask.documents.insert(c.mask.documents.end(), {row.begin, row.end});
+    c.mask.query_tokens.push_back(row.token);
+  }
+  for (int threshold : {0, 51}) {
+    c.dropout = {.threshold = threshold, .key = 0xfedcba9876543210, .place = 0, .first_sequence = 3};
+    expect_fp64(c);
+  }
+}
+
 // More tiles than a GPU has multiprocessors
 TEST_P(AttentionMask, ManyTilesAgreeWithFp32) {
   const int64_t batch = whole() ? 16 : 4;  // of heads that do not fill their tiles fewer, for the time

@@ -84,7 +84,7 @@ class CudaAttention : public CudaTest {
                               .q = in.q,
                               .k = in.k,
                               .v = in.v,
-                              .y = on(y),
+                              .y = all_heads(on(y)),
                               .saved = on(saved),
                               .workspace = on(forward_scratch),
                               .dropout = dropout,
@@ -103,9 +103,9 @@ class CudaAttention : public CudaTest {
                                .q = in.q,
                                .k = in.k,
                                .v = in.v,
-                               .y = on(y),
+                               .y = all_heads(on(y)),
                                .saved = on(saved),
-                               .dy = on(dy),
+                               .dy = all_heads(on(dy)),
                                .dq = out.q,
                                .dk = out.k,
                                .dv = out.v,
@@ -246,7 +246,7 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
     const Twin saved = output(dtype, plan.saved_shape);
     const PackedHeads in(qkv.cuda, s);
     cuda().run(
-        AttentionForward{.plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y.cuda, .saved = saved.cuda});
+        AttentionForward{.plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(y.cuda), .saved = saved.cuda});
     for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
   }
 }

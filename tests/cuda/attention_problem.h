@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "kernels/attention/choose.h"
+#include "tests/attn_mask.h"
 #include "tests/cuda/attention_fixture.h"
 #include "tests/tolerances.h"
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "tests/attention_reference.h"
+#include "tests/attn_mask.h"
 
 namespace tessera::test {
 namespace {

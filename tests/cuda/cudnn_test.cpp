@@ -3,7 +3,7 @@
 // ops_test.cpp, model_test.cpp.
 #include "kernels/attention/cudnn.h"
 
-#include "tests/attention_reference.h"
+#include "tests/attn_mask.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {

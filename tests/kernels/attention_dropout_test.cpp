@@ -97,7 +97,7 @@ TEST_F(AttentionDropout, DropsTheKeysOfTheMask) {
                                    .q = in.q,
                                    .k = in.k,
                                    .v = in.v,
-                                   .y = y,
+                                   .y = all_heads(y),
                                    .saved = saved,
                                    .workspace = workspace,
                                    .dropout = dropout_of(77)});

@@ -4,6 +4,7 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
+#include "tests/attn_mask.h"
 #include "tests/says.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
@@ -34,14 +35,14 @@ struct Attention : ::testing::Test {
         make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
     const PackedHeads in(qkv, plan.shape), out(r.dqkv, plan.shape);
     const AttentionForward forward{
-        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = r.y, .saved = r.saved, .workspace = workspace};
+        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(r.y), .saved = r.saved, .workspace = workspace};
     const AttentionBackward backward{.plan = plan,
                                      .q = in.q,
                                      .k = in.k,
                                      .v = in.v,
-                                     .y = r.y,
+                                     .y = all_heads(r.y),
                                      .saved = r.saved,
-                                     .dy = dy,
+                                     .dy = all_heads(dy),
                                      .dq = out.q,
                                      .dk = out.k,
                                      .dv = out.v,
@@ -97,7 +98,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
       expect_gradient(qkv, r.dqkv, [&] {
         const PackedHeads in(qkv, shape);
         cpu.run(AttentionForward{
-            .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = y, .saved = saved, .workspace = scratch});
+            .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(y), .saved = saved, .workspace = scratch});
         return dot(y, dy);
       });
     }
@@ -137,7 +138,7 @@ TEST_F(Attention, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
                              .q = in.q,
                              .k = in.k,
                              .v = in.v,
-                             .y = y,
+                             .y = all_heads(y),
                              .saved = saved,
                              .workspace = make.zeros({bytes / 4})});
   };

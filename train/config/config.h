@@ -152,6 +152,7 @@ struct Config {
   struct Parallel {
     std::optional<Shard> shard = Shard::kOptimizer;  // none: as recompute
     int64_t context = 1;                             // ranks that share the tokens of each sequence
+    int64_t context_heads = 0;                       // heads of keys that are gathered at a time; 0: auto
     bool operator==(const Parallel&) const = default;
   } parallel;
 

@@ -222,6 +222,11 @@ void visit_parallel(Section& parallel, Visit& visit) {
       "How many ranks share the tokens of each sequence, for contexts that are longer than one GPU has room "
       "or time for: each has a part of the tokens, and attention gathers keys and values of all; divides the "
       "number of ranks");
+  visit(
+      "parallel.context_heads", parallel.context_heads, Whole{.at_most = 4096, .zero = "auto"},
+      "How many heads of keys and values attention gathers at a time, where several ranks share a sequence: "
+      "the next ones are sent while it computes. Fewer take less memory; divides the model's number of them; "
+      "auto: as few as keep the device busy, two or more");
 }
 
 template <class Section, class Visit>

@@ -59,6 +59,9 @@ void check_context(const Config& c) {
   check(c.model.attention != AttentionKind::kCudnn,
         "parallel.context={} needs model.attention=flash or naive, found {}", c.parallel.context,
         name_of(c.model.attention));
+  const int64_t heads = c.parallel.context_heads, all = model_config(c).kv_heads;
+  check(heads == 0 || all % heads == 0,
+        "parallel.context_heads is auto or divides the {} heads of keys of the model, found {}", all, heads);
 }
 
 // That the device multiplies in FP8
@@ -144,6 +147,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .mesh = {.data = c.data_ranks(), .context = c.parallel.context},
+                 .context_heads = c.parallel.context_heads,
                  .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},
                  .shard = c.parallel.shard.value_or(earlier.shard.value_or(Shard::kOptimizer)),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};

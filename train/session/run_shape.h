@@ -31,6 +31,7 @@ struct SessionShape {
   int64_t mlp_chunk = 0;         // see Model
   bool documents = false;        // sequences may hold several documents, and attention stays within each
   AxisPlace context = {};        // the ranks that share the tokens of each sequence
+  int64_t context_heads = 0;     // of keys, in a part of attention: see model/context.h; 0: heads_of_part()
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
 
@@ -61,6 +62,7 @@ struct RunShape {
   bool fused_head = false;       // see Model
 
   MeshShape mesh = {};              // the ranks of the run
+  int64_t context_heads = 0;        // see SessionShape
   Offload offload = {};             // memory.offload
   Poison poison = Poison::kNo;      // of offloaded activations, in tests: see CopyQueue
   Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
@@ -104,6 +106,7 @@ struct RunShape {
             .mlp_chunk = mlp_chunk,
             .documents = documents,
             .context = mesh.place(Axis::kContext, rank),
+            .context_heads = context_heads,
             .sample_tokens = sample_tokens};
   }
 };

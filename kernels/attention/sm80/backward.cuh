@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
   const QueryTiles<kMask> tiles =
       mask.template query_tiles_of<kBlockQ>({key_block * kBlockK, (key_block + 1) * kBlockK}, a.query_blocks);
-  const QueriesSeeing<kMask, kWarpK> seeing(mask, first_k, memory.spans());
+  const QueriesSeeing<kMask, kWarpK, kBlockQ> seeing(mask, first_k, memory.spans());
   QueryLoader<Tile, kMask> load_queries(a, tiles, b, kv_head, kv_head_index);
   start_load_keys(a, memory, b, kv_head, key_block, mask.keys);
   load_queries.start(memory, 0);

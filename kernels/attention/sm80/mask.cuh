@@ -4,9 +4,10 @@
 // constants and compares; kAny is every mask of kernels/attention/mask.h. There, rows and columns given here
 // may reach past the end.
 //
-// For any tile, and any part of one: keys_of(rows) and some columns have a key in common where
-// queries_of(those columns) and the rows have a query in common. So CTAs that walk over queries and CTAs, or
-// warps, that walk over keys agree on which tiles meet.
+// CTAs that walk over queries and CTAs, or warps, that walk over keys agree on which tiles meet: those where
+// keys_of(the rows of a tile of queries) and the columns have a key in common. That is where queries_of(the
+// columns) and the rows have a query in common, but for dealt queries: between two of a tile there may be
+// tokens that others have, and keys that none of the tile sees. So there the columns look for the tiles.
 #pragma once
 
 #include "kernels/attention/mask.h"
@@ -83,9 +84,29 @@ struct KernelMask<MaskKind::kAny> : Mask {
     const Span inside = {columns.begin, min(columns.end, keys)};
     return inside.empty() ? Span{0, 0} : Mask::queries_of(inside);
   }
+  // Those of the tiles of kBlockQ queries that meet the columns
+  template <int kBlockQ>
+  __device__ __forceinline__ Span queries_meeting(Span columns) const {
+    if (seen_by == nullptr) return queries_of(columns);
+    const int tiles = (queries + kBlockQ - 1) / kBlockQ;
+    const auto first = [&](const auto& reached) {  // by halves: neither end of keys_of() falls
+      int low = 0, high = tiles;
+      while (low < high) {
+        const int middle = (low + high) / 2;
+        if (reached(keys_of(Span{middle * kBlockQ, (middle + 1) * kBlockQ}))) {
+          high = middle;
+        } else {
+          low = middle + 1;
+        }
+      }
+      return low * kBlockQ;
+    };
+    return {first([&](Span seen) { return seen.end > columns.begin; }),
+            first([&](Span seen) { return seen.begin >= columns.end; })};
+  }
   template <int kBlockQ>
   __device__ __forceinline__ QueryTiles<MaskKind::kAny> query_tiles_of(Span columns, const int& all) const {
-    const Span tiles = queries_of(columns).tiles(kBlockQ);
+    const Span tiles = queries_meeting<kBlockQ>(columns).tiles(kBlockQ);
     return {tiles.begin, tiles.end, all};
   }
 };
@@ -143,8 +164,8 @@ struct KeysSeen<MaskKind::kAny, kRows> {
   __device__ __forceinline__ bool all(Span columns) const { return spans.hold(columns); }
 };
 
-// Which queries see the kKeys keys of a warp: the same for all query tiles
-template <MaskKind kMask, int kKeys>
+// Which queries see the kKeys keys of a warp, asked for tiles of kBlockQ: the same for all query tiles
+template <MaskKind kMask, int kKeys, int kBlockQ>
 struct QueriesSeeing {
   int first_key, keys;
 
@@ -158,14 +179,14 @@ struct QueriesSeeing {
   }
 };
 
-template <int kKeys>
-struct QueriesSeeing<MaskKind::kAny, kKeys> {
+template <int kKeys, int kBlockQ>
+struct QueriesSeeing<MaskKind::kAny, kKeys, kBlockQ> {
   WarpSpans spans;  // seeing one key, all
 
   __device__ __forceinline__ QueriesSeeing(const KernelMask<MaskKind::kAny>& mask, int key,
                                            WarpSpans its_spans)
       : spans(its_spans) {
-    spans.set(mask.queries_of(Span{key, key + kKeys}),
+    spans.set(mask.template queries_meeting<kBlockQ>(Span{key, key + kKeys}),
               {mask.queries_of(key + kKeys - 1).begin, mask.queries_of(key).end});
   }
   __device__ __forceinline__ bool none(Span rows) const { return !spans.meet(rows); }

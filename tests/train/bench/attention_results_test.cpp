@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
-#include "tests/attention_reference.h"
+#include "tests/attn_mask.h"
 #include "tests/data/support.h"
 #include "tests/process.h"
 #include "tests/train/plot/svg_support.h"

@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "tests/attention_reference.h"
+#include "tests/attn_mask.h"
 
 namespace tessera::attention {
 namespace {

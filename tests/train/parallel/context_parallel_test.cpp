@@ -36,6 +36,7 @@ struct ContextCase {
   Shard shard = Shard::kOptimizer;
   ByBlock<Keep> keep = {};
   int64_t micro_batch = 6, sequence_length = 17;
+  int64_t heads = 0;  // of keys, at a time
   AttentionKind attention = AttentionKind::kFlash;
   std::function<void(RunShape&)> choose = {};  // the rest of the shape, of both runs
   double tolerance = tolerance::kLossesOfRanks;
@@ -51,7 +52,7 @@ RunShape shape_of(const ContextCase& c, bool alone) {
   shape.keep = c.keep;
   shape.attention = c.attention;
   if (c.choose) c.choose(shape);
-  if (!alone) shape.mesh.context = c.context;
+  if (!alone) shape.mesh.context = c.context, shape.context_heads = c.heads;
   return shape;
 }
 
@@ -153,6 +154,42 @@ TEST_F(ContextParallel, DropoutOfProbabilities) {
   expect_one_rank({.context = 2, .model = model, .longest_document = 17, .keep = Keep::nothing()});
 }
 
+// On the CPU no sum depends on which heads are computed together.
+TEST_F(ContextParallel, SomeHeadsAtATimeChangeNoBit) {
+  ModelConfig dropping = kSharedModel;
+  dropping.dropout = {.attention = 0.2};
+  for (const ModelConfig& model : {dropping, families_of(kSharedModel)[1].model})
+    for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
+      for (const int64_t heads : {1, 2}) {
+        ASSERT_GT(model.kv_heads, 1);
+        on_ranks(3, [&](const Ranks& ranks) {
+          ContextCase c{.context = 3,
+                        .model = model,
+                        .longest_document = 9,
+                        .keep = heads == 1 ? kKeepOutputs : Keep::nothing(),
+                        .attention = attention};
+          c.heads = model.kv_heads;
+          const std::vector<double> at_once = run_shared(ranks, run_of(c, false, kFewSteps));
+          c.heads = heads;
+          EXPECT_EQ(run_shared(ranks, run_of(c, false, kFewSteps)), at_once);
+        });
+      }
+}
+
+// As few as keep a GPU busy, which is for sequences of tens of thousands of tokens
+TEST_F(ContextParallel, HeadsOfAPart) {
+  const auto heads = [](int64_t tokens, int64_t query_heads, int64_t kv_heads) {
+    return heads_of_part(
+        {.batch = 1, .tokens = tokens, .heads = query_heads, .head_dim = 64, .kv_heads = kv_heads});
+  };
+  EXPECT_EQ(heads(65'536, 32, 8), 2);
+  EXPECT_EQ(heads(8192, 32, 8), 4);
+  EXPECT_EQ(heads(1000, 32, 8), 8);
+  EXPECT_EQ(heads(65'536, 12, 12), 2);
+  EXPECT_EQ(heads(65'536, 25, 25), 5);
+  EXPECT_EQ(heads(65'536, 7, 1), 1);
+}
+
 TEST_F(ContextParallel, OffloadAndChunks) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
   for (const Offload& offload : {Offload{.optimizer = true, .activations = true}, Offload{.weights = true}})
@@ -213,14 +250,9 @@ TEST_F(ContextParallel, EveryGradientIsThatOfOneRank) {
 // Of three ranks. In bf16, 256 + 1 + 1 would be 256.
 TEST_F(ContextParallel, PartialGradientsAreSummedInF32) {
   Arena arena = Arena::plan(Device::kCpu);
-  const ContextBackward backward =
-      allocate_context_backward(arena, allocate_context(arena, {.ranks = 3,
-                                                                .batch = 1,
-                                                                .tokens = 2,
-                                                                .all_tokens = 5,
-                                                                .kv_heads = 1,
-                                                                .head_dim = 8,
-                                                                .dtype = DType::kBF16}));
+  const ContextBackward backward = allocate_context_backward(
+      arena, allocate_context(arena, 3, {.batch = 1, .tokens = 2, .heads = 1, .head_dim = 8, .kv_tokens = 5},
+                              DType::kBF16));
   EXPECT_EQ(backward.d_keys.dtype, DType::kBF16);
   EXPECT_EQ(backward.d_gathered.dtype, DType::kF32);
   on_ranks(3, [](const Ranks& ranks) {
@@ -236,7 +268,9 @@ TEST_F(ContextParallel, PartialGradientsAreSummedInF32) {
                                     .d_gathered = make.empty({3, 2, 2, 8})};
     std::ranges::fill(floats(gradients.d_keys), ranks.rank == 0 ? 256.0f : 1.0f);
     const Heads dk{make.poisoned({1, 2, 1, 8}), 0, 1}, dv{make.poisoned({1, 2, 1, 8}), 0, 1};
-    reduce_key_gradients(cpu, context, gradients, dk, dv);
+    KeyGradients sums(cpu, context, gradients, {dk, dv}, 1);
+    sums.sum();
+    sums.finish();
     for (const Heads& sum : {dk, dv})
       for (const float value : floats(sum.tensor)) ASSERT_EQ(value, 258);
   });
@@ -246,8 +280,12 @@ TEST_F(ContextParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(4, [](const Ranks& ranks) {
     for (const int64_t longest : {0, 9})
       for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) {
-        const RunShape shape =
-            shape_of({.data = 2, .context = 2, .longest_document = longest, .shard = shard}, false);
+        const RunShape shape = shape_of({.data = 2,
+                                         .context = 2,
+                                         .longest_document = longest,
+                                         .shard = shard,
+                                         .heads = longest > 0 ? 1 : 0},
+                                        false);
         const std::unique_ptr<Backend> be = make_cpu_backend();
         const Mesh mesh(*be, shape.mesh, ranks);
         expect_ledger_is_plan(*be, &mesh.axis(Axis::kAll), shape, &mesh.axis(Axis::kContext));

@@ -127,6 +127,7 @@ TEST_F(ContextRun, RefusesWhatCannotBe) {
   };
   refuses({"--ranks", "3"}, {"parallel.context=2", "the run has 3", "multiple of 2"});
   refuses({"--ranks", "1"}, {"parallel.context=2", "the run has 1"});
+  refuses({"--ranks", "2", "--set", "parallel.context_heads=3"}, {"divides the 2 heads", "found 3"});
   refuses({"--ranks", "6", "--set", "train.tokens_per_step=64"}, {"6 ranks (2 for each sequence)", "64"});
 }
 
