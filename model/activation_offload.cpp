@@ -3,20 +3,16 @@
 #include <algorithm>
 
 namespace tessera {
-namespace {
-
-size_t copied_of(size_t layers) { return layers - std::min(layers, kActivationSlots); }
-
-}  // namespace
 
 ActivationOffload::ActivationOffload(const Stream& stream, Arena& host, const Model& model, Poison poison)
-    : copied_(copied_of(static_cast<size_t>(model.config.layers))),
+    : blocks_(model.offloaded_blocks),
+      copied_(blocks_ - std::min(blocks_, kActivationSlots)),
       out_(stream.backend().make_copy_queue(stream.queue(), poison)),
       back_(stream.backend().make_copy_queue(stream.queue(), poison)) {
   Saved shapes;
   shapes.blocks.resize(copied_.size());
   for (size_t l = 0; l < copied_.size(); ++l)
-    visit_kept(shapes, model, model.keep, l, [&](const SavedInfo& info, Tensor&) {
+    visit_kept(shapes, model, l, [&](const SavedInfo& info, Tensor&) {
       copied_[l].host.push_back(host.alloc(info.tag, info.name, info.dtype, info.shape));
     });
 }
@@ -25,7 +21,7 @@ void ActivationOffload::use(Saved& saved, const Model& model) {
   for (size_t l = 0; l < copied_.size(); ++l) {
     Block& block = copied_[l];
     block.out.clear(), block.back.clear();
-    visit_kept(saved, model, model.keep, l, [&](const SavedInfo&, Tensor& tensor) {
+    visit_kept(saved, model, l, [&](const SavedInfo&, Tensor& tensor) {
       const Tensor& host = block.host[block.out.size()];
       block.out.push_back({.from = tensor, .to = host});
       block.back.push_back({.from = host, .to = tensor});
@@ -34,7 +30,8 @@ void ActivationOffload::use(Saved& saved, const Model& model) {
 }
 
 void ActivationOffload::begin_forward(size_t layer) {
-  if (layer >= kActivationSlots) out_->wait_for(copied_[layer - kActivationSlots].out_number);
+  if (layer >= kActivationSlots && layer < blocks_)
+    out_->wait_for(copied_[layer - kActivationSlots].out_number);
 }
 
 void ActivationOffload::end_forward(size_t layer) {
@@ -48,7 +45,7 @@ void ActivationOffload::begin_backward(size_t layer) {
 }
 
 void ActivationOffload::end_backward(size_t layer) {
-  if (layer < kActivationSlots) return;
+  if (layer < kActivationSlots || layer >= blocks_) return;
   Block& next = copied_[layer - kActivationSlots];
   back_->start(next.back);
   next.back_number = back_->started();

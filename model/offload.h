@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "kernels/base/words.h"
@@ -11,7 +12,7 @@ namespace tessera {
 // The words of memory.offload, besides none
 enum class Offloaded : uint8_t {
   kOptimizer,    // moments and lower bits of masters, where the update reads and writes them
-  kActivations,  // what blocks keep for their backward: activation_offload.h
+  kActivations,  // what blocks keep for their backward, of all or the first: activation_offload.h
   kWeights,      // copied to the device block by block: param_store.h
   kGradients,    // copied block by block, in both directions: param_store.h
 };
@@ -21,7 +22,10 @@ constexpr auto words_of(Offloaded) {
 }
 
 struct Offload {
+  static constexpr int64_t kAllBlocks = std::numeric_limits<int64_t>::max();
+
   bool optimizer = false, activations = false, weights = false, gradients = false;
+  int64_t blocks = kAllBlocks;  // whose activations: so many, the first ones
 
   bool has(Offloaded what) const { return this->*field(what); }
   void add(Offloaded what) { this->*field(what) = true; }
@@ -36,7 +40,7 @@ struct Offload {
                                              : &Offload::gradients;
   }
 };
-// "none", or words with a plus between them: "optimizer+activations"
+// "none", or words with a plus between them: "optimizer+activations*12"
 std::string text_of(const Offload& offload);
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "model/saved.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace tessera {
 namespace {
@@ -14,65 +15,95 @@ SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
       .config = model.config, .spec = spec, .plan = model.attention.of(layer), .mlp_chunk = model.mlp_chunk};
 }
 
+// Calls visit(tensor, info, is_kept) for the saved tensors of a block.
+void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
+                 const std::function<void(Tensor&, const SavedInfo&, bool)>& visit) {
+  const BlockSpec spec = block_spec(model.config, layer);
+  visit_block_saved(
+      block, shape_of(model, spec, layer),
+      [&](Stage stage, const SavedInfo& info, Tensor& tensor) { visit(tensor, info, keep.keeps(stage)); });
+}
+
+// The first blocks, those that are offloaded, take turns in slots. A slot has all that one of them keeps.
 // Block l has the tensors of block l - kActivationSlots, but for its output: it lies where the input of that
 // one was, since its input and that of the block between are still needed.
-void take_slots(Arena& arena, const Model& model, Keep keep, Saved& saved) {
-  const size_t layers = saved.blocks.size(), slots = std::min(layers, kActivationSlots);
+void take_slots(Arena& arena, const Model& model, Saved& saved) {
+  const size_t blocks = model.offloaded_blocks, slots = std::min(blocks, kActivationSlots);
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
+  std::vector<char> needed;  // of the tensors of a slot, in their order
+  for (size_t l = 0; l < blocks; ++l) {
+    size_t i = 0;
+    BlockSaved& block = saved.blocks[l];
+    visit_block(block, model, l, model.keep.at(l), [&](Tensor& tensor, const SavedInfo&, bool kept) {
+      if (l == 0) needed.push_back(false);
+      if (kept && &tensor != &block.residual_out) needed[i] = true;
+      ++i;
+    });
+  }
+  std::vector<Tensor> in_slot[kActivationSlots];
   for (size_t slot = 0; slot < slots; ++slot) {
     Arena::Phase phase(arena, "slot", static_cast<int64_t>(slot));
-    visit_kept(saved, model, keep, slot, take);
+    take(input_of_block(model), slot == 0 ? saved.embedded : saved.blocks[slot - 1].residual_out);
+    BlockSaved shapes;
+    visit_block(shapes, model, slot, {}, [&](Tensor& tensor, const SavedInfo& info, bool) {
+      if (needed[in_slot[slot].size()]) take(info, tensor);
+      in_slot[slot].push_back(tensor);
+    });
   }
   take(input_of_block(model), saved.blocks[slots - 1].residual_out);
-  for (size_t l = slots; l < layers; ++l) {
-    saved.blocks[l] = saved.blocks[l - kActivationSlots];
-    saved.blocks[l].residual_out = saved.block_input(l - kActivationSlots);
+  for (size_t l = 0; l < blocks; ++l) {
+    size_t i = 0;
+    BlockSaved& block = saved.blocks[l];
+    visit_block(block, model, l, model.keep.at(l), [&](Tensor& tensor, const SavedInfo&, bool kept) {
+      const Tensor& own = in_slot[l % kActivationSlots][i++];
+      if (kept && &tensor != &block.residual_out) tensor = own;
+    });
+    if (l >= slots) block.residual_out = saved.block_input(l - kActivationSlots);
   }
 }
 
 }  // namespace
 
-void visit_kept(Saved& saved, const Model& model, Keep keep, size_t layer, const TakeSaved& visit) {
+void visit_kept(Saved& saved, const Model& model, size_t layer, const TakeSaved& visit) {
   visit(input_of_block(model), layer == 0 ? saved.embedded : saved.blocks[layer - 1].residual_out);
-  const BlockSpec spec = block_spec(model.config, layer);
   BlockSaved& block = saved.blocks[layer];
-  visit_block_saved(block, shape_of(model, spec, layer),
-                    [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                      if (keep.keeps(stage) && &tensor != &block.residual_out) visit(info, tensor);
-                    });
+  visit_block(block, model, layer, model.keep.at(layer),
+              [&](Tensor& tensor, const SavedInfo& info, bool kept) {
+                if (kept && &tensor != &block.residual_out) visit(info, tensor);
+              });
 }
 
-Saved allocate_saved(Arena& arena, const Model& model, Keep keep) {
+Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep) {
   const ModelConfig& config = model.config;
   const int64_t N = model.attention.rows(), C = config.channels;
   const DType dtype = model.attention.dtype();
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
-  // A tensor is allocated for every block, or once for all blocks. residual_out may be shared because a block
-  // reads its input, which is then the same tensor, before it writes residual_out.
-  const auto take_those = [&](BlockSaved& block, size_t layer, bool kept) {
-    const BlockSpec spec = block_spec(config, layer);
-    visit_block_saved(block, shape_of(model, spec, layer),
-                      [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                        if (keep.keeps(stage) == kept) take(info, tensor);
-                      });
-  };
-  const bool offloads = model.offload;
+  const auto layers = static_cast<size_t>(config.layers);
+  const size_t offloaded = model.offloaded_blocks;
   Saved saved;
-  if (!offloads) take({"embeddings", dtype, {N, C}}, saved.embedded);
+  if (offloaded == 0) take({"embeddings", dtype, {N, C}}, saved.embedded);
+  // What some block does not keep. residual_out may be shared because a block reads its input, which is then
+  // the same tensor, before it writes residual_out.
   BlockSaved for_all;
   if (keep != kKeepAll) {
     Arena::Phase phase(arena, "block");
-    take_those(for_all, 0, false);
+    const BlockSpec spec = block_spec(config, 0);
+    visit_block_saved(for_all, shape_of(model, spec, 0),
+                      [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+                        if (!keep.all_of([&](Keep each) { return each.keeps(stage); })) take(info, tensor);
+                      });
   }
-  saved.blocks.assign(static_cast<size_t>(config.layers), for_all);
-  if (offloads) take_slots(arena, model, keep, saved);
-  for (int64_t l = 0; !offloads && keep != Keep::nothing() && l < config.layers; ++l) {
-    Arena::Phase phase(arena, "block", l);
-    take_those(saved.blocks[static_cast<size_t>(l)], static_cast<size_t>(l), true);
+  saved.blocks.assign(layers, for_all);
+  if (offloaded > 0) take_slots(arena, model, saved);
+  for (size_t l = offloaded; keep != Keep::nothing() && l < layers; ++l) {
+    Arena::Phase phase(arena, "block", static_cast<int64_t>(l));
+    visit_block(saved.blocks[l], model, l, keep.at(l), [&](Tensor& tensor, const SavedInfo& info, bool kept) {
+      if (kept) take(info, tensor);
+    });
   }
   visit_norm_saved(saved.norm,
                    {.kind = config.norm,

@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-// What `keep` does not keep is allocated once for all blocks. Where the model offloads what blocks keep, they
-// take turns in kActivationSlots of it: see activation_offload.h.
+// What a block does not keep is allocated once for all blocks that do not keep it. Where the model offloads
+// what blocks keep, those take turns in kActivationSlots of it: see activation_offload.h.
 inline constexpr size_t kActivationSlots = 2;
-Saved allocate_saved(Arena& arena, const Model& model, Keep keep);
+Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep);
 
-// Calls visit() for what a block has to have for its backward: its input, and what `keep` keeps but for its
-// output, which is the next block's input.
-void visit_kept(Saved& saved, const Model& model, Keep keep, size_t layer, const TakeSaved& visit);
+// Calls visit() for what a block has to have for its backward: its input, and what it keeps by model.keep but
+// for its output, which is the next block's input.
+void visit_kept(Saved& saved, const Model& model, size_t layer, const TakeSaved& visit);
 
 }  // namespace tessera

@@ -502,17 +502,17 @@ Handover between(const Pass& pass, const DyReader& reader) {
   if (!row.linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
   if (row.branch && pass.dropout.at(row.branch->dropout, layer)) return {};
-  const ModelConfig& config = pass.model.config;
-  const BlockSpec spec = block_spec(config, layer);
+  const BlockSpec spec = block_spec(pass.model.config, layer);
   const StageRow* writer = stage_after(spec, row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
-  // between the two, and would then overwrite dy in FP8. The last block does not run again, unless in chunks.
-  const bool runs_again = static_cast<int64_t>(layer) + 1 < config.layers || pass.model.chunks_mlp(),
-             overwritten = !writer && runs_again && recomputes_linear_layers(spec, pass.model.keep);
+  // between the two, and would then overwrite dy in FP8. In chunks every block's MLP does.
+  const Model& model = pass.model;
+  const bool overwritten = !writer && recomputes_linear_layers(spec, model.keep.at(layer)) &&
+                           (runs_again(model, layer) || model.chunks_mlp());
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
   Handover match;
   if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
-  if (offers.fp8_dx && !overwritten) match.fp8 = &pass.model.fp8_of(layer, row.stage);
+  if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, row.stage);
   return match;
 }
 
@@ -590,6 +590,18 @@ void forward_stages(const Block& block, Keep kept) {
   if (chunked.empty() || kept != Keep::nothing()) return;
   each_chunk(block, [&](const Block& rows, int64_t, int64_t) { run_forward(rows, chunked, kept); });
   drop_branch(block, *chunked.back());
+}
+
+bool runs_again(const Model& model, size_t layer) {
+  const Keep own = model.keep.at(layer);
+  const auto writes_over = [&](Keep later) {
+    return std::ranges::any_of(stages_of(block_spec(model.config, layer)), [&](const StageRow* row) {
+      return !own.keeps(row->stage) && !later.keeps(row->stage);
+    });
+  };
+  for (size_t later = layer + 1; later < static_cast<size_t>(model.config.layers); ++later)
+    if (writes_over(model.keep.at(later))) return true;
+  return false;
 }
 
 void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward) {

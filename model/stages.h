@@ -149,6 +149,9 @@ const StageRow* stage_after(const BlockSpec& spec, Stage stage);
 // Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing(), else, with
 // Model::mlp_chunk, none of the MLP: backward_stages() runs these, chunk by chunk.
 void forward_stages(const Block& block, Keep kept);
+// Whether what a block does not keep is computed again before its backward: a block after it has written over
+// some of that. Of the blocks with the same Model::keep, the last one does not run again.
+bool runs_again(const Model& model, size_t layer);
 // All stages in reverse
 struct BlockBackward {
   const GradientScope<BlockParams>& gradients;

@@ -103,8 +103,7 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
     GradientScope<BlockParams> below = gradients_below(l);
     if (offload) offload->begin_backward(l);
     const Block block(pass, saved, l, LeaseFor::kBackward);
-    // Tensors that blocks share still hold the values of the last block.
-    if (l + 1 < layers) forward_stages(block, model.keep);
+    if (runs_again(model, l)) forward_stages(block, model.keep.at(l));
     backward_stages(arena, block, {.gradients = gradients, .below = below, .d = d});
     if (offload) offload->end_backward(l);
     gradients = std::move(below);

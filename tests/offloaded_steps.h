@@ -1,6 +1,7 @@
 // Training steps of which activations or weights lie in host memory, on any device.
 #pragma once
 
+#include "tests/block_patterns.h"
 #include "tests/recorded_steps.h"
 
 namespace tessera::testing {
@@ -19,6 +20,38 @@ inline std::vector<NamedShape> offloaded_shapes(DType dtype) {
       all.back().shape.keep = keep;
     }
   return all;
+}
+
+// Five blocks that keep different things, of which the activations of 1 to 5 are offloaded: with several
+// micro-steps, gated MLPs, dropout, adapters, chunks
+inline std::vector<NamedShape> shapes_by_block(DType dtype) {
+  std::vector<NamedShape> all;
+  size_t i = 0;
+  for (const NamedShape& named : recorded_shapes(dtype)) {
+    const std::string_view name = named.name;
+    if (name != "three micro-steps" && name != "qwen3" && name != "dropout" && name != "adapters" &&
+        name != "MLPs in chunks")
+      continue;
+    const std::vector<ByBlock<Keep>> keeps = mixed_keeps();
+    for (const size_t which : {i, i + 3}) {
+      all.push_back(named);
+      RunShape& shape = all.back().shape;
+      shape.model.layers = 5, shape.keep = keeps[which % keeps.size()];
+      shape.offload = {.activations = true, .blocks = static_cast<int64_t>(all.size() * 2 % 5) + 1};
+    }
+    ++i;
+  }
+  return all;
+}
+
+// As with blocks that all keep all, on the device
+inline void expect_the_bits_of_kept_blocks(Backend& be, RunShape shape) {
+  SCOPED_TRACE(text_of(shape.keep) + ", " + text_of(shape.offload));
+  HostTensors make;
+  shape.poison = Poison::kYes;
+  const StepsResult by_block = varied_steps(be, shape, make);
+  shape.keep = kKeepAll, shape.offload = {}, shape.poison = Poison::kNo;
+  expect_same_bits(by_block, varied_steps(be, shape, make));
 }
 
 inline void expect_offload_changes_no_bit(Backend& be, RunShape shape, Poison poison,

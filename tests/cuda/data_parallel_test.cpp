@@ -159,6 +159,33 @@ TEST(CudaOffload, OfAFewSmallBlocks) {  // few enough for an emulated GPU
   }
 }
 
+TEST(CudaOffload, OfSomeSmallBlocksThatKeepDifferentThings) {  // few enough for an emulated GPU
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  RunShape shape = shapes_by_block(DType::kF32)[0].shape;
+  shape.model.layers = 4, shape.micro_batch = 1;
+  shape.keep = ByBlock<Keep>({{kKeepAttention, 3}, {kKeepAll}}), shape.offload.blocks = 3;
+  expect_the_bits_of_kept_blocks(*make_cuda_backend(), shape);
+  expect_plan_is_the_step(device, shape);
+}
+
+TEST(CudaOffload, OfSomeBlocksThatKeepDifferentThings) {
+  DeviceTraits device;
+  std::string why_not;
+  if (!find_cuda_device(device, why_not)) GTEST_SKIP() << "no GPU: " << why_not;
+  const std::unique_ptr<Backend> be = make_cuda_backend();
+  for (const auto& [name, shape] : shapes_by_block(DType::kBF16)) {
+    SCOPED_TRACE(name);
+    expect_the_bits_of_kept_blocks(*be, shape);
+    expect_plan_is_the_step(device, shape);
+    RunShape on_device = shape;  // with CUDA graphs
+    on_device.offload = {};
+    expect_the_bits_of_kept_blocks(*be, on_device);
+    expect_plan_is_the_step(device, on_device);
+  }
+}
+
 TEST(CudaOffload, APlanWithActivationsInHostMemoryIsTheLedger) {
   DeviceTraits device;
   std::string why_not;

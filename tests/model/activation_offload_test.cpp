@@ -4,17 +4,20 @@
 
 #include <cmath>
 
+#include "tests/block_patterns.h"
 #include "tests/model/loud_model.h"
 
 namespace tessera::testing {
 namespace {
 
-// Four blocks, whose tensors hold one value each. The last two blocks stay on the device.
+// Four blocks, whose tensors hold one value each, or more of which the first `blocks` are offloaded. The last
+// two of those stay on the device.
 struct Slots {
-  explicit Slots(Keep keep)
-      : loud({.vocab_size = 29, .context = 16, .layers = 4, .heads = 2, .channels = 8},
+  explicit Slots(const ByBlock<Keep>& keep, int64_t layers = 4, size_t blocks = 4)
+      : loud({.vocab_size = 29, .context = 16, .layers = layers, .heads = 2, .channels = 8},
              AttentionKind::kFlash) {
     loud.model.keep = keep;
+    loud.model.offloaded_blocks = blocks;
     offload.emplace(loud.cpu, host, loud.model, Poison::kYes);
     loud.model.offload = &*offload;
     saved = allocate_saved(loud.arena, loud.model, keep);
@@ -22,7 +25,7 @@ struct Slots {
   }
   std::vector<Tensor> kept(size_t layer) {
     std::vector<Tensor> tensors;
-    visit_kept(saved, loud.model, loud.model.keep, layer,
+    visit_kept(saved, loud.model, layer,
                [&](const SavedInfo&, Tensor& tensor) { tensors.push_back(tensor); });
     return tensors;
   }
@@ -72,6 +75,28 @@ TEST(ActivationSlots, BlocksTakeTurns) {
       slots.offload->end_backward(l);
     }
   }
+}
+
+// Of six blocks. The others have tensors of their own.
+TEST(ActivationSlots, OfTheFirstBlocksAlone) {
+  std::vector<ByBlock<Keep>> keeps = mixed_keeps();
+  keeps.insert(keeps.end(), std::begin(kKeeps), std::end(kKeeps));
+  for (const ByBlock<Keep>& keep : keeps)
+    for (const size_t offloaded : {1, 2, 3, 4, 5}) {
+      SCOPED_TRACE(text_of(keep) + fmt::format(", {} blocks", offloaded));
+      Slots slots(keep, 6, offloaded);
+      const auto is_copied = [&](size_t l) { return l + 2 < offloaded; };
+      for (size_t l = 0; l < 6; ++l) {
+        slots.forward(l);
+        EXPECT_EQ(slots.is_nan(l), is_copied(l)) << l;
+      }
+      for (size_t l = 6; l-- > 0;) {
+        EXPECT_EQ(slots.is_nan(l), is_copied(l)) << l << " is not back yet";
+        slots.offload->begin_backward(l);
+        EXPECT_TRUE(slots.has_its_values(l)) << l;
+        slots.offload->end_backward(l);
+      }
+    }
 }
 
 TEST(ActivationSlots, AWriteBeforeTheSlotIsFreeIsLost) {

@@ -158,7 +158,7 @@ TEST(Stages, HandNoFp8ToABlockWhoseLinearLayersRunAgain) {
                                      }()}) {
       SCOPED_TRACE(name_of(word));
       Passes run(model);
-      run.loud.model.keep = {word};
+      run.loud.model.keep = Keep{word};
       for (const size_t layer : {0, 1, 2}) {
         const bool runs_again = layer < 2;  // the last block's values are still there
         std::map<Stage, Handed> found = handed(run, layer);

@@ -1,5 +1,6 @@
 // Every variant and part of a model on the CPU, against fp64 and against what must not change its results.
 #include "model/init.h"
+#include "tests/block_patterns.h"
 #include "tests/model/loud_model.h"
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
@@ -129,6 +130,43 @@ TEST(Variants, RecomputingChangesNoBitAndPaddingStaysZero) {
         ASSERT_EQ(floats(tensor)[static_cast<size_t>(i)], 0) << name;
     }
   }
+}
+
+// Blocks that keep different things, in each family
+TEST(Variants, WhatBlocksKeepEachForThemselvesChangesNoBit) {
+  std::vector<Variant> all = families_of(kPlainModel);
+  std::erase_if(all, [](const Variant& v) { return v.name != "qwen3" && v.name != "llama with dropout"; });
+  all.push_back({"plain", kPlainModel});
+  all.push_back(variants_of(kPlainModel).back());
+  for (Variant& variant : all) {
+    variant.model.layers = 5;
+    HostTensors make;
+    RunShape shape = shape_of(variant);
+    const StepsResult kept = run_steps({}, shape, 3, make, 1e-2);
+    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+      SCOPED_TRACE(fmt::format("{}, {}", variant.name, text_of(keep)));
+      shape.keep = keep;
+      expect_same_bits(run_steps({}, shape, 3, make, 1e-2), kept);
+      expect_plan_is_the_step({}, shape);
+    }
+  }
+}
+
+// Kept memory is that of the blocks: it lies between the plans of one level for all, block by block.
+TEST(Variants, EachBlockMoreThatDropsSavesWhatItKept) {
+  RunShape shape =
+      shape_of({"plain", {.vocab_size = 29, .context = 16, .layers = 8, .heads = 2, .channels = 64}});
+  const auto peak = [&](const ByBlock<Keep>& keep) {
+    shape.keep = keep;
+    return plan_memory(shape, {}).peak_bytes();
+  };
+  const int64_t all = peak(kKeepAll), nothing = peak(kKeepAttention),
+                block = (peak(ByBlock<Keep>({{kKeepAttention, 2}, {kKeepAll}})) -
+                         peak(ByBlock<Keep>({{kKeepAttention, 3}, {kKeepAll}})));
+  EXPECT_GT(block, 13 * shape.rows() * shape.model.channels * 4);
+  for (int64_t count = 1; count < 8; ++count)
+    EXPECT_EQ(peak(ByBlock<Keep>({{kKeepAttention, count}, {kKeepAll}})), all - (count - 1) * block) << count;
+  EXPECT_EQ(nothing, all - 7 * block) << "a block of one group has the place that all of the group share";
 }
 
 // On a GPU no kernel would notice.

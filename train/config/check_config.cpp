@@ -148,10 +148,27 @@ void check_recompute(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
   const bool gated = config.model.mlp == Mlp::kSwiglu;
-  const bool names_activation = train.recompute && train.recompute->recomputes(Recomputed::kActivation);
+  const bool names_activation = train.recompute && train.recompute->any_of([](Keep keep) {
+    return keep.recomputes(Recomputed::kActivation);
+  });
   sourced.require(gated || !names_activation, "train.recompute",
                   "names the activation of a gated MLP, and there is none with", "model.mlp",
                   "mlp recomputes the hidden layer of any MLP: set train.recompute=mlp");
+}
+
+// That what is given for numbers of blocks is for those that there are
+void check_blocks(const SourcedConfig& sourced) {
+  const int64_t layers = sourced.config.model.layers;
+  const auto require = [&](std::string_view key, int64_t found, bool of_all) {
+    sourced.require(found <= layers && (!of_all || found == layers), key,
+                    fmt::format("is for {} {}, with", found, found == 1 ? "block" : "blocks"), "model.layers",
+                    of_all ? "the numbers of blocks must add up to that, or the last entry be without one"
+                           : fmt::format("it may be for at most {}", layers));
+  };
+  if (const auto& recompute = sourced.config.train.recompute)
+    require("train.recompute", recompute->counted(), !recompute->has_rest());
+  if (const auto& offload = sourced.config.memory.offload; offload && offload->blocks != Offload::kAllBlocks)
+    require("memory.offload", offload->blocks, false);
 }
 
 void check_freeze(const SourcedConfig& sourced) {
@@ -241,6 +258,7 @@ void check_across(const SourcedConfig& sourced) {
   check_family(sourced);
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);
   check_recompute(sourced);
+  check_blocks(sourced);
   check_freeze(sourced);
   check_lora(sourced);
   check_fp8(sourced);

@@ -14,6 +14,7 @@
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
+#include "model/by_block.h"
 #include "model/config.h"
 #include "model/formats/positions.h"
 #include "model/fp8_config.h"
@@ -127,8 +128,8 @@ struct Config {
     Tune tune = Tune::kAuto;
     GemmSource gemm_backend = GemmSource::kAuto;
     bool cuda_graphs = true;
-    Fp8Config fp8 = {};                      // train.gemm_dtype too
-    std::optional<Keep> recompute = Keep{};  // none: see fastest_shape() (written "auto")
+    Fp8Config fp8 = {};                                        // train.gemm_dtype too
+    std::optional<ByBlock<Keep>> recompute = ByBlock<Keep>{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")

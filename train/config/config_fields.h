@@ -146,7 +146,7 @@ void visit_train(Section& train, Visit& visit) {
         "train.tune=auto, else Tessera's for GEMMs with an activation or a bias; tessera: Tessera's, where "
         "they can. Unless cublaslt, logits in bf16 are computed in one with the loss");
   visit(
-      "train.recompute", train.recompute, OrAuto<SetOf<Keep, Recomputed>>{},
+      "train.recompute", train.recompute, OrAuto<ByBlockOf<SetOf<Keep, Recomputed>>>{},
       "What the backward recomputes to save memory: norms: their outputs; attention: q, k, v and attention, "
       "the costliest; activation: of swiglu; mlp: the hidden layer of every MLP; linear: all but attention's "
       "output; block: whole blocks; auto: what makes a step that fits fastest");
@@ -202,7 +202,7 @@ void visit_fp8(Section& fp8, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_memory(Section& memory, Visit& visit) {
-  visit("memory.offload", memory.offload, OrAuto<SetOf<Offload, Offloaded>>{},
+  visit("memory.offload", memory.offload, OrAuto<OffloadedParts>{},
         "What lies in the host's memory in place of the GPU's; optimizer: moments and the lower bits of "
         "masters, which the update reads and writes over the bus; activations: what blocks keep for the "
         "backward, copied out and back while other blocks compute; weights: copied to the GPU block by "

@@ -171,6 +171,54 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
   return places;
 }
 
+TextOfBlocks without_blocks(const Written& value, std::string_view text) {
+  const size_t star = text.find('*');
+  if (star == text.npos) return {std::string(text), {}};
+  int64_t blocks = 0;
+  const std::string_view number = text.substr(star + 1);
+  check(parse(number, blocks) == std::errc{} && blocks >= 1 && blocks <= Whole{}.at_most,
+        "{}: {}: after a star must be the number of blocks, at least 1, found {} in {}", value.where,
+        value.key, in_quotes(number), value.describe());
+  return {std::string(text.substr(0, star)), blocks};
+}
+
+std::vector<TextOfBlocks> entries_by_block(const Written& value) {
+  std::vector<TextOfBlocks> entries;
+  const std::string_view text = value.text;
+  for (size_t first = 0; first <= text.size();) {
+    const size_t end = std::min(text.find(',', first), text.size());
+    entries.push_back(without_blocks(value, text.substr(first, end - first)));
+    first = end + 1;
+    check(value.also.empty() || entries.back().text != value.also, "{}: {} must be \"{}\" alone, found {}",
+          value.where, value.key, value.also, value.describe());
+    check(entries.back().blocks || end == text.size(),
+          "{}: {}: each entry but the last needs a number of blocks, as in none*12,linear, found {}; several "
+          "words of the same blocks have a plus between them: norms+attention",
+          value.where, value.key, value.describe());
+  }
+  return entries;
+}
+
+std::string OffloadedParts::expected() const {
+  return SetOf<Offload, Offloaded>{}.expected() + "; of the first blocks alone: activations*12";
+}
+
+Offload OffloadedParts::read(const Written& value) const {
+  const std::string counted = name_of(Offloaded::kActivations) + std::string("*");
+  Written words = value;
+  const size_t found = ("+" + value.text).find("+" + counted);
+  std::optional<int64_t> blocks;
+  if (found != value.text.npos) {
+    const size_t end = std::min(value.text.find('+', found), value.text.size());
+    const TextOfBlocks word = without_blocks(value, std::string_view(value.text).substr(found, end - found));
+    blocks = word.blocks;
+    words.text.replace(found, end - found, word.text);
+  }
+  Offload offload = SetOf<Offload, Offloaded>{}.read(words);
+  if (blocks) offload.blocks = *blocks;
+  return offload;
+}
+
 namespace {
 
 // "3" and "0-5" after "blocks:"

@@ -12,8 +12,10 @@
 
 #include "kernels/base/text.h"
 #include "kernels/base/words.h"
+#include "model/by_block.h"
 #include "model/freeze.h"
 #include "model/lora.h"
+#include "model/offload.h"
 #include "train/config/config.h"
 #include "train/config/data_sources.h"
 
@@ -101,6 +103,41 @@ struct SetOf {
     constexpr auto values = values_with_words<E>();
     return names_of<E>(values);
   }
+};
+
+// The text "12" after a star is so many blocks; without a star: none. Error: no whole number of at least 1.
+struct TextOfBlocks {
+  std::string text;
+  std::optional<int64_t> blocks;
+};
+TextOfBlocks without_blocks(const Written& value, std::string_view text);
+// The entries of "none*12,linear". Error: one before the last is without a number of blocks.
+std::vector<TextOfBlocks> entries_by_block(const Written& value);
+
+// A value for all blocks of a model, or a list of values with numbers of blocks, from the first one on
+template <class Kind>
+struct ByBlockOf {
+  Kind kind = {};
+
+  using Value = decltype(kind.read(std::declval<const Written&>()));
+  std::string expected() const { return kind.expected() + "; of blocks in turn: none*12,linear"; }
+  ByBlock<Value> read(const Written& value) const {
+    std::vector<typename ByBlock<Value>::Run> runs;
+    Written one = value;
+    for (const auto& [text, blocks] : entries_by_block(value)) {
+      one.text = text;
+      runs.push_back({.value = kind.read(one), .blocks = blocks.value_or(ByBlock<Value>::kRest)});
+    }
+    return ByBlock<Value>(runs);
+  }
+  std::string write(const ByBlock<Value>& value) const { return text_of(value); }
+};
+
+// A set of words, in which activations may have a number of blocks: optimizer+activations*12
+struct OffloadedParts {
+  std::string expected() const;
+  Offload read(const Written& value) const;
+  std::string write(const Offload& value) const { return text_of(value); }
 };
 
 // A kind of values, or none, written "auto"

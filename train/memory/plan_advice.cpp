@@ -149,7 +149,7 @@ class Adviser {
   std::optional<Change> recompute(const Change& from) const {
     std::optional<Change> found;
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
-      if (plan_.shape.keep.covers(keep)) continue;
+      if (plan_.shape.keep.all_of([&](Keep each) { return each.covers(keep); })) continue;
       found = with_recompute(from, keep);
       if (fits(*found)) break;
     }

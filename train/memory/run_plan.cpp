@@ -45,7 +45,7 @@ Change with_micro_batch(Change change, int64_t micro_batch) {
   return with_whole_micro_batches(std::move(change));
 }
 
-Change with_recompute(Change change, Keep keep) {
+Change with_recompute(Change change, const ByBlock<Keep>& keep) {
   set(change, "train.recompute", change.config.train.recompute, keep);
   return change;
 }

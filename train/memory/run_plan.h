@@ -44,7 +44,7 @@ struct Change {
 // `change` with one more key changed. If train.tokens_per_step is then no multiple of a micro-batch, it
 // becomes the next multiple below, or one micro-batch.
 Change with_micro_batch(Change change, int64_t micro_batch);
-Change with_recompute(Change change, Keep keep);
+Change with_recompute(Change change, const ByBlock<Keep>& keep);
 Change with_classifier_chunk(Change change, int64_t tokens);
 Change with_mlp_chunk(Change change, int64_t tokens);
 Change with_attention(Change change, AttentionKind attention);

@@ -1,6 +1,7 @@
 #include "train/session/fastest_shape.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -15,6 +16,9 @@ constexpr int64_t kEnoughRowsCuda = 65536, kEnoughRowsCpu = 1024;
 // The share of a device's memory that a plan may use: the rest is for the driver and other programs.
 constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 constexpr double kFaster = 0.98;  // times as long: less may be the estimate's error
+// Two groups of blocks run the operations of both, whose errors are alike.
+constexpr double kFasterInGroups = 0.99;
+constexpr size_t kGroupsTried = 4;  // of all pairs, those that promise most
 
 template <class T>
 std::vector<T> only(const T& value) {
@@ -113,7 +117,7 @@ class Search {
     std::vector<Alternative> all;
     for (const Offload& offload : offloads(shape, more_on_host))
       for (const Shard shard : shards)
-        for (const Keep keep : free_.keep ? keeps(shape) : only(shape.keep)) {
+        for (const ByBlock<Keep>& keep : free_.keep ? keeps(shape) : only(shape.keep)) {
           if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;
           RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
           own.offload = offload, own.shard = shard, own.keep = keep;
@@ -121,14 +125,17 @@ class Search {
         }
     return all;
   }
-  static std::vector<Keep> keeps(const RunShape& shape) {
+  static std::vector<ByBlock<Keep>> keeps(const RunShape& shape) {
     using R = Recomputed;
+    using Each = std::vector<ByBlock<Keep>>;
     // A chunk recomputes the MLP anyway.
-    if (shape.mlp_chunk > 0) return {{R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
+    if (shape.mlp_chunk > 0)
+      return Each{Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
     if (shape.model.mlp != Mlp::kSwiglu)
-      return {kKeepAll, {R::kNorms}, {R::kMlp}, kKeepAttention, kKeepOutputs};
-    return {kKeepAll,  {R::kNorms},          {R::kActivation}, {R::kNorms, R::kActivation},
-            {R::kMlp}, {R::kNorms, R::kMlp}, kKeepAttention,   kKeepOutputs};
+      return Each{kKeepAll, Keep{R::kNorms}, Keep{R::kMlp}, kKeepAttention, kKeepOutputs};
+    return Each{
+        kKeepAll,      Keep{R::kNorms},          Keep{R::kActivation}, Keep{R::kNorms, R::kActivation},
+        Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention,       kKeepOutputs};
   }
 
   std::optional<RunShape> fastest(const std::vector<Alternative>& all, const Room& room) const {
@@ -141,7 +148,99 @@ class Search {
       const double own = estimate_step(*fitting, device_).seconds;
       if (!best || own < kFaster * seconds) best = fitting, seconds = own;
     }
-    return best;
+    return best ? in_two_groups(all, *best, seconds, room) : best;
+  }
+
+  // A shape of which all blocks are alike, at a micro-batch
+  struct Level {
+    RunShape shape;
+    int64_t peak;
+    double seconds;
+  };
+  // Blocks of one level that fits, and of one that does not
+  struct Groups {
+    const Level *saving, *fast;
+    double guess;  // of the seconds with as few blocks of `saving` as fit
+  };
+
+  // `alike`, which takes so many seconds, or what is faster in two groups, at the same split, and at the
+  // micro-batch of `alike` or the next ones.
+  RunShape in_two_groups(const std::vector<Alternative>& all, const RunShape& alike, double seconds,
+                         const Room& room) const {
+    RunShape found = alike;
+    if (alike.model.layers == 1) return found;
+    for (const bool activations : {false, true})
+      for (const int64_t micro_batch : near(alike, room))
+        for (const bool optimizer : {false, true}) {
+          const double most = kFasterInGroups * seconds;
+          std::vector<Level> levels;
+          for (const Alternative& one : all) {
+            const Offload& offload = one.shape.offload;
+            if (one.shape.shard != alike.shard || offload.optimizer != optimizer) continue;
+            if (offload.activations && !activations) continue;
+            const RunShape shape = with_micro_batch(one.shape, micro_batch);
+            levels.push_back({shape, peak(shape), estimate_step(shape, device_).seconds});
+            if (levels[0].seconds >= most) break;  // and it does the least
+          }
+          for (const Groups& groups : promising(levels, room, most)) {
+            const RunShape shape = with_most_fast(groups, room);
+            const double own = estimate_step(shape, device_).seconds;
+            if (own < kFasterInGroups * seconds) found = shape, seconds = own;
+          }
+        }
+    return found;
+  }
+
+  std::vector<int64_t> near(const RunShape& best, const Room& room) const {
+    std::vector<int64_t> found{best.micro_batch};
+    const int64_t sequences = best.sequences_per_rank();
+    const auto add_next = [&](int64_t step, int64_t last) {
+      for (int64_t b = best.micro_batch + step; b * step <= last * step; b += step)
+        if (sequences % b == 0) return found.push_back(b);
+    };
+    if (free_.micro_batch) add_next(1, std::min(sequences, room.micro_batch)), add_next(-1, 1);
+    return found;
+  }
+
+  static std::vector<Groups> promising(const std::vector<Level>& levels, const Room& room, double most) {
+    std::vector<Groups> all;
+    for (const Level& saving : levels)
+      for (const Level& fast : levels) {
+        if (saving.peak > room.bytes || fast.peak <= room.bytes || fast.seconds >= most) continue;
+        if (fast.shape.offload.activations && !saving.shape.offload.activations) continue;
+        // The first block of a group saves nothing, and costs nothing: it has what others would share.
+        const auto more = static_cast<double>(saving.shape.model.layers - 1);
+        const double share =
+            static_cast<double>(fast.peak - room.bytes) / static_cast<double>(fast.peak - saving.peak);
+        const double guess = fast.seconds + std::ceil(share * more) / more * (saving.seconds - fast.seconds);
+        if (guess < most) all.push_back({.saving = &saving, .fast = &fast, .guess = guess});
+      }
+    std::ranges::stable_sort(all, {}, &Groups::guess);
+    if (all.size() > kGroupsTried) all.erase(all.begin() + kGroupsTried, all.end());
+    return all;
+  }
+
+  // `blocks` of the saving ones. If they alone are offloaded, they come first: theirs wait longest. Else they
+  // come last: of blocks that recompute the same, the last one does not run again.
+  static RunShape in_groups(const Groups& groups, int64_t blocks) {
+    const RunShape &saving = groups.saving->shape, &fast = groups.fast->shape;
+    RunShape shape = saving;
+    const bool offloads = saving.offload.activations && !fast.offload.activations;
+    if (offloads) shape.offload.blocks = blocks;
+    if (saving.keep == fast.keep) return shape;
+    const Keep less = saving.keep.at(0), more = fast.keep.at(0);
+    shape.keep = offloads ? ByBlock<Keep>({{less, blocks}, {more}})
+                          : ByBlock<Keep>({{more, shape.model.layers - blocks}, {less}});
+    return shape;
+  }
+  RunShape with_most_fast(const Groups& groups, const Room& room) const {
+    const int64_t all = groups.saving->shape.model.layers;
+    int64_t too_few = 0, enough = all;
+    while (enough - too_few > 1) {
+      const int64_t middle = (too_few + enough) / 2;
+      (peak(in_groups(groups, middle)) <= room.bytes ? enough : too_few) = middle;
+    }
+    return enough == all ? groups.saving->shape : in_groups(groups, enough);
   }
 
   // Nothing: no micro-batch fits.

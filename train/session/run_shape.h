@@ -50,7 +50,7 @@ struct RunShape {
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
-  Keep keep = {};                // train.recompute
+  ByBlock<Keep> keep = {};       // train.recompute
   Freeze freeze = {};            // train.freeze; with LoRA all but the adapters
   int64_t classifier_chunk = 0;  // see Model
   int64_t mlp_chunk = 0;         // see Model; it adds `mlp` to what `keep` drops

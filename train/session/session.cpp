@@ -74,10 +74,10 @@ void Session::initialize(uint64_t seed) {
   init_weights(shape_.model, seed, {.values = store_.writer(), .normal = store_.normal_writer()});
 }
 
-Model Session::training_model(Keep keep) const {
+Model Session::training_model(const ByBlock<Keep>& keep) const {
   Model model = shared_model(shape_.batch, shape_.sequence_length, shape_.model.dropout.attention > 0);
   model.keep = keep;
-  if (model.chunks_mlp()) model.keep.add(Recomputed::kMlp);
+  if (model.chunks_mlp()) model.keep = keep.changed([](Keep& each) { each.add(Recomputed::kMlp); });
   return model;
 }
 

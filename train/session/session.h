@@ -51,7 +51,8 @@ class Session {
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
-  Model training_model(Keep keep) const;            // at the largest batch of this rank, with its dropout
+  Model training_model(
+      const ByBlock<Keep>& keep) const;             // at the largest batch of this rank, with its dropout
   ParamStore& store() { return store_; }            // of the weights
   const Stream& stream() const { return stream_; }  // with the workspace that all operations share
   Arena& arena() const { return arena_; }

@@ -53,8 +53,10 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8().layers();
   model_.fused_head = shape.fused_head;
-  if (shape.offload.activations)
+  if (shape.offload.activations) {
+    model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), *offloaded_, model_, shape.poison);
+  }
   const Shape per_token{shape.micro_steps, shape.rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);

@@ -46,6 +46,17 @@ void randomize(Random& random, Set& member, const SetOf<Set, E>&) {
   for (const E part : values_with_words<E>())
     if (random() % 2 == 0) member.add(part);
 }
+template <class V, class Kind>
+void randomize(Random& random, ByBlock<V>& member, const ByBlockOf<Kind>& kind) {
+  std::vector<typename ByBlock<V>::Run> runs(1 + random() % 3);
+  for (auto& run : runs) randomize(random, run.value, kind.kind), run.blocks = random_whole(random, 3, 9);
+  if (random() % 2 == 0) runs.back().blocks = ByBlock<V>::kRest;
+  member = ByBlock<V>(runs);
+}
+void randomize(Random& random, Offload& member, const OffloadedParts&) {
+  randomize(random, member, SetOf<Offload, Offloaded>{});
+  if (member.activations && random() % 2 == 0) member.blocks = random_whole(random, 1, 30);
+}
 void randomize(Random& random, Freeze& member, const FrozenParts&) {
   for (const ParamPart part : {ParamPart::kEmbeddings, ParamPart::kAttention, ParamPart::kNorms})
     if (random() % 2 == 0) member.add(part);
@@ -172,7 +183,13 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }
-    if (config.model.mlp != Mlp::kSwiglu) config.train.recompute = Keep{Recomputed::kNorms};
+    auto& recompute = config.train.recompute;
+    if (config.model.mlp != Mlp::kSwiglu && recompute)
+      recompute = recompute->changed(
+          [](Keep& keep) { keep = keep.recomputes(Recomputed::kMlp) ? kKeepAllButMlp : Keep{}; });
+    config.model.layers = recompute && !recompute->has_rest() ? recompute->counted() : 30;
+    if (config.memory.offload && config.memory.offload->blocks > config.model.layers)
+      config.memory.offload->blocks = Offload::kAllBlocks;
     if (config.train.epochs > 0)
       config.train.steps = 0;
     else

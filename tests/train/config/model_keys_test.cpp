@@ -281,6 +281,61 @@ TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
     EXPECT_NE(refused(bad), "accepted") << bad;
 }
 
+TEST_F(ModelKeys, WhatIsRecomputedBlockByBlock) {
+  const auto loaded = [&](const std::string& value, const std::string& layers) {
+    return load(kLlama, {"train.recompute=" + value, "model.layers=" + layers});
+  };
+  const auto round_trip = [&](const std::string& value, const std::string& layers) {
+    const Config config = loaded(value, layers);
+    EXPECT_NE(print_config(config).find("\n  recompute: " + value + "\n"), std::string::npos) << value;
+    return *config.train.recompute;
+  };
+  const ByBlock<Keep> keep = round_trip("linear*20,none", "32");
+  EXPECT_EQ(keep, ByBlock<Keep>({{kKeepAttention, 20}, {kKeepAll}}));
+  EXPECT_EQ(keep.at(19), kKeepAttention);
+  EXPECT_EQ(keep.at(20), kKeepAll);
+  round_trip("norms+mlp*1,block*2,none", "3");
+  round_trip("norms+mlp*1,block*2", "3");
+  EXPECT_EQ(*loaded("mlp*2,mlp", "3").train.recompute, kKeepAllButMlp);
+  EXPECT_EQ(text_of(*loaded("mlp+norms*2,mlp*1,mlp*1,none", "9").train.recompute), "norms+mlp*2,mlp*2,none");
+  const auto refused = [&](const std::string& value) {
+    return refusal(kLlama, {"train.recompute=" + value, "model.layers=4"});
+  };
+  EXPECT_TRUE(says(refused("linear*20,none"),
+                   {"train.recompute", "linear*20,none", "20 blocks", "model.layers", "4"}));
+  EXPECT_TRUE(says(refused("linear*1,none*5"), {"train.recompute", "6 blocks", "model.layers"}));
+  EXPECT_TRUE(says(refused("linear*1"), {"train.recompute", "1 block", "model.layers", "4", "last entry"}));
+  EXPECT_TRUE(says(refused("linear,none"), {"number of blocks", "\"linear,none\"", "plus"}));
+  EXPECT_TRUE(says(refused("auto*2,none"), {"\"auto\" alone", "\"auto*2,none\""}));
+  EXPECT_TRUE(says(refused("linear*1,liner"), {"\"liner\"", "linear"}));
+  for (const char* bad : {"linear*0,none", "linear*,none", "linear*x,none", "linear*-1,none",
+                          "linear*1.5,none", "linear*99999999999999999999,none", "linear*1*2,none"})
+    EXPECT_TRUE(says(refused(bad), {"train.recompute", "number of blocks", bad})) << bad;
+  for (const char* bad :
+       {"linear*1,", ",none", "*2,none", "linear*1,,none", "linear*1, none", "[linear*1, none]"})
+    EXPECT_NE(refused(bad), "accepted") << bad;
+  EXPECT_TRUE(says(refused_override("train.recompute=none*1,activation"), {"activation", "model.mlp"}));
+}
+
+TEST_F(ModelKeys, WhoseActivationsAreOffloaded) {
+  const auto loaded = [&](const std::string& value) {
+    return load("", {"memory.offload=" + value, "model.layers=9"});
+  };
+  const Offload some = *loaded("weights+activations*7+optimizer").memory.offload;
+  EXPECT_EQ(some, (Offload{.optimizer = true, .activations = true, .weights = true, .blocks = 7}));
+  EXPECT_EQ(text_of(some), "optimizer+activations*7+weights");
+  EXPECT_NE(print_config(loaded("activations*9")).find("\n  offload: activations*9\n"), std::string::npos);
+  const auto refused = [&](const std::string& value) { return refused_override("memory.offload=" + value); };
+  EXPECT_TRUE(
+      says(refused("activations*999"), {"memory.offload", "activations*999", "999 blocks", "model.layers"}));
+  EXPECT_TRUE(
+      says(refused("optimizer+activations*0"), {"memory.offload", "number of blocks", "activations*0"}));
+  EXPECT_TRUE(says(refused("activations*2+activations"), {"twice"}));
+  for (const char* bad :
+       {"optimizer*2", "activations*", "activations*2,none", "xactivations*2", "auto+activations*2"})
+    EXPECT_NE(refused(bad), "accepted") << bad;
+}
+
 TEST_F(ModelKeys, WordsOfNumbers) {
   const auto chunk = [&](const std::string& value) {
     return load("", {"train.classifier_chunk=" + value}).train.classifier_chunk;

@@ -10,6 +10,7 @@
 //   uneven parts                                            TwoToFiveRanks, ASequenceShorterThanTheRanks
 //   copies that overtake computing                          OffloadAndChunks
 //   out of memory only where a run goes on                  ContextRun.ResumesWithTheSameRanksOrOthers
+#include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
 #include "tests/lora_steps.h"
 #include "tests/model_variants.h"
@@ -33,7 +34,7 @@ struct ContextCase {
   int64_t longest_document = 0;
   bool uneven = false;
   Shard shard = Shard::kOptimizer;
-  Keep keep = {};
+  ByBlock<Keep> keep = {};
   int64_t micro_batch = 6, sequence_length = 17;
   int64_t heads = 0;  // of keys, at a time
   AttentionKind attention = AttentionKind::kFlash;
@@ -114,6 +115,24 @@ TEST_F(ContextParallel, EverySplit) {
 TEST_F(ContextParallel, Recomputation) {
   for (const Keep keep : {Keep::nothing(), kKeepAttention, kKeepOutputs})
     expect_one_rank({.context = 2, .longest_document = 9, .keep = keep});
+}
+// Each block for itself, in the same bits as all kept; and the plan of a rank is its ledger.
+TEST_F(ContextParallel, RecomputationByBlocks) {
+  ModelConfig qwen3 = families_of(kSharedModel).back().model;
+  qwen3.layers = 4;
+  on_ranks(2, [&](const Ranks& ranks) {
+    const auto run = [&](const ByBlock<Keep>& keep, const Offload& offload) {
+      SharedRun own = run_of({.context = 2, .model = qwen3, .longest_document = 9, .keep = keep}, false, 2);
+      own.shape.offload = offload, own.shape.poison = Poison::kYes;
+      return own;
+    };
+    const std::vector<double> kept = run_shared(ranks, run(kKeepAll, {}));
+    for (const ByBlock<Keep>& keep : mixed_keeps())
+      for (const Offload& offload : {Offload{}, Offload{.activations = true, .blocks = 3}}) {
+        const SharedRun own = run(keep, offload);
+        EXPECT_EQ(run_shared(ranks, own), kept) << text_of(keep) << " " << text_of(offload);
+      }
+  });
 }
 TEST_F(ContextParallel, NaiveAttention) {
   expect_one_rank({.context = 3, .longest_document = 9, .attention = AttentionKind::kNaive});

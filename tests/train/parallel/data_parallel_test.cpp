@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "tests/block_patterns.h"
 #include "tests/model_variants.h"
 #include "tests/tolerances.h"
 #include "train/run/checkpoint.h"
@@ -29,9 +30,8 @@ void expect_the_losses_of_one(int size, Shard shard, const ModelConfig& model = 
     const std::vector<double> one = run_shared({}, {.shape = alone, .steps = steps});
     if (steps == 50) EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
     std::string weights;
-    const SharedRun shared{.shape = shape, .steps = steps, .after = [&](TrainState& state) {
-                             weights = weight_bytes(state);
-                           }};
+    const SharedRun shared{
+        .shape = shape, .steps = steps, .after = [&](TrainState& state) { weights = weight_bytes(state); }};
     const std::vector<double> ours = run_shared(ranks, shared);
     EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
     EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
@@ -144,6 +144,19 @@ TEST_F(DataParallel, ActivationsInHostMemory) {
       });
 }
 
+TEST_F(DataParallel, WhatEachBlockKeepsChangesNoBit) {
+  on_ranks(2, [&](const Ranks& ranks) {
+    RunShape shape = shared_shape(2, Shard::kWeights);
+    shape.model = families_of(kSharedModel).back().model, shape.model.layers = 5;
+    const std::vector<double> kept = run_shared(ranks, {.shape = shape, .steps = 2});
+    shape.offload = {.optimizer = true, .activations = true, .blocks = 4}, shape.poison = Poison::kYes;
+    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+      shape.keep = keep;
+      EXPECT_EQ(run_shared(ranks, {.shape = shape, .steps = 2}), kept) << text_of(keep);
+    }
+  });
+}
+
 TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(2, [](const Ranks& ranks) {
     for (const Shard shard : kAllShards)
@@ -152,6 +165,7 @@ TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
         const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
         RunShape shape = shared_shape(2, shard);
         shape.offload.activations = offload;
+        if (offload) shape.offload.blocks = 1, shape.keep = mixed_keeps()[1];
         expect_ledger_is_plan(*be, comm.get(), shape);
       }
   });

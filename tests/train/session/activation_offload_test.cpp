@@ -26,6 +26,47 @@ TEST(ActivationOffload, ChangesNoBitOfAnyNumberOfBlocks) {
     }
 }
 
+TEST(ActivationOffload, OfTheFirstBlocksChangesNoBitWhateverEachKeeps) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  for (const auto& [name, shape] : shapes_by_block(DType::kF32)) {
+    SCOPED_TRACE(name);
+    expect_the_bits_of_kept_blocks(*be, shape);
+  }
+}
+
+TEST(ActivationOffload, APlanOfTheFirstBlocksIsTheLedger) {
+  for (const auto& [name, shape] : shapes_by_block(DType::kF32)) {
+    SCOPED_TRACE(std::string(name) + ", " + text_of(shape.keep) + ", " + text_of(shape.offload));
+    expect_plan_is_the_step({}, shape);
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    EXPECT_EQ(TrainState(*be, arena, shape).host_ledger()->peak_bytes(), plan_stages(shape, {}).host_bytes);
+  }
+}
+
+// Each block more is on the host but for two, and as many on the device less.
+TEST(ActivationOffload, TakesTheMemoryOfTheBlocksThatAreNamed) {
+  RunShape shape = offloaded_shapes(DType::kF32)[0].shape;
+  shape.model.layers = 7;
+  std::vector<int64_t> on_device, on_host;
+  for (int64_t blocks = 1; blocks <= 7; ++blocks) {
+    shape.offload = {.activations = true, .blocks = blocks};
+    const MemoryPlan plan = plan_stages(shape, {});
+    on_device.push_back(plan.ledger.peak_bytes()), on_host.push_back(plan.host_bytes);
+  }
+  EXPECT_EQ(on_host[0], 0);
+  EXPECT_EQ(on_host[1], 0);
+  for (size_t i = 2; i < 7; ++i) {
+    EXPECT_EQ(on_host[i], static_cast<int64_t>(i - 1) * on_host[2]);
+    if (i > 2) {
+      EXPECT_EQ(on_device[i - 1] - on_device[i], on_device[2] - on_device[3]);
+    }
+  }
+  shape.offload = {.activations = true};
+  EXPECT_EQ(plan_stages(shape, {}).host_bytes, on_host.back());
+  EXPECT_EQ(plan_stages(shape, {}).ledger.peak_bytes(), on_device.back());
+}
+
 TEST(ActivationOffload, ChangesNoBitInFp8) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   for (const Keep keep : {kKeepAll, kKeepAttention}) {

@@ -2,6 +2,7 @@
 // recordings, ranks, memory, scales.
 #include "model/fp8.h"
 
+#include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
 #include "tests/recorded_steps.h"
 
@@ -98,14 +99,25 @@ TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
 
 // What the backward computes again has the same scale, and so the same bits.
 TEST(Fp8Training, RecomputesTheSameBits) {
-  RunShape again = fp8_shape(kFp8Model, kAll);
-  again.keep = kKeepOutputs;
+  std::vector<ByBlock<Keep>> keeps = mixed_keeps();
+  keeps.emplace_back(kKeepOutputs);
   for (const int64_t chunk : {0, 48}) {
     RunShape first = fp8_shape(kFp8Model, kAll);
-    first.mlp_chunk = again.mlp_chunk = chunk;
-    Trained kept(first), recomputed(again);
-    EXPECT_EQ(kept.steps(3), recomputed.steps(3));
-    EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+    first.mlp_chunk = chunk;
+    Trained kept(first);
+    const std::vector<double> losses = kept.steps(3);
+    for (const ByBlock<Keep>& keep : keeps) {
+      SCOPED_TRACE(text_of(keep) + fmt::format(", chunks of {}", chunk));
+      RunShape again = first;
+      again.keep = keep;
+      Trained recomputed(again);
+      EXPECT_EQ(losses, recomputed.steps(3));
+      EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+      again.offload = {.activations = true, .blocks = 3}, again.poison = Poison::kYes;
+      Trained offloaded(again);
+      EXPECT_EQ(losses, offloaded.steps(3));
+      expect_plan_is_the_step({}, again);
+    }
   }
 }
 
@@ -191,6 +203,19 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
           EXPECT_EQ(fused.count, 2 * passes);
         }
       }
+}
+
+TEST(Fp8Training, RoundsWhereItWritesWhateverEachBlockKeeps) {
+  for (const ModelConfig& model : {kFp8Model, with_qwen3_parts(kFp8Model)})
+    for (const ByBlock<Keep>& keep : mixed_keeps()) {
+      SCOPED_TRACE(text_of(keep));
+      RunShape shape = fp8_shape(model, kAllButDw);
+      shape.keep = keep;
+      const Passes fused(shape, false), apart(shape, true);
+      EXPECT_EQ(fused.losses, apart.losses);
+      EXPECT_TRUE(fused.weights == apart.weights);
+      EXPECT_LT(fused.count, apart.count);
+    }
 }
 
 TEST(Fp8Training, RoundsWhereItWritesInSomeBlocksAndAChunkAtATime) {

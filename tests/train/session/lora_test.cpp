@@ -53,8 +53,10 @@ TEST(Lora, BeginsAsTheModelWithoutIt) {
 TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
   for (const ModelConfig& model : models_with_adapters(24, 2)) {
     std::optional<std::vector<double>> first;
-    for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepAttention, kKeepOutputs,
-                            Keep{Recomputed::kNorms, Recomputed::kAttention}}) {
+    for (const ByBlock<Keep>& keep :
+         {ByBlock<Keep>(kKeepAll), ByBlock<Keep>(kKeepAllButMlp), ByBlock<Keep>(kKeepAttention),
+          ByBlock<Keep>(kKeepOutputs), ByBlock<Keep>(Keep{Recomputed::kNorms, Recomputed::kAttention}),
+          ByBlock<Keep>({{kKeepOutputs, 1}, {kKeepAll}}), ByBlock<Keep>({{kKeepAll, 1}, {kKeepAttention}})}) {
       RunShape shape = lora_shape(model);
       shape.keep = keep;
       LoraSteps steps(kCpu, shape);
@@ -72,7 +74,8 @@ TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
 
 TEST(Lora, ThePlanIsTheLedger) {
   for (const ModelConfig& model : models_with_adapters(24, 2))
-    for (const Keep keep : {kKeepAll, kKeepOutputs}) {
+    for (const ByBlock<Keep>& keep : {ByBlock<Keep>(kKeepAll), ByBlock<Keep>(kKeepOutputs),
+                                      ByBlock<Keep>({{kKeepAttention, 1}, {kKeepAll}})}) {
       RunShape shape = lora_shape(model);
       shape.keep = keep;
       expect_plan_is_the_step(kCpu, shape);

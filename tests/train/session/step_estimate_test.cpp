@@ -187,6 +187,71 @@ TEST(FastestShape, IsAsFastAsTheBestThatFits) {
     }
 }
 
+// Every pair of levels at every number of blocks
+TEST(FastestShape, MixesTwoLevelsWhereThatIsFaster) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const RunShape shape = shape_of({"train.tokens_per_step=8192", "model.layers=6"});
+  int mixed = 0;
+  for (const double gib : {8.2, 8.6, 9.0}) {
+    SCOPED_TRACE(gib);
+    const auto bytes = static_cast<int64_t>(gib * kGiB);
+    const MemoryLimit limit{.bytes = bytes, .total = bytes};
+    const auto usable = static_cast<int64_t>(0.92 * static_cast<double>(bytes));
+    const RunShape found = fastest_shape(shape, {.keep = true}, kH100, limit);
+    EXPECT_LE(plan_memory(found, kH100).peak_bytes(), usable);
+    EXPECT_EQ(found.offload, shape.offload);
+    EXPECT_LE(found.keep.runs().size(), 2u);
+    mixed += found.keep.runs().size() == 2;
+    const double own = estimate_step(found, kH100).seconds;
+    double best = own, best_alike = 1e9;
+    ByBlock<Keep> best_keep;
+    RunShape other = shape;
+    for (const RunShape& a : everything(shape))
+      for (const RunShape& b : everything(shape)) {
+        if (a.offload || b.offload || a.micro_batch != shape.micro_batch ||
+            b.micro_batch != shape.micro_batch)
+          continue;
+        for (int64_t count = 1; count <= 6; ++count) {
+          if (count > 1 && a.keep == b.keep) continue;
+          other.keep = ByBlock<Keep>({{a.keep.at(0), count}, {b.keep.at(0)}});
+          if (plan_memory(other, kH100).peak_bytes() > usable) continue;
+          const double seconds = estimate_step(other, kH100).seconds;
+          if (seconds < best) best = seconds, best_keep = other.keep;
+          if (a.keep == b.keep) best_alike = std::min(best_alike, seconds);
+        }
+      }
+    EXPECT_LT(own, 1.011 * best) << text_of(found.keep) << ", and " << text_of(best_keep);
+    EXPECT_LT(own, found.keep.runs().size() == 2 ? 0.99 * best_alike : 1.02 * best_alike);
+  }
+  EXPECT_GE(mixed, 2);
+}
+
+// Copies of as many blocks as are needed
+TEST(FastestShape, OffloadsTheActivationsOfSomeBlocks) {
+  const std::vector<std::string> settings{"train.sequence_length=32768", "train.tokens_per_step=32768",
+                                          "train.recompute=auto", "memory.offload=auto"};
+  const MemoryLimit limit{.bytes = int64_t{73} << 30, .total = int64_t{80} << 30};
+  const Config config = with("llama3.1_8b", settings);
+  const RunShape found = run_shape(config, kH100, limit);
+  const int64_t blocks = found.offload.blocks;
+  EXPECT_TRUE(found.offload.activations);
+  EXPECT_GT(blocks, 2);
+  EXPECT_LT(blocks, 32);
+  EXPECT_LE(plan_memory(found, kH100).peak_bytes(), limit.bytes);
+  // One block less would not fit.
+  RunShape fewer = found;
+  fewer.offload.blocks = blocks - 1;
+  fewer.keep = ByBlock<Keep>({{found.keep.at(0), blocks - 1}, {found.keep.at(31)}});
+  EXPECT_GT(plan_memory(fewer, kH100).peak_bytes(), limit.bytes);
+  // The keys that are printed give the same shape.
+  std::vector<std::string> given = settings;
+  for (const std::string& key : found_for_auto(config, found)) given.push_back(key);
+  const RunShape again = run_shape(with("llama3.1_8b", given), kH100, limit);
+  EXPECT_EQ(again.keep, found.keep);
+  EXPECT_EQ(again.offload, found.offload);
+  EXPECT_EQ(plan_memory(again, kH100).peak_bytes(), plan_memory(found, kH100).peak_bytes());
+}
+
 TEST(FastestShape, LeavesWhatIsGiven) {
   const MemoryLimit small{.bytes = int64_t{12} << 30, .total = int64_t{12} << 30, .not_ours = 0};
   const RunShape shape = shape_of({"train.tokens_per_step=16384"});
@@ -225,7 +290,7 @@ TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
     EXPECT_LE(peak(shape), gib << 30);
     if (shape.mlp_chunk == 0) continue;
     ++chunked;
-    EXPECT_TRUE(shape.keep.covers(kKeepAllButMlp));
+    EXPECT_TRUE(shape.keep.all_of([](Keep keep) { return keep.covers(kKeepAllButMlp); }));
     EXPECT_EQ(std::ranges::count(kMlpChunks, shape.mlp_chunk), 1);
     RunShape whole = shape;
     whole.mlp_chunk = 0, whole.keep = kKeepOutputs;

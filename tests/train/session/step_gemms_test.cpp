@@ -101,7 +101,7 @@ TEST(StepGemms, OfAnAdapter) {
 TEST(StepGemms, AreComputedAgainWhereBlocksAre) {
   RunShape shape = shape_of(kGpt2, 1, 256);
   const std::vector<StepGemm> kept = step_gemms(shape, kGpu);
-  shape.keep = {Recomputed::kBlock};
+  shape.keep = kKeepOutputs;
   const std::vector<StepGemm> again = step_gemms(shape, kGpu);
   EXPECT_EQ(again.size(), kept.size());
   // The forward of every block but the last, which is still there, without its last product
