@@ -3,7 +3,8 @@
 //
 // Both are spans that never fall, as Mask's are. Every tile has a block and every block a tile, whether they
 // see anything or not: dQ of a tile that sees nothing, dK and dV of a block that nobody sees, have to be
-// written, too. For that the first tile begins at key 0 and the last ends at the last key.
+// written, too. For that the first tile begins at key 0 and the last ends at the last key, and each ends no
+// earlier than where the next one begins: of dealt queries whole documents may be missing between them.
 #pragma once
 
 #include "kernels/attention/mask.h"
@@ -22,7 +23,9 @@ __global__ void __launch_bounds__(kSpansThreads)
   for (int tile = threadIdx.x; tile < query_tiles; tile += kSpansThreads) {
     Span keys = mask.keys_of({tile * Shape::kBlockQ, min((tile + 1) * Shape::kBlockQ, mask.queries)});
     if (tile == 0) keys.begin = 0;
-    if (tile == query_tiles - 1) keys.end = mask.keys;
+    // Keys between two tiles, which neither sees, are met by the first of them.
+    keys.end =
+        tile == query_tiles - 1 ? mask.keys : max(keys.end, mask.keys_of((tile + 1) * Shape::kBlockQ).begin);
     const int last = min(keys.begin, mask.keys - 1) / Shape::kBlockK;
     const int first = max(keys.end - 1, 0) / Shape::kBlockK;
     blocks_of_tiles[tile] = {last, max(first, last) + 1};
