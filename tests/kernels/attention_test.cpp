@@ -34,8 +34,13 @@ struct Attention : ::testing::Test {
     const Tensor workspace =
         make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
     const PackedHeads in(qkv, plan.shape), out(r.dqkv, plan.shape);
-    const AttentionForward forward{
-        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(r.y), .saved = r.saved, .workspace = workspace};
+    const AttentionForward forward{.plan = plan,
+                                   .q = in.q,
+                                   .k = in.k,
+                                   .v = in.v,
+                                   .y = all_heads(r.y),
+                                   .saved = r.saved,
+                                   .workspace = workspace};
     const AttentionBackward backward{.plan = plan,
                                      .q = in.q,
                                      .k = in.k,
@@ -97,8 +102,13 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
         const PackedHeads in(qkv, shape);
-        cpu.run(AttentionForward{
-            .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(y), .saved = saved, .workspace = scratch});
+        cpu.run(AttentionForward{.plan = plan,
+                                 .q = in.q,
+                                 .k = in.k,
+                                 .v = in.v,
+                                 .y = all_heads(y),
+                                 .saved = saved,
+                                 .workspace = scratch});
         return dot(y, dy);
       });
     }

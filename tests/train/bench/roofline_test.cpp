@@ -69,15 +69,15 @@ TEST(OpCost, OfAttentionCountsThePairsThatSeeEachOther) {
   const double pairs = 3 * 15, product = 2 * 4 * 8 * pairs, q = 2 * 3 * 5 * 4 * 8, k = q / 2,
                lse = 4 * 3 * 4 * 5;
   const AttentionForward forward{
-      .plan = plan, .q = heads.q, .k = heads.k, .v = heads.v, .y = y, .saved = fp32({3, 4, 5})};
+      .plan = plan, .q = heads.q, .k = heads.k, .v = heads.v, .y = all_heads(y), .saved = fp32({3, 4, 5})};
   EXPECT_EQ(cost(forward), (OpCost{.bytes = 2 * q + 2 * k + lse, .flops = 2 * product}));
   const AttentionBackward backward{.plan = plan,
                                    .q = heads.q,
                                    .k = heads.k,
                                    .v = heads.v,
-                                   .y = y,
+                                   .y = all_heads(y),
                                    .saved = fp32({3, 4, 5}),
-                                   .dy = y,
+                                   .dy = all_heads(y),
                                    .dq = heads.q,
                                    .dk = heads.k,
                                    .dv = heads.v};
