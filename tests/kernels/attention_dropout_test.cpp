@@ -93,14 +93,7 @@ TEST_F(AttentionDropout, DropsTheKeysOfTheMask) {
         const Tensor y = make.empty({s.batch, T, s.heads, s.head_dim}), saved = make.empty(plan.saved_shape),
                      workspace = workspace_of(plan);
         const std::vector<int> mask = mask_in_outputs(make, s, [&](const PackedHeads& in) {
-          cpu.run(AttentionForward{.plan = plan,
-                                   .q = in.q,
-                                   .k = in.k,
-                                   .v = in.v,
-                                   .y = all_heads(y),
-                                   .saved = saved,
-                                   .workspace = workspace,
-                                   .dropout = dropout_of(77)});
+          cpu.run(forward(plan, {in.q, in.k, in.v}, {.y = y, .saved = saved}, workspace, dropout_of(77)));
           return y;
         });
         EXPECT_EQ(mask, mask_of(s, dropout_of(77))) << name_of(kind) << " T " << T;

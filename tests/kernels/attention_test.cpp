@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/streaming_softmax.h"
 #include "tests/attn_mask.h"
+#include "tests/kernels/attention_heads.h"
 #include "tests/says.h"
 #include "tests/support.h"
 #include "tests/tolerances.h"
@@ -20,10 +21,7 @@ struct PackedResult {
   Tensor y, saved, dqkv;
 };
 
-struct Attention : ::testing::Test {
-  HostTensors make;
-  CpuStream cpu;
-
+struct Attention : AttentionHeads {
   PackedResult run(const AttentionPlan& plan, const Tensor& qkv, const Tensor& dy,
                    const cpu::FlashTile* tile = nullptr) {
     PackedResult r{make.poisoned(dy.shape), make.poisoned(plan.saved_shape), make.poisoned(qkv.shape)};
@@ -34,26 +32,12 @@ struct Attention : ::testing::Test {
     const Tensor workspace =
         make.poisoned({std::max({plan.forward_workspace_bytes, plan.backward_workspace_bytes, of_tile}) / 4});
     const PackedHeads in(qkv, plan.shape), out(r.dqkv, plan.shape);
-    const AttentionForward forward{.plan = plan,
-                                   .q = in.q,
-                                   .k = in.k,
-                                   .v = in.v,
-                                   .y = all_heads(r.y),
-                                   .saved = r.saved,
-                                   .workspace = workspace};
-    const AttentionBackward backward{.plan = plan,
-                                     .q = in.q,
-                                     .k = in.k,
-                                     .v = in.v,
-                                     .y = all_heads(r.y),
-                                     .saved = r.saved,
-                                     .dy = all_heads(dy),
-                                     .dq = out.q,
-                                     .dk = out.k,
-                                     .dv = out.v,
-                                     .workspace = workspace};
-    tile ? cpu::flash_attention_forward(forward, *tile) : cpu.run(forward);
-    tile ? cpu::flash_attention_backward(backward, *tile) : cpu.run(backward);
+    const Inputs inputs{in.q, in.k, in.v, dy};
+    const Result result{r.y, r.saved, out.q, out.k, out.v};
+    const AttentionForward to_y = forward(plan, inputs, result, workspace);
+    const AttentionBackward to_dqkv = backward(plan, inputs, result, workspace);
+    tile ? cpu::flash_attention_forward(to_y, *tile) : cpu.run(to_y);
+    tile ? cpu::flash_attention_backward(to_dqkv, *tile) : cpu.run(to_dqkv);
     return r;
   }
 };
@@ -102,13 +86,7 @@ TEST_F(Attention, GradientsMatchFiniteDifferences) {
                    scratch = make.poisoned({plan.forward_workspace_bytes / 4});
       expect_gradient(qkv, r.dqkv, [&] {
         const PackedHeads in(qkv, shape);
-        cpu.run(AttentionForward{.plan = plan,
-                                 .q = in.q,
-                                 .k = in.k,
-                                 .v = in.v,
-                                 .y = all_heads(y),
-                                 .saved = saved,
-                                 .workspace = scratch});
+        cpu.run(forward(plan, {in.q, in.k, in.v}, {.y = y, .saved = saved}, scratch));
         return dot(y, dy);
       });
     }
@@ -143,26 +121,20 @@ TEST_F(Attention, ScratchThatIsTooSmallIsRefusedWithTheNumbers) {
   const Tensor qkv = make.normal({1, 3, 6, 4}), y = make.zeros({1, 3, 2, 4}),
                saved = make.zeros(plan.saved_shape);
   const PackedHeads in(qkv, plan.shape);
-  const auto forward = [&](int64_t bytes) {
-    cpu.run(AttentionForward{.plan = plan,
-                             .q = in.q,
-                             .k = in.k,
-                             .v = in.v,
-                             .y = all_heads(y),
-                             .saved = saved,
-                             .workspace = make.zeros({bytes / 4})});
+  const auto run_with = [&](int64_t bytes) {
+    cpu.run(forward(plan, {in.q, in.k, in.v}, {.y = y, .saved = saved}, make.zeros({bytes / 4})));
   };
   // Of each thread: 64 x 64 scores, 64 rows of the output, 64 sums and maxima
   EXPECT_EQ(plan.forward_workspace_bytes, 2 * (64 * 64 * 4 + 64 * 4 * 4 + 64 * 8));
   try {
-    forward(plan.forward_workspace_bytes - 4);
+    run_with(plan.forward_workspace_bytes - 4);
     FAIL() << "too small a workspace was taken";
   } catch (const Error& error) {
     EXPECT_TRUE(
         says(error.what(), {"attention forward: workspace ", fmt::format("{}", plan.forward_workspace_bytes),
                             fmt::format("found {}", plan.forward_workspace_bytes - 4)}));
   }
-  forward(plan.forward_workspace_bytes);
+  run_with(plan.forward_workspace_bytes);
 }
 
 // One query over eight keys in two tiles of four, no scaling: small enough to follow by hand.
