@@ -33,6 +33,21 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+// The first i below `count` with reached(i), which then holds from there on; `count` if there is none
+template <class Reached>
+TESSERA_HOST_DEVICE int first_where(int count, const Reached& reached) {
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (reached(middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
 // The mask of one sequence: see AttnMask.
 struct Mask {
   int queries, keys;

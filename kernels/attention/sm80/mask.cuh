@@ -89,17 +89,10 @@ struct KernelMask<MaskKind::kAny> : Mask {
   __device__ __forceinline__ Span queries_meeting(Span columns) const {
     if (seen_by == nullptr) return queries_of(columns);
     const int tiles = (queries + kBlockQ - 1) / kBlockQ;
-    const auto first = [&](const auto& reached) {  // by halves: neither end of keys_of() falls
-      int low = 0, high = tiles;
-      while (low < high) {
-        const int middle = (low + high) / 2;
-        if (reached(keys_of(Span{middle * kBlockQ, (middle + 1) * kBlockQ}))) {
-          high = middle;
-        } else {
-          low = middle + 1;
-        }
-      }
-      return low * kBlockQ;
+    const auto first = [&](const auto& reached) {  // neither end of keys_of() falls
+      return kBlockQ * first_where(tiles, [&](int tile) {
+               return reached(keys_of(Span{tile * kBlockQ, (tile + 1) * kBlockQ}));
+             });
     };
     return {first([&](Span seen) { return seen.end > columns.begin; }),
             first([&](Span seen) { return seen.begin >= columns.end; })};

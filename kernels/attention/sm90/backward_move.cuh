@@ -81,10 +81,11 @@ struct Sender {
       const auto work = WorkTile<Shape>::published(memory.work(), a);
       memory.k_ring().release(keys_at);
       if (work.key_block < 0) break;
+      QueryWalk<Shape> walk(work, a);
       Adders next{};  // read a step ahead: it takes a while
-      if constexpr (Shape::kAnyMask) next = adders_of(QueryWalk<Shape>(work, a).tile, work.batch, a);
+      if constexpr (Shape::kAnyMask) next = adders_of(walk.tile, work.batch, a);
 #pragma unroll 1
-      for (QueryWalk<Shape> walk(work, a); !walk.ended(); walk.next(a), at.next()) {
+      for (; !walk.ended(); walk.next(a), at.next()) {
         Turn turn{};
         if constexpr (Shape::kAnyMask) {
           turn = next.turn_of(walk.adds_as);

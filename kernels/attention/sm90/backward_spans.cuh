@@ -31,17 +31,8 @@ __global__ void __launch_bounds__(kSpansThreads)
     blocks_of_tiles[tile] = {last, max(first, last) + 1};
   }
   __syncthreads();
-  // The first tile for which `reached` holds, which it does from there on
   const auto first_tile = [&](auto&& reached) {
-    int low = 0, high = query_tiles;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (reached(blocks_of_tiles[middle]))
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return low;
+    return first_where(query_tiles, [&](int tile) { return reached(blocks_of_tiles[tile]); });
   };
   for (int block = threadIdx.x; block < key_blocks; block += kSpansThreads) {
     tiles_of_blocks[block] = {first_tile([&](Span blocks) { return blocks.end > block; }),
