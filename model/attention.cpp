@@ -8,16 +8,9 @@ Heads heads_to_rotate(const ModelConfig& config, const Tensor& tensor) {
   return {tensor, 0, config.heads + config.kv_heads};
 }
 
-// All heads, of a plan for a part of them too
-PackedHeads packed_heads(const Attention& a, const Tensor& qkv) {
-  AttentionShape all = a.plan.shape;
-  all.heads = a.config.heads, all.kv_heads = a.config.kv_heads;
-  return {qkv, all};
-}
-
 // q, k and v of the batch's tokens
 PackedHeads heads_of(const Attention& a) {
-  PackedHeads heads = packed_heads(a, a.saved.qkv);
+  PackedHeads heads(a.saved.qkv, a.config.heads, a.config.kv_heads);
   if (a.saved.rotated) heads.q.tensor = heads.k.tensor = a.saved.rotated;
   return heads;
 }
@@ -35,8 +28,7 @@ struct AttentionPart {
   Heads of(const Heads& heads) const { return part_of(heads, index, parts); }
   Tensor row_state(const Attention& a) const {
     const Shape& shape = a.plan.saved_shape;
-    return parts == 1 ? a.saved.row_state
-                      : a.saved.row_state.view({parts, shape.numel()}).rows(index, 1).view(shape);
+    return a.saved.row_state.view({parts, shape.numel()}).rows(index, 1).view(shape);
   }
   Dropout dropout(const Attention& a) const {
     Dropout dropout = a.dropout;
@@ -107,7 +99,7 @@ void attend(const Stream& stream, const Attention& a) {
 }
 
 void attend_backward(const Stream& stream, const Attention& a, const AttendBackward& backward) {
-  const PackedHeads in = heads_of(a), d = packed_heads(a, backward.d_qkv);
+  const PackedHeads in = heads_of(a), d(backward.d_qkv, a.config.heads, a.config.kv_heads);
   const int64_t parts = parts_of(a.config, a.plan);
   std::optional<GatheredKeys> gathered;
   std::optional<KeyGradients> summed;

@@ -74,23 +74,20 @@ KeyGradients::KeyGradients(const Stream& stream, const ContextPass& context, con
 
 KeysAndValues KeyGradients::of_part() const { return halves(buffers_.d_keys); }
 
-// Sums of the part before, now that they are needed no longer
-void KeyGradients::take() {
-  const KeysAndValues sums = halves(context_.own(buffers_.d_gathered));
-  context_.axis->wait();
-  stream_.run(MoveHeads{.from = sums.k, .to = part_of(own_.k, part_ - 1, parts_)});
-  stream_.run(MoveHeads{.from = sums.v, .to = part_of(own_.v, part_ - 1, parts_)});
-}
-
 void KeyGradients::sum() {
   const Tensor& sums = buffers_.d_gathered;
-  if (part_ > 0) take();
+  if (part_ > 0) finish();
   stream_.run(MoveHeads{
       .from = all_heads(buffers_.d_keys), .to = all_heads(sums), .rows = context_.tables.scattered_rows});
   context_.axis->reduce_scatter_sum({.whole = sums, .part = context_.own(sums)});
   ++part_;
 }
 
-void KeyGradients::finish() { take(); }
+void KeyGradients::finish() {
+  const KeysAndValues sums = halves(context_.own(buffers_.d_gathered));
+  context_.axis->wait();
+  stream_.run(MoveHeads{.from = sums.k, .to = part_of(own_.k, part_ - 1, parts_)});
+  stream_.run(MoveHeads{.from = sums.v, .to = part_of(own_.v, part_ - 1, parts_)});
+}
 
 }  // namespace tessera

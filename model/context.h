@@ -82,12 +82,10 @@ class KeyGradients {
   KeyGradients(const Stream& stream, const ContextPass& context, const ContextBackward& buffers,
                const KeysAndValues& own, int64_t parts);
   KeysAndValues of_part() const;  // where the gradients of a part go, for this rank's queries
-  void sum();                     // begins to sum what is there
-  void finish();                  // `own` is whole
+  void sum();                     // begins to sum what is there, and finishes the part before
+  void finish();                  // of the last part
 
  private:
-  void take();
-
   const Stream& stream_;
   const ContextPass& context_;
   const ContextBackward& buffers_;

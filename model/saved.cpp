@@ -24,6 +24,15 @@ void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
       [&](Stage stage, const SavedInfo& info, Tensor& tensor) { visit(tensor, info, keep.keeps(stage)); });
 }
 
+// The same for a block that has its backward ahead: its output is the input of the next one, and is not kept.
+void visit_before_backward(BlockSaved& block, const Model& model, size_t layer,
+                           const std::function<void(Tensor&, const SavedInfo&, bool)>& visit) {
+  visit_block(block, model, layer, model.keep.at(layer),
+              [&](Tensor& tensor, const SavedInfo& info, bool kept) {
+                visit(tensor, info, kept && &tensor != &block.residual_out);
+              });
+}
+
 // The first blocks, those that are offloaded, take turns in slots. A slot has all that one of them keeps.
 // Block l has the tensors of block l - kActivationSlots, but for its output: it lies where the input of that
 // one was, since its input and that of the block between are still needed.
@@ -36,9 +45,9 @@ void take_slots(Arena& arena, const Model& model, Saved& saved) {
   for (size_t l = 0; l < blocks; ++l) {
     size_t i = 0;
     BlockSaved& block = saved.blocks[l];
-    visit_block(block, model, l, model.keep.at(l), [&](Tensor& tensor, const SavedInfo&, bool kept) {
+    visit_before_backward(block, model, l, [&](Tensor&, const SavedInfo&, bool kept) {
       if (l == 0) needed.push_back(false);
-      if (kept && &tensor != &block.residual_out) needed[i] = true;
+      if (kept) needed[i] = true;
       ++i;
     });
   }
@@ -56,9 +65,9 @@ void take_slots(Arena& arena, const Model& model, Saved& saved) {
   for (size_t l = 0; l < blocks; ++l) {
     size_t i = 0;
     BlockSaved& block = saved.blocks[l];
-    visit_block(block, model, l, model.keep.at(l), [&](Tensor& tensor, const SavedInfo&, bool kept) {
+    visit_before_backward(block, model, l, [&](Tensor& tensor, const SavedInfo&, bool kept) {
       const Tensor& own = in_slot[l % kActivationSlots][i++];
-      if (kept && &tensor != &block.residual_out) tensor = own;
+      if (kept) tensor = own;
     });
     if (l >= slots) block.residual_out = saved.block_input(l - kActivationSlots);
   }
@@ -68,11 +77,10 @@ void take_slots(Arena& arena, const Model& model, Saved& saved) {
 
 void visit_kept(Saved& saved, const Model& model, size_t layer, const TakeSaved& visit) {
   visit(input_of_block(model), layer == 0 ? saved.embedded : saved.blocks[layer - 1].residual_out);
-  BlockSaved& block = saved.blocks[layer];
-  visit_block(block, model, layer, model.keep.at(layer),
-              [&](Tensor& tensor, const SavedInfo& info, bool kept) {
-                if (kept && &tensor != &block.residual_out) visit(info, tensor);
-              });
+  visit_before_backward(saved.blocks[layer], model, layer,
+                        [&](Tensor& tensor, const SavedInfo& info, bool kept) {
+                          if (kept) visit(info, tensor);
+                        });
 }
 
 Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep) {
@@ -114,9 +122,8 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
   if (const int64_t bytes = model.attention.forward_workspace_bytes(); bytes > 0)
     take({"attention forward scratch", DType::kF32, {(bytes + 3) / 4}, MemoryTag::kAttention},
          saved.attention_workspace);
-  if (model.context) {
+  if (model.context)
     saved.context = allocate_context(arena, model.context->size(), model.attention.of(0).shape, dtype);
-  }
   return saved;
 }
 

@@ -58,8 +58,9 @@ struct AttentionShape {
 // The heads of packed projections qkv [B, T, H + 2K, D]: those of the queries, the keys, the values.
 struct PackedHeads {
   Heads q, k, v;
-  PackedHeads(const Tensor& qkv, const AttentionShape& s)
-      : q{qkv, 0, s.heads}, k{qkv, s.heads, s.kv_heads}, v{qkv, s.heads + s.kv_heads, s.kv_heads} {}
+  PackedHeads(const Tensor& qkv, int64_t heads, int64_t kv_heads)
+      : q{qkv, 0, heads}, k{qkv, heads, kv_heads}, v{qkv, heads + kv_heads, kv_heads} {}
+  PackedHeads(const Tensor& qkv, const AttentionShape& s) : PackedHeads(qkv, s.heads, s.kv_heads) {}
 };
 
 struct AttentionPlan {

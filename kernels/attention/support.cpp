@@ -188,8 +188,7 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "the CUDA runtime refused the launch: cudaGetLastError() says why";
     case ATTN_BAD_DROPOUT:
       return "the threshold of dropout must be 0 to 255, and its place modulo 65536 plus heads at most "
-             "65536; "
-             "or no kernel serves dropout with this problem";
+             "65536; or no kernel serves dropout with this problem";
     case ATTN_BAD_MASK:
       return "a window and an offset need a causal mask; documents need as many keys as queries and no "
              "offset; seen_by needs documents and no causal mask, query_tokens seen_by; or no kernel serves "

@@ -173,21 +173,30 @@ class Search {
       for (const int64_t micro_batch : near(alike, room))
         for (const bool optimizer : {false, true}) {
           const double most = kFasterInGroups * seconds;
-          std::vector<Level> levels;
-          for (const Alternative& one : all) {
-            const Offload& offload = one.shape.offload;
-            if (one.shape.shard != alike.shard || offload.optimizer != optimizer) continue;
-            if (offload.activations && !activations) continue;
-            const RunShape shape = with_micro_batch(one.shape, micro_batch);
-            levels.push_back({shape, peak(shape), estimate_step(shape, device_).seconds});
-            if (levels[0].seconds >= most) break;  // and it does the least
-          }
-          for (const Groups& groups : promising(levels, room, most)) {
+          const std::vector<Level> tried = levels(
+              all, alike.shard, {.optimizer = optimizer, .activations = activations}, micro_batch, most);
+          for (const Groups& groups : promising(tried, room, most)) {
             const RunShape shape = with_most_fast(groups, room);
             const double own = estimate_step(shape, device_).seconds;
             if (own < kFasterInGroups * seconds) found = shape, seconds = own;
           }
         }
+    return found;
+  }
+
+  // What `all` has at this split, with at most these activations offloaded, at this micro-batch. One alone
+  // where the first, which does the least, takes `most` seconds or more.
+  std::vector<Level> levels(const std::vector<Alternative>& all, Shard shard, const Offload& at_most,
+                            int64_t micro_batch, double most) const {
+    std::vector<Level> found;
+    for (const Alternative& one : all) {
+      const Offload& offload = one.shape.offload;
+      if (one.shape.shard != shard || offload.optimizer != at_most.optimizer) continue;
+      if (offload.activations && !at_most.activations) continue;
+      const RunShape shape = with_micro_batch(one.shape, micro_batch);
+      found.push_back({shape, peak(shape), estimate_step(shape, device_).seconds});
+      if (found[0].seconds >= most) break;
+    }
     return found;
   }
 

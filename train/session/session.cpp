@@ -94,9 +94,9 @@ Model Session::shared_model(int64_t batch, int64_t all_tokens, bool dropout) con
   if (context_) {
     shape.tokens = dealt_tokens(all_tokens, shape_.context.size);
     shape.mask = AttentionMask::of_dealt_queries();
-    const int64_t all = shape.kv_heads;
+    const int64_t group = shape.group();
     shape.kv_heads = shape_.context_heads > 0 ? shape_.context_heads : heads_of_part(shape);
-    shape.heads = shape.heads / all * shape.kv_heads;
+    shape.heads = group * shape.kv_heads;
     model.context = context_;
   }
   model.attention = plan_attention(shape_, stream_.backend().traits(), shape, dropout);
