@@ -19,12 +19,12 @@ Tensor ContextPass::own(const Tensor& gathered) const {
 }
 
 int64_t heads_of_part(const AttentionShape& shape) {
-  // Rows of queries of a part, over all its heads, and heads of keys: with fewer, multiprocessors are idle.
-  constexpr int64_t kFewestRows = 131'072, kFewestHeads = 2;
-  for (int64_t heads = kFewestHeads; heads < shape.kv_heads; ++heads)
-    if (shape.kv_heads % heads == 0 && shape.batch * shape.tokens * heads * shape.group() >= kFewestRows)
-      return heads;
-  return shape.kv_heads;
+  constexpr int64_t kMostBytes = int64_t{2} << 30;
+  constexpr int64_t kBytes = 2 + 2 + 2 + 4;  // of a number: of the buffers, and of those of the backward
+  const int64_t of_head = shape.batch * shape.kv_tokens * 2 * shape.head_dim * kBytes;
+  for (int64_t heads = shape.kv_heads; heads > 1; --heads)
+    if (shape.kv_heads % heads == 0 && heads * of_head <= kMostBytes) return heads;
+  return 1;
 }
 
 ContextBuffers allocate_context(Arena& arena, int64_t ranks, const AttentionShape& part, DType dtype) {

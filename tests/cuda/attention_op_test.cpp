@@ -172,7 +172,7 @@ class CudaAttention : public CudaTest {
         compare_dealt(AttentionKind::kNaive, dtype, shape(2, 4, 32, 2, 131), 3, longest, dropout);
       }
     compare_dealt(AttentionKind::kFlash, DType::kBF16, shape(1, 4, 128, 1, 1500), 2, 700, dropout);
-    // More blocks of keys than multiprocessors: the backward on Hopper takes them in waves.
+    // More blocks of keys than multiprocessors
     compare_dealt(AttentionKind::kFlash, DType::kBF16, shape(1, 8, 64, 8, 17'003), 2, 5000, dropout);
     compare_dealt(AttentionKind::kFlash, DType::kBF16, shape(1, 10, 128, 5, 17'003), 2, 5000, dropout);
   }

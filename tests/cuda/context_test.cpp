@@ -36,13 +36,13 @@ namespace {
 
 class CudaContextParallel : public SeveralGpus {};
 
-// Of a Qwen3 with two query heads to a head of keys
-RunShape context_shape(DType dtype, int64_t context, int64_t tokens) {
-  RunShape shape = shared_shape(1, Shard::kNone);
+// Of a Qwen3 with two query heads to a head of keys; `groups` of `context` ranks
+RunShape context_shape(DType dtype, int groups, int context, int64_t tokens) {
+  RunShape shape = shared_shape(groups, Shard::kNone);
   shape.model = families_of(kSharedModel).back().model;
   shape.model.channels = 128, shape.model.heads = 4, shape.model.kv_heads = 2, shape.model.head_dim = 64;
   shape.model.context = std::max<int64_t>(tokens, shape.model.context);
-  shape.micro_batch = 2, shape.micro_steps = kSharedSequences / 2;
+  shape.micro_batch = 2, shape.micro_steps /= 2;
   shape.sequence_length = tokens;
   shape.dtype = dtype;
   shape.documents = true;
@@ -51,19 +51,24 @@ RunShape context_shape(DType dtype, int64_t context, int64_t tokens) {
   return shape;
 }
 
+// Of one group of all GPUs; of four GPUs, of two groups too.
 TEST_F(CudaContextParallel, LossesInFp32AreThoseOfOneGpu) {
-  on_gpus(2, [](const Ranks& ranks, const DeviceTraits& device) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const Shard shard : kAllShards)
       for (const int64_t longest : {9, 200}) {
-        const auto run = [&](const Ranks& of) {
-          RunShape shape = context_shape(DType::kF32, of.size, 200);
+        const auto run = [&](const Ranks& of, int context) {
+          RunShape shape = context_shape(DType::kF32, of.size / context, context, 200);
           shape.shard = shard;
           return run_shared(of, {.device = device, .shape = shape, .steps = 20, .longest_document = longest});
         };
-        const std::vector<double> one = run({}), ours = run(ranks);
-        EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
-        EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
-        EXPECT_EQ(run(ranks), ours) << "twice the same run";
+        const std::vector<double> one = run({}, 1);
+        for (int context = 2; context <= ranks.size; context *= 2) {
+          SCOPED_TRACE(fmt::format("{} GPUs, {} share a sequence", ranks.size, context));
+          const std::vector<double> ours = run(ranks, context);
+          EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
+          EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
+          EXPECT_EQ(run(ranks, context), ours) << "twice the same run";
+        }
       }
   });
 }
@@ -80,12 +85,12 @@ double error_beside(const std::vector<std::vector<float>>& got, const std::vecto
 
 // Partial sums of dK and dV are rounded to bf16 once more than on one GPU; that may be seen, but not felt.
 TEST_F(CudaContextParallel, GradientsInBf16AreAsNearToFp32AsThoseOfOneGpu) {
-  on_gpus(2, [](const Ranks& ranks, const DeviceTraits& device) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const int64_t longest : {40, 1000}) {
       std::vector<std::vector<float>> found;
       const auto gradients = [&](const Ranks& of, DType dtype) {
         run_shared(of, {.device = device,
-                        .shape = context_shape(dtype, of.size, 1000),
+                        .shape = context_shape(dtype, 1, of.size, 1000),
                         .longest_document = longest,
                         .after = [&](TrainState& state) { found = gradients_of(state); }});
         return found;
@@ -96,7 +101,8 @@ TEST_F(CudaContextParallel, GradientsInBf16AreAsNearToFp32AsThoseOfOneGpu) {
       const double error = error_beside(ours, exact), of_one = error_beside(one, exact);
       EXPECT_LT(error, tolerance::kErrorOfContext * of_one) << error << " " << of_one;
       if (ranks.rank == 0)
-        fmt::print("documents up to {}: error {:.5f}, of one GPU {:.5f}\n", longest, error, of_one);
+        fmt::print("{} GPUs, documents up to {}: error {:.5f}, of one GPU {:.5f}\n", ranks.size, longest,
+                   error, of_one);
     }
   });
 }

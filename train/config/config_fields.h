@@ -227,7 +227,7 @@ void visit_parallel(Section& parallel, Visit& visit) {
       "parallel.context_heads", parallel.context_heads, Whole{.at_most = 4096, .zero = "auto"},
       "How many heads of keys and values attention gathers at a time, where several ranks share a sequence: "
       "the next ones are sent while it computes. Fewer take less memory; divides the model's number of them; "
-      "auto: as few as keep the device busy, two or more");
+      "auto: the most that take up to 2 GiB");
 }
 
 template <class Section, class Visit>

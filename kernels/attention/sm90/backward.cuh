@@ -373,7 +373,10 @@ struct BackwardConsumer {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     backward_kernel(const __grid_constant__ BackwardArgs a) {
-  if (threadIdx.x == 0) BackwardMemory<Shape>().init_barriers();
+  if (threadIdx.x == 0) {
+    BackwardMemory<Shape>().init_barriers();
+    find_in_waves<Shape>(a);
+  }
   __syncthreads();
   // Into a uniform register
   const int warpgroup = static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));

@@ -5,7 +5,7 @@
 
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mask.h"
-#include "kernels/attention/sm90/shape.h"
+#include "kernels/attention/sm90/workspace.h"
 #include "kernels/hopper/ring.cuh"
 #include "kernels/hopper/tile.cuh"
 
@@ -31,8 +31,9 @@ struct BackwardArgs {
   int causal;
   float scale;
   DropoutMask dropout;
-  Mask mask;  // with kAnyMask, as the next: see BackwardWorkspace
+  Mask mask;  // with kAnyMask, as the next three: see BackwardWorkspace
   const Span *blocks_of_tiles, *tiles_of_blocks;
+  const BlockTiles* block_tiles;
 };
 
 template <class Shape>
@@ -56,7 +57,8 @@ struct BackwardMemory {
                            (kBarriers + (2 * Shape::kSlots + 3 * Shape::kGroups * Shape::kSlots) * 8 + 15) /
                            16 * 16,
                        kAdders = kWork + (Shape::kAnyMask ? 24 : 16);
-  static constexpr int kBytes = kAdders + (Shape::kAnyMask ? Shape::kSlots * 8 : 0);
+  static constexpr int kInWaves = kAdders + (Shape::kAnyMask ? Shape::kSlots * 8 : 0);
+  static constexpr int kBytes = kInWaves + (Shape::kAnyMask ? 8 : 0);
   static_assert(kBytes <= kSharedBytesOfCta);
 
   uint32_t base;
@@ -100,6 +102,9 @@ struct BackwardMemory {
   __device__ __forceinline__ uint32_t work() const { return base + kWork; }
   // With kAnyMask: the key blocks that add to dQ of the queries in this slot of Q
   __device__ __forceinline__ uint32_t adders(int q_slot) const { return base + kAdders + 8 * q_slot; }
+
+  // With kAnyMask: of in_waves()
+  __device__ __forceinline__ uint32_t in_waves() const { return base + kInWaves; }
 
   __device__ __forceinline__ void init_barriers() const {
     if (base % kTileAlignment != 0) __trap();

@@ -81,12 +81,12 @@ inline int descending_groups_of(int groups, int key_blocks, int sms) {
   return std::min(groups, std::max(begin_at_once, groups - ascending));
 }
 
-// Long sequences go in waves of as many key blocks as there are CTAs for; see backward_work_tile.cuh. Within
-// documents blocks are short, unless these are of a longer sequence whose queries were dealt.
-template <class Shape>
-int wave_blocks_of(const AttnProblem& p, int key_blocks, int sms, int groups_at_once) {
-  const bool falls = Shape::kAnyMask ? p.mask.seen_by != nullptr : p.mask.causal != 0;
-  return falls && key_blocks >= sms ? sms / groups_at_once : 0;
+// Whether a key is seen by fewer queries the later it is in its document
+inline bool falls(const AttnMask& mask) { return mask.causal != 0 || mask.seen_by != nullptr; }
+
+// Long sequences may go in waves of as many key blocks as there are CTAs: see backward_work_tile.cuh.
+inline int wave_blocks_of(const AttnMask& mask, int key_blocks, int sms) {
+  return falls(mask) && mask.window == 0 && key_blocks >= sms ? sms : 0;
 }
 
 template <class Shape>
@@ -124,13 +124,13 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   // Without a mask neighbouring key blocks should start a little more than a step apart: see WorkTile.
   const int apart = (3 * sms / 2 + query_tiles - 1) / query_tiles;
   // Within documents or a window CTAs that work at a time read few rows of a head each: neighbouring heads
-  // together read longer pieces of them. Measured; with more heads long documents no longer fit L2.
+  // together read longer pieces of them. Measured.
   constexpr int kRowElements = 256;
   const int descending_groups =
       p.mask.causal && !Shape::kAnyMask ? descending_groups_of(groups, key_blocks, sms) : groups;
   const auto all_kv_heads = static_cast<int>(p.batch * p.kv_heads);
   // Not two groups of the same keys, of which one would wait for the sums of the other
-  const int groups_at_once = std::min(all_kv_heads, !p.mask.causal    ? apart
+  const int groups_at_once = std::min(all_kv_heads, !falls(p.mask)    ? apart
                                                     : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
                                                                       : 1);
   BackwardArgs args = {
@@ -151,17 +151,19 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .work_tiles = static_cast<uint32_t>(groups) * key_blocks,
       .groups_at_once = groups_at_once,
       .descending_groups = descending_groups,
-      .wave_blocks = wave_blocks_of<Shape>(p, key_blocks, sms, groups_at_once),
+      .wave_blocks = wave_blocks_of(p.mask, key_blocks, sms),
       .causal = p.mask.causal,
       .scale = p.scale,
       .dropout = DropoutMask(dropout_of(p)),
       .mask = mask_of(p),
       .blocks_of_tiles = workspace.blocks_of_tiles,
       .tiles_of_blocks = workspace.tiles_of_blocks,
+      .block_tiles = workspace.block_tiles,
   };
   if constexpr (Shape::kAnyMask) {
     status = launch(find_spans_kernel<Shape>, static_cast<unsigned>(p.batch), kSpansThreads, 0, stream,
-                    args.mask, query_tiles, key_blocks, workspace.blocks_of_tiles, workspace.tiles_of_blocks);
+                    args.mask, query_tiles, key_blocks, workspace.blocks_of_tiles, workspace.tiles_of_blocks,
+                    workspace.block_tiles);
     if (status != ATTN_OK) return status;
   }
   status = make_tensor_maps<Shape>(&args, f);

@@ -8,15 +8,17 @@
 #pragma once
 
 #include "kernels/attention/mask.h"
-#include "kernels/attention/sm90/shape.h"
+#include "kernels/attention/sm90/workspace.h"
 
 namespace tessera::attention::sm90 {
 
 // A CTA takes a sequence.
 template <class Shape>
 __global__ void __launch_bounds__(kSpansThreads)
-    find_spans_kernel(Mask all, int query_tiles, int key_blocks, Span* blocks_of_tiles,
-                      Span* tiles_of_blocks) {
+    find_spans_kernel(Mask all, int query_tiles, int key_blocks, Span* blocks_of_tiles, Span* tiles_of_blocks,
+                      BlockTiles* block_tiles) {
+  __shared__ unsigned long long sum, squares;
+  if (threadIdx.x == 0) sum = squares = 0;
   const Mask mask = all.of_sequence(blockIdx.x);
   blocks_of_tiles += static_cast<int64_t>(blockIdx.x) * query_tiles;
   tiles_of_blocks += static_cast<int64_t>(blockIdx.x) * key_blocks;
@@ -35,9 +37,15 @@ __global__ void __launch_bounds__(kSpansThreads)
     return first_where(query_tiles, [&](int tile) { return reached(blocks_of_tiles[tile]); });
   };
   for (int block = threadIdx.x; block < key_blocks; block += kSpansThreads) {
-    tiles_of_blocks[block] = {first_tile([&](Span blocks) { return blocks.end > block; }),
-                              first_tile([&](Span blocks) { return blocks.begin > block; })};
+    const Span tiles = {first_tile([&](Span blocks) { return blocks.end > block; }),
+                        first_tile([&](Span blocks) { return blocks.begin > block; })};
+    tiles_of_blocks[block] = tiles;
+    const auto count = static_cast<unsigned long long>(tiles.size());
+    atomicAdd(&sum, count);
+    atomicAdd(&squares, count * count);
   }
+  __syncthreads();
+  if (threadIdx.x == 0) block_tiles[blockIdx.x] = {sum, squares};
 }
 
 }  // namespace tessera::attention::sm90

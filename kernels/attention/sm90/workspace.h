@@ -15,6 +15,12 @@ struct alignas(16) SliceKeys {
   Span whole;  // keys that all of them see
 };
 
+// Of the key blocks of a sequence, in the backward of a mask that is not plain: the query tiles that each
+// meets, and their squares
+struct BlockTiles {
+  uint64_t sum, squares;
+};
+
 // Used for a mask that is not plain: see forward_spans.cuh.
 struct ForwardWorkspace {
   ForwardWorkspace(void* memory, const AttnProblem& p) {
@@ -110,6 +116,7 @@ struct BackwardWorkspace {
     if (!mask_of(p).plain()) {
       blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * tiles));
       tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * blocks));
+      block_tiles = carver.take<BlockTiles>(static_cast<size_t>(p.batch));
     }
     bytes = carver.used();
   }
@@ -124,8 +131,9 @@ struct BackwardWorkspace {
   uint32_t* key_counters = nullptr;
   float* key_sums = nullptr;
   // For a mask that is not plain. [B, query tile]: the key blocks that add to its dQ; [B, key block]: the
-  // query tiles that it meets. See backward_spans.cuh.
+  // query tiles that it meets; [B]: how many these are. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
+  BlockTiles* block_tiles = nullptr;
   size_t bytes;
 };
 

@@ -177,18 +177,21 @@ TEST_F(ContextParallel, SomeHeadsAtATimeChangeNoBit) {
       }
 }
 
-// As few as keep a GPU busy, which is for sequences of tens of thousands of tokens
+// The most whose buffers take up to 2 GiB
 TEST_F(ContextParallel, HeadsOfAPart) {
-  const auto heads = [](int64_t tokens, int64_t query_heads, int64_t kv_heads) {
-    return heads_of_part(
-        {.batch = 1, .tokens = tokens, .heads = query_heads, .head_dim = 64, .kv_heads = kv_heads});
+  const auto heads = [](int64_t tokens, int64_t head_dim, int64_t kv_heads) {
+    return heads_of_part({.batch = 1,
+                          .tokens = tokens / 2,
+                          .heads = 2 * kv_heads,
+                          .head_dim = head_dim,
+                          .kv_heads = kv_heads,
+                          .kv_tokens = tokens});
   };
-  EXPECT_EQ(heads(65'536, 32, 8), 2);
-  EXPECT_EQ(heads(8192, 32, 8), 4);
-  EXPECT_EQ(heads(1000, 32, 8), 8);
-  EXPECT_EQ(heads(65'536, 12, 12), 2);
-  EXPECT_EQ(heads(65'536, 25, 25), 5);
-  EXPECT_EQ(heads(65'536, 7, 1), 1);
+  EXPECT_EQ(heads(131'072, 64, 8), 8);
+  EXPECT_EQ(heads(262'144, 64, 8), 4);
+  EXPECT_EQ(heads(131'072, 64, 25), 5);
+  EXPECT_EQ(heads(131'072, 128, 7), 1);
+  EXPECT_EQ(heads(1'048'576, 128, 8), 1);
 }
 
 TEST_F(ContextParallel, OffloadAndChunks) {
