@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes texts that teach a model to look things up: pieces of a text, with facts between its lines that are
+asked for further down. `./bench needle` asks for such a fact.
+
+  python3 secret_numbers.py TEXT LENGTH COUNT > facts.jsonl
+
+TEXT: any long text. LENGTH: characters of each of the COUNT texts. Names and numbers are new in every text, and
+every fact is stated twice, at two places.
+"""
+
+import json
+import random
+import sys
+
+SYLLABLES = "ba ce di fo gu ka le mi no pu ra se ti vo zu".split()
+CHARACTERS_PER_FACT = 400
+
+
+def name() -> str:
+    return "".join(random.choices(SYLLABLES, k=random.randint(2, 4))).capitalize()
+
+
+def text(lines: list[str], length: int) -> str:
+    names = dict.fromkeys(name() for _ in range(max(2, length // CHARACTERS_PER_FACT)))
+    facts = [f"\nThe secret number of {n} is {random.randint(10000, 99999)}.\n" for n in names]
+    first, pieces, size = random.randrange(len(lines)), [], sum(map(len, facts)) * 2
+    while size < length:
+        pieces.append(lines[first % len(lines)])
+        size += len(pieces[-1])
+        first += 1
+    places = sorted((random.randint(0, len(pieces)), fact) for fact in facts * 2)
+    for place, fact in reversed(places):
+        pieces.insert(place, fact)
+    return "".join(pieces)
+
+
+def main() -> None:
+    lines = open(sys.argv[1], encoding="utf-8").read().splitlines(keepends=True)
+    length, count = int(sys.argv[2]), int(sys.argv[3])
+    random.seed(length)
+    for _ in range(count):
+        print(json.dumps({"text": text(lines, length)}))
+
+
+main()
