@@ -5,7 +5,8 @@ asked for further down. `./bench needle` asks for such a fact.
   python3 secret_numbers.py TEXT LENGTH COUNT > facts.jsonl
 
 TEXT: any long text. LENGTH: characters of each of the COUNT texts. Names and numbers are new in every text, and
-every fact is stated twice, at two places.
+every fact stands at two places. Some texts are all facts, which is where a model learns first to look one up;
+others have few of them.
 """
 
 import json
@@ -13,7 +14,7 @@ import random
 import sys
 
 SYLLABLES = "ba ce di fo gu ka le mi no pu ra se ti vo zu".split()
-CHARACTERS_PER_FACT = 400
+FACT = len("\nThe secret number of Lima is 48213.\n") + 4  # characters
 
 
 def name() -> str:
@@ -21,7 +22,8 @@ def name() -> str:
 
 
 def text(lines: list[str], length: int) -> str:
-    names = dict.fromkeys(name() for _ in range(max(2, length // CHARACTERS_PER_FACT)))
+    most = max(1, length // (2 * FACT))
+    names = dict.fromkeys(name() for _ in range(round(most ** random.random())))
     facts = [f"\nThe secret number of {n} is {random.randint(10000, 99999)}.\n" for n in names]
     first, pieces, size = random.randrange(len(lines)), [], sum(map(len, facts)) * 2
     while size < length:
