@@ -121,6 +121,16 @@ TokenRange DocumentIndex::document(int64_t i) const {
   return {first, start_of(i + 1) - first};
 }
 
+int64_t DocumentIndex::document_of(int64_t token) const {
+  check(0 <= token && token < tokens_, "there is no token {}: the stream has {}", token, tokens_);
+  int64_t low = 0, high = count_ - 1;  // the last document that begins at or before it
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    start_of(middle) <= token ? low = middle : high = middle - 1;
+  }
+  return low;
+}
+
 void DocumentIndex::drop_uncounted(int64_t first, std::span<int32_t> targets) const {
   const int64_t last = first + std::ssize(targets);
   check(0 <= first && last <= tokens_, "the tokens {} to {} are not all in the stream, which has {}", first,

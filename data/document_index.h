@@ -40,6 +40,7 @@ class DocumentIndex {
 
   int64_t count() const { return count_; }                         // documents
   int64_t tokens() const { return tokens_; }                       // of all of them
+  int64_t document_of(int64_t token) const;                        // that has it. Error: outside the stream
   TokenRange document(int64_t i) const;                            // Error: i < 0, i >= count()
   int64_t counted_tokens() const { return tokens_ - uncounted_; }  // that count as targets
 

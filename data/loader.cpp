@@ -94,13 +94,29 @@ void Loader::on_ring(int64_t first, std::span<int32_t> out, const Read& read) co
   if (before_the_end < out.size()) read(options_.first_token, out.subspan(before_the_end));
 }
 
+int64_t Loader::first_of(int64_t position) const {
+  return offset(position / sequences_per_epoch_) + order_.at(position) * options_.sequence_length;
+}
+
+std::vector<SequencePiece> Loader::pieces(int64_t position) const {
+  std::vector<SequencePiece> pieces;
+  std::vector<int32_t> window(static_cast<size_t>(options_.sequence_length));
+  int64_t begin = 0;
+  on_ring(first_of(position), window, [&](int64_t token, std::span<int32_t> part) {
+    const std::vector<SequencePiece> more = options_.stream->pieces({token, std::ssize(part)}, begin);
+    pieces.insert(pieces.end(), more.begin(), more.end());
+    begin += std::ssize(part);
+  });
+  return pieces;
+}
+
 void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
   const int64_t T = options_.sequence_length;
   out.tokens.resize(static_cast<size_t>(count * T));
   out.targets.resize(out.tokens.size());
   out.documents.clear();
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = offset((position + i) / sequences_per_epoch_) + order_.at(position + i) * T;
+    const int64_t first = first_of(position + i);
     const auto row = [&](std::vector<int32_t>& rows) {
       return std::span(rows).subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
     };

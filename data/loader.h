@@ -65,8 +65,10 @@ class Loader : public SequenceSource {
 
   // Within an epoch every window occurs exactly once. Targets that do not count are kNoTarget.
   void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  std::vector<SequencePiece> pieces(int64_t position) const override;
 
  private:
+  int64_t first_of(int64_t position) const;  // token of a window, in the range
   template <class Read>
   void on_ring(int64_t first, std::span<int32_t> out, const Read& read) const;
 

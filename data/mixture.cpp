@@ -82,6 +82,11 @@ double Mixture::share(int64_t part) const {
   return static_cast<double>(counts_[static_cast<size_t>(part)]) / static_cast<double>(block_.size());
 }
 
+std::vector<SequencePiece> Mixture::pieces(int64_t position) const {
+  const auto [part, at] = place(position);
+  return parts_[static_cast<size_t>(part)].source->pieces(at);
+}
+
 void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
   out.tokens.clear();
   out.targets.clear();

@@ -28,6 +28,7 @@ class Mixture : public SequenceSource {
 
   int64_t sequences_per_epoch() const override { return sequences_per_epoch_; }
   void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  std::vector<SequencePiece> pieces(int64_t position) const override;
 
   struct Place {
     int64_t part = 0;

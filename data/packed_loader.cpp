@@ -96,19 +96,37 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
   mark(filled, row.tokens.size());
 }
 
+int64_t PackedLoader::sequence_at(int64_t position) const {
+  return order_.at(options_.shuffle ? position : position % sequences_per_epoch());
+}
+
+std::vector<SequencePiece> PackedLoader::pieces(int64_t position) const {
+  std::vector<SequencePiece> pieces;
+  int64_t begin = 0;
+  packing_.visit(
+      sequence_at(position), [this](int64_t document) { return inputs(document); },
+      [&](const Packing::Piece& piece) {
+        const int64_t first =
+            documents_.document(options_.first_document + piece.document).first_token + piece.first;
+        const std::vector<SequencePiece> more = options_.stream->pieces({first, piece.count}, begin);
+        pieces.insert(pieces.end(), more.begin(), more.end());
+        begin += piece.count;
+      });
+  return pieces;
+}
+
 void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const {
   const int64_t T = options_.sequence_length;
   out.tokens.resize(static_cast<size_t>(count * T));
   out.targets.resize(out.tokens.size());
   out.documents.resize(2 * out.tokens.size());
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t place = options_.shuffle ? position + i : (position + i) % sequences_per_epoch();
     const auto part = [&](std::vector<int32_t>& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
     };
-    fill(order_.at(place), {.tokens = part(out.tokens, 1),
-                            .targets = part(out.targets, 1),
-                            .documents = part(out.documents, 2)});
+    fill(sequence_at(position + i), {.tokens = part(out.tokens, 1),
+                                     .targets = part(out.targets, 1),
+                                     .documents = part(out.documents, 2)});
   }
 }
 

@@ -34,6 +34,7 @@ class PackedLoader : public SequenceSource {
 
   int64_t sequences_per_epoch() const override { return packing_.sequences(); }
   void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  std::vector<SequencePiece> pieces(int64_t position) const override;
 
   TokenRange range() const;  // of the documents
   const Packing& packing() const { return packing_; }
@@ -42,6 +43,7 @@ class PackedLoader : public SequenceSource {
   struct Row;
   int64_t inputs(int64_t document) const;  // counted from the first of the range
   Packing pack() const;
+  int64_t sequence_at(int64_t position) const;  // of the packing
   void fill(int64_t sequence, const Row& row) const;
 
   PackedLoaderOptions options_;

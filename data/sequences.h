@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/base/documents.h"
@@ -37,6 +39,15 @@ struct Sequences {
   bool operator==(const Sequences&) const = default;
 };
 
+// Tokens of a sequence that lie side by side in a file, and in a document where the data knows them
+struct SequencePiece {
+  int64_t begin = 0, count = 0;          // tokens of the sequence
+  std::string file = {};                 // a shard, or a text
+  int64_t first_token = 0;               // of the file
+  std::optional<int64_t> document = {};  // of the whole data, counted from 0
+  std::optional<int64_t> line = {};      // of a text whose bytes are its tokens, counted from 1
+};
+
 // The sequence at a position is a function of the source alone: a run resumes from a position, and each rank
 // fetches its own positions. Safe to call from several threads.
 class SequenceSource {
@@ -46,6 +57,8 @@ class SequenceSource {
   // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions
   // continue over epochs. Error: position < 0, and what reading the data throws.
   virtual void fetch(int64_t position, int64_t count, Sequences& out) const = 0;
+  // Where the tokens of the sequence at `position` come from, in their order; padding comes from nowhere.
+  virtual std::vector<SequencePiece> pieces(int64_t position) const = 0;
 };
 
 }  // namespace tessera

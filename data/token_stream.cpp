@@ -207,6 +207,31 @@ void TokenStream::read(int64_t first, std::span<int32_t> out) const {
   }
 }
 
+std::vector<SequencePiece> TokenStream::pieces(TokenRange range, int64_t begin) const {
+  check(0 <= range.first_token && range.token_count <= size_ - range.first_token,
+        "there are no {} tokens from token {} on: {} has {} tokens", range.token_count, range.first_token,
+        path_.native(), size_);
+  std::vector<SequencePiece> pieces;
+  for (int64_t first = range.first_token, left = range.token_count; left > 0;) {
+    const auto source = std::ranges::upper_bound(sources_, first, {}, &Source::first_token) - 1;
+    const int64_t at = first - source->first_token;
+    SequencePiece piece{.begin = begin,
+                        .count = std::min(left, count_of(source->tokens) - at),
+                        .file = source->file.path().string(),
+                        .first_token = at};
+    if (documents_) {
+      piece.document = documents_->document_of(first);
+      const TokenRange document = documents_->document(*piece.document);
+      piece.count = std::min(piece.count, document.first_token + document.token_count - first);
+    } else if (const auto* text = std::get_if<std::span<const uint8_t>>(&source->tokens)) {
+      piece.line = 1 + std::ranges::count(text->first(static_cast<size_t>(at)), '\n');
+    }
+    first += piece.count, left -= piece.count, begin += piece.count;
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
 template <class Token>
 void TokenStream::copy_checked(const Source& source, std::span<const Token> stored, int64_t at,
                                std::span<int32_t> out) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "data/document_index.h"
+#include "data/sequences.h"
 #include "data/tokenizers/tokenizer.h"
 #include "kernels/base/file.h"
 
@@ -42,6 +43,10 @@ class TokenStream {
   // Fills `out` with the tokens first, first + 1, ...; may span shards.
   // Error: a range outside the stream; a token at or above the limit set by require_tokens_below.
   void read(int64_t first, std::span<int32_t> out) const;
+
+  // Where these tokens lie: cut where a file or a document ends. They are the tokens from `begin` on of a
+  // sequence. Error: a range outside the stream.
+  std::vector<SequencePiece> pieces(TokenRange range, int64_t begin) const;
 
   // From now on every token that is read must be below `vocab_size`: a larger one would read past the
   // embedding table. Checked at each read, since a check at the start would read the whole dataset. Error:

@@ -32,6 +32,15 @@ struct Launch {
 
 class Backend;
 
+// Where in a step the operations that follow stand
+struct OpPlace {
+  static constexpr int64_t kOutside = -1, kTables = -2, kHead = -3;
+  int64_t block =
+      kOutside;  // or one of these: the token and position tables; the final norm, logits and loss
+  bool backward = false;
+  int64_t micro_batch = kOutside;  // counted from 0
+};
+
 // Told before and after every operation of a backend, in the order of the calls. On CUDA the operation has
 // then been enqueued, not done: launch.stream tells which stream to wait for.
 class OpObserver {
@@ -120,6 +129,9 @@ class Backend {
   // The backend and the tensors must outlive it. Its copies cannot be captured in a graph.
   virtual std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison);
 
+  // The model says where it is, for observers alone.
+  OpPlace& place() { return place_; }
+
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void remove_observer(OpObserver& observer) { std::erase(observers_, &observer); }
@@ -144,6 +156,7 @@ class Backend {
   }
 
   std::vector<OpObserver*> observers_;
+  OpPlace place_;
 };
 
 // Scratch that the operations of a device need for batches of up to `rows` = B T rows, models of `channels`,

@@ -159,6 +159,9 @@ OpCost cost(const GlobalNorm& a) {
   for (const Tensor& tensor : a.tensors) all += moved(tensor);
   return all;
 }
+OpCost cost(const SumLosses& a) { return moved(a.losses, a.sum); }
+OpCost cost(const JudgeStep& a) { return moved(a.losses, a.grad_norm, a.limits, a.verdict); }
+OpCost cost(const Inspect& a) { return moved(a.x); }
 OpCost cost(const AdamW& a) {
   OpCost all;
   for (const AdamW::Part& part : a.parts)

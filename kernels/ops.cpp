@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/fp8.h"
 #include "kernels/op_checks.h"
 
 namespace tessera {
@@ -537,6 +538,30 @@ void GlobalNorm::check_on(Device device) const {
       fail("{}: tensors must be real tensors on {}, found {}", kName, name_of(device), t.to_string());
 }
 
+void SumLosses::check_on(Device device) const {
+  check(losses && losses.dtype == DType::kF32 && losses.device == device,
+        "{}: losses must be in fp32 on {}, found {}", kName, name_of(device), losses.to_string());
+  check_fields(kName, device, {{"sum", sum, DType::kF32, {1}}});
+}
+
+void JudgeStep::check_on(Device device) const {
+  check_anchor(kName, "losses", losses, 1, device);
+  check_anchor(kName, "grad_norm", grad_norm, 1, device);
+  check_fields(kName, device,
+               {{"losses", losses, DType::kF32, losses.shape},
+                {"grad_norm", grad_norm, DType::kF32, grad_norm.shape},
+                {"limits", limits, DType::kF32, {2}},
+                {"verdict", verdict, DType::kF32, {1}}});
+}
+
+void Inspect::check_on(Device device) const {
+  check(x && x.device == device && (is_real(x.dtype) || is_fp8(x.dtype)),
+        "{}: x must be a tensor of numbers on {}, found {}", kName, name_of(device), x.to_string());
+  check(row == 0 || (row > 0 && first >= 0 && count > 0 && first + count <= row && x.numel() % row == 0),
+        "{}: {} elements from {} on of each {} do not fit x {}", kName, count, first, row, x.to_string());
+  check_fields(kName, device, {{"result", result, DType::kI32, {kInspectedWords}}});
+}
+
 void AdamW::check_on(Device device) const {
   for (const Part& part : parts) {
     const Tensor& param = part.param;
@@ -560,7 +585,9 @@ void AdamW::check_on(Device device) const {
           "{}: first_element must be a multiple of 8 of at least 0, found {}", kName, part.first_element);
   }
   const int64_t norms = grad_norm && grad_norm.numel() > 0 ? grad_norm.numel() : 1;
-  check_fields(kName, device, {{"grad_norm", grad_norm, DType::kF32, {norms}}});
+  check_fields(
+      kName, device,
+      {{"grad_norm", grad_norm, DType::kF32, {norms}}, {"verdict", verdict, DType::kF32, {1}, true}});
   check(step >= 1, "{}: step counts from 1, found {}", kName, step);
 }
 

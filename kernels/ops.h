@@ -38,6 +38,7 @@
 #include "kernels/attention/choose.h"
 #include "kernels/attention/decode.h"
 #include "kernels/base/activation.h"
+#include "kernels/base/inspected.h"
 #include "kernels/base/no_target.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
@@ -399,8 +400,8 @@ struct AttentionForward {
 struct AttentionBackward {
   static constexpr const char* kName = "attention backward";
   const AttentionPlan& plan;
-  Heads q, k, v;           // as the forward took them
-  Heads y;                 // as it left them, as the next
+  Heads q, k, v;  // as the forward took them
+  Heads y;        // as it left them, as the next
   Tensor saved;
   Heads dy;                // like y
   Heads dq, dk, dv;        // like q, k, v; dk and dv are sums over the query heads that read a head
@@ -585,6 +586,40 @@ struct GlobalNorm {
   void check_on(Device device) const;
 };
 
+// sum[0] = the sum of losses. In double, in a fixed order, and rounded once
+struct SumLosses {
+  static constexpr const char* kName = "sum of losses";
+  Tensor losses;  // fp32, of any shape
+  Tensor sum;     // [1] fp32
+
+  void check_on(Device device) const;
+};
+
+// Whether a step may update the weights: verdict[0] = 1 if the sum of the losses and the norm of the gradients
+// are finite and at most their limits, else 0. The limits are in memory, so that the host can send those of a
+// step while the device still computes it.
+struct JudgeStep {
+  static constexpr const char* kName = "judge step";
+  Tensor losses;     // [R] fp32: the sums of R ranks, which are added
+  Tensor grad_norm;  // as AdamW's
+  Tensor limits;     // [2] fp32: of the sum of losses, and of the norm; infinity: every finite one will do
+  Tensor verdict;    // [1] fp32
+
+  void check_on(Device device) const;
+};
+
+// The range of a tensor's finite elements, how many are not finite, and where the first of these is, see
+// Inspected (kernels/base/inspected.h). For searches: two passes of its own, and no concern for speed.
+struct Inspect {
+  static constexpr const char* kName = "inspect";
+  Tensor x;         // real, or FP8 without its scale
+  int64_t row = 0;  // elements of a row, of which `count` from `first` on are looked at; 0: all elements
+  int64_t first = 0, count = 0;
+  Tensor result;  // [kInspectedWords] int32, the words of an Inspected
+
+  void check_on(Device device) const;
+};
+
 // One AdamW step of some parameters, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by
 // min(1, max_norm / (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be
 // refused without harm.
@@ -613,22 +648,22 @@ struct AdamW {
   double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
-  int64_t step;  // from 1
+  int64_t step;         // from 1
+  Tensor verdict = {};  // [1] fp32, of JudgeStep: with 0 nothing is changed; none: the norm alone decides
 
   void check_on(Device device) const;
 };
 
-using AnyOp =
-    std::variant<const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
-                 const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*,
-                 const LayerNormForward*, const LayerNormBackward*, const RmsNormForward*,
-                 const RmsNormBackward*, const RotaryForward*, const RotaryBackward*, const SwigluForward*,
-                 const SwigluBackward*, const Quantise*, const Dequantise*, const TransposeFp8*,
-                 const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-                 const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
-                 const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-                 const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CrossEntropy*,
-                 const HeadLoss*, const HeadGradient*, const GlobalNorm*, const AdamW*>;
+using AnyOp = std::variant<
+    const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
+    const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
+    const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const RotaryForward*,
+    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*, const Dequantise*,
+    const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
+    const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
+    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*>;
 
 const char* name_of(const AnyOp& op);
 

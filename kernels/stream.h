@@ -19,6 +19,12 @@ class Stream {
   }
   void synchronize() const { backend_->synchronize(launch_.stream); }
 
+  // The operations that follow are of this part of the model, see OpPlace.
+  void enter(int64_t block, bool backward) const {
+    OpPlace& place = backend_->place();
+    place.block = block, place.backward = backward;
+  }
+
   Backend& backend() const { return *backend_; }
   Device device() const { return backend_->device(); }
   CUstream_st* queue() const { return launch_.stream; }

@@ -14,7 +14,8 @@ UpdateRule adamw(DType moments) {
                      .beta2 = step.config.beta2,
                      .epsilon = step.config.epsilon,
                      .weight_decay = step.config.weight_decay,
-                     .step = step.number};
+                     .step = step.number,
+                     .verdict = step.verdict};
             for (const UpdatedPart& part : parts)
               op.parts.push_back({.param = part.weights,
                                   .low = part.low,

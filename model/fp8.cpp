@@ -37,6 +37,7 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
     return arena.alloc(MemoryTag::kWeights, name, dtype, shape);
   };
   scales_ = take("FP8 scales", DType::kF32, {2, S, kFp8ScaleStride});
+  before_ = take("FP8 scales of the step before", DType::kF32, {2, S, kFp8ScaleStride});
   amaxes_ = take("FP8 largest elements", DType::kF32, {run.ranks, 2, S});
   const auto own_weights = std::ranges::count_if(layers_, [](const Layer& l) { return !l.stored; });
   if (own_weights > 0)
@@ -94,8 +95,16 @@ Tensor Fp8::own_amaxes() const {
 void Fp8::begin_step(const Stream& stream) {
   if (layers_.empty()) return;
   stream.run(FillZero{amaxes_});
+  if (known_) stream.run(Copy{scales_, before_});
+  known_before_ = known_;
   for (const Layer& layer : layers_)
     layer.fp8->current_scales = !known_ || config_.scaling == Fp8Scaling::kCurrent;
+}
+
+void Fp8::take_back_step(const Stream& stream) {
+  if (layers_.empty()) return;
+  if (known_before_) stream.run(Copy{before_, scales_});
+  known_ = known_before_;
 }
 
 void Fp8::quantise_weights(const Stream& stream, int64_t layer) const {

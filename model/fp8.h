@@ -64,6 +64,8 @@ class Fp8 {
   const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
 
   void begin_step(const Stream& stream);
+  // The scales are again those of before the last begin_step(): that step does not count.
+  void take_back_step(const Stream& stream);
   // The weights of a block, or of the head: L, as far as the store has no FP8 values of them. Before the
   // first GEMM with it in a step.
   void quantise_weights(const Stream& stream, int64_t layer) const;
@@ -88,11 +90,13 @@ class Fp8 {
   Fp8Config config_;
   Fp8Layers fp8_;
   std::vector<Layer> layers_;
+  Tensor before_;         // scales_ of the step before
   Tensor scales_;         // as UpdateScales has them: of x and of dy, of S layers
   Tensor amaxes_;         // [ranks, 2, S] fp32, of this step
   Tensor weight_scales_;  // [.., kFp8ScaleStride] fp32, of weights that are rounded here
   int64_t rank_ = 0;
   bool known_ = false;  // the scales are those of a step before
+  bool known_before_ = false;
 };
 
 }  // namespace tessera

@@ -103,6 +103,7 @@ void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
 }  // namespace
 
 void final_norm_forward(const Pass& pass, const Saved& saved) {
+  pass.stream.enter(OpPlace::kHead, /*backward=*/false);
   const WeightLease<HeadParams> weights = pass.model.lease_head(LeaseFor::kForward);
   norm_forward(pass.stream, final_norm(pass.model, *weights, saved), logits_x(pass.model, saved.norm.y));
 }
@@ -126,6 +127,7 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   const HeadParams* gradients = head.gradients;
   const WeightLease<HeadParams> weights =
       model.lease_head(gradients ? LeaseFor::kBackward : LeaseFor::kForward);
+  pass.stream.enter(OpPlace::kHead, /*backward=*/gradients != nullptr);
   const int64_t N = saved.norm.y.shape[0];
   const Tensor dweight = gradients ? gradients->classifier() : Tensor{};
   const bool fused = model.fused_head && dweight && !model.fp8_of_head();

@@ -30,15 +30,17 @@ void Optimizer::share_norms() {
   store_.axis().wait();
 }
 
-void Optimizer::update(const Stream& stream, const OptimizerConfig& config, double learning_rate,
-                       int64_t step) {
+void Optimizer::update(const Stream& stream, const Update& of) {
   store_.begin_update();
-  const UpdateStep update{
-      .config = config, .grad_norm = grad_norms_, .learning_rate = learning_rate, .number = step};
+  const UpdateStep update{.config = of.config,
+                          .grad_norm = grad_norms_,
+                          .learning_rate = of.learning_rate,
+                          .number = of.number,
+                          .verdict = of.verdict};
   std::vector<UpdatedPart> parts;
   for (size_t b = 0; b < store_.layout().buckets.size(); ++b) {
     if (store_.layout().buckets[b].trained == 0) continue;
-    parts.push_back(part_of(b, config));
+    parts.push_back(part_of(b, of.config));
     if (!store_.shards().optimizer()) continue;
     rule_.run(stream, parts, update);  // one by one: a bucket is gathered while the next is updated
     store_.end_update(b);

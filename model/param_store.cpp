@@ -657,6 +657,26 @@ Tensor ParamStore::weight(const ParamPlace& place) {
   return layout_.view(weights().buckets, layout_.places[place.index]);
 }
 
+std::string ParamStore::name_at(const void* address) {
+  const auto* byte = static_cast<const char*>(address);
+  const auto find = [&](const std::vector<Tensor>& buckets,
+                        std::optional<Turns>& turns) -> const ParamPlace* {
+    for (size_t b = 0; b < buckets.size(); ++b) {
+      const auto* first = buckets[b].as<char>();
+      if (!first || byte < first || byte >= first + buckets[b].bytes()) continue;
+      if (turns && turns->of(b).bucket != b) continue;
+      const int64_t element = (byte - first) / static_cast<int64_t>(size_of(buckets[b].dtype));
+      for (const ParamPlace& place : layout_.places)
+        if (place.bucket == b && place.first <= element && element < place.first + place.info.shape.numel())
+          return &place;
+    }
+    return nullptr;
+  };
+  if (const ParamPlace* weight = find(weights_.buckets, weight_turns_)) return weight->info.name;
+  const ParamPlace* gradient = find(gradients_.buckets, gradient_turns_);
+  return gradient ? "the gradient of " + gradient->info.name : "";
+}
+
 const Grads& ParamStore::gradients() const {
   check(!gradient_copies_, "the gradients lie in host memory, and take turns on the device");
   check(!gradient_turns_, "the gradients are split into {} parts, and this rank has one of them",

@@ -259,6 +259,9 @@ class ParamStore {
   const Params& weights();
   Tensor weight(const ParamPlace& place);  // by its index
   const Grads& gradients() const;
+  // "blocks.3.mlp.expand.weight", or "the gradient of " it: what this address of a weight or a gradient holds
+  // now. Empty: none of them, or gathered for a part of the model that is not in its buffer any more
+  std::string name_at(const void* address);
   const Params& weight_views() const { return weights_; }  // with values or without: shapes and addresses
 
  private:

@@ -533,7 +533,9 @@ Block::Block(const Pass& own, const Saved& saved, size_t number, LeaseFor use)
       s(saved.blocks[number]),
       x(saved.block_input(number)),
       attention_workspace(saved.attention_workspace),
-      context_buffers(saved.context) {}
+      context_buffers(saved.context) {
+  stream.enter(static_cast<int64_t>(number), use == LeaseFor::kBackward);
+}
 
 Block::Block(const Block& whole, const BlockSaved& rows)
     : pass(whole.pass),

@@ -7,6 +7,7 @@ namespace tessera {
 namespace {
 
 void embed(const Pass& pass, const Tensor& embedded) {
+  pass.stream.enter(OpPlace::kTables, /*backward=*/false);
   const Batch& batch = pass.batch;
   const WeightLease<TableParams> tables = pass.model.lease_tables();
   pass.stream.run(EmbeddingForward{.tokens = batch.tokens,
@@ -20,6 +21,7 @@ void embed(const Pass& pass, const Tensor& embedded) {
 
 // `d`: the gradient of the embeddings, overwritten
 void embed_backward(const Pass& pass, const Tensor& d) {
+  pass.stream.enter(OpPlace::kTables, /*backward=*/true);
   const GradientScope<TableParams> scope = pass.model.params->table_gradients();
   const TableParams& gradients = *scope;
   drop(pass, {.x = d, .y = d, .dropout = pass.dropout.at(DropoutKind::kEmbedding)});

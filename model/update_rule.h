@@ -40,7 +40,8 @@ struct UpdateStep {
   const OptimizerConfig& config;
   Tensor grad_norm;  // [R] fp32: the norms of R parts of the gradients, before clipping
   double learning_rate;
-  int64_t number;  // from 1
+  int64_t number;       // from 1
+  Tensor verdict = {};  // as AdamW's
 };
 
 struct UpdateRule {

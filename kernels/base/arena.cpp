@@ -102,7 +102,7 @@ Tensor Arena::alloc(MemoryTag tag, std::string_view name, DType dtype, Shape sha
     tensor.data = pieces_[piece_].base + used_;
     used_ += bytes;
   }
-  ledger_.enter(tag, name, bytes);
+  ledger_.enter(tag, name, bytes, tensor.data);
   return tensor;
 }
 

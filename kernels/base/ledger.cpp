@@ -13,9 +13,9 @@ const char* name_of(MemoryTag tag) {
   return kNames[static_cast<int>(tag)];
 }
 
-void MemoryLedger::enter(MemoryTag tag, std::string_view name, int64_t bytes) {
+void MemoryLedger::enter(MemoryTag tag, std::string_view name, int64_t bytes, const void* data) {
   const int at = static_cast<int>(tag);
-  live_.push_back({tag, std::string(name), bytes});
+  live_.push_back({tag, std::string(name), bytes, data});
   current_[at] += bytes;
   total_ += bytes;
   peak_of_each_[at] = std::max(peak_of_each_[at], current_[at]);
@@ -33,6 +33,16 @@ void MemoryLedger::release_last() {
   total_ -= live_.back().bytes;
   live_.pop_back();
   if (recording_) recording_->last_died();
+}
+
+const MemoryLedger::Entry* MemoryLedger::holding(const void* data) const {
+  const auto* byte = static_cast<const char*>(data);
+  const auto holds = [&](const Entry& entry) {
+    const auto* first = static_cast<const char*>(entry.data);
+    return first && first <= byte && byte < first + entry.bytes;
+  };
+  const auto found = std::ranges::find_if(live_, holds);
+  return found == live_.end() ? nullptr : &*found;
 }
 
 void MemoryLedger::record() {

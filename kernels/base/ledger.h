@@ -21,9 +21,10 @@ class MemoryLedger {
     MemoryTag tag;
     std::string name;
     int64_t bytes;
+    const void* data = nullptr;  // where it is; null: a plan has no memory
   };
 
-  void enter(MemoryTag tag, std::string_view name, int64_t bytes);
+  void enter(MemoryTag tag, std::string_view name, int64_t bytes, const void* data = nullptr);
   void release_last();  // allocations are released in the reverse of the order they were made
 
   void record();  // from now on; before the first allocation
@@ -55,8 +56,9 @@ class MemoryLedger {
   const std::string& peak_name() const { return peak_name_; }  // of the allocation that made the peak
   const BytesByTag& peak_of_each() const {
     return peak_of_each_;
-  }  // each tag's own peak, at moments that may differ
+  }                                                         // each tag's own peak, at moments that may differ
   const std::vector<Entry>& live() const { return live_; }  // oldest first
+  const Entry* holding(const void* data) const;             // this byte; null: none that lives does
 
  private:
   std::vector<Entry> live_;

@@ -48,6 +48,9 @@ void run(const CrossEntropy& a, const Launch& on);
 void run(const HeadLoss& a, const Launch& on);
 void run(const HeadGradient& a, const Launch& on);
 void run(const GlobalNorm& a, const Launch& on);
+void run(const SumLosses& a, const Launch& on);
+void run(const JudgeStep& a, const Launch& on);
+void run(const Inspect& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/random.h"
@@ -49,6 +50,19 @@ void run(const GlobalNorm& a, const Launch& on) {
   a.norm.as<float>()[0] = static_cast<float>(std::sqrt(total));
 }
 
+void run(const SumLosses& a, const Launch& /*on*/) {
+  const auto* losses = a.losses.as<float>();
+  a.sum.as<float>()[0] = static_cast<float>(std::accumulate(losses, losses + a.losses.numel(), 0.0));
+}
+
+void run(const JudgeStep& a, const Launch& /*on*/) {
+  const auto *losses = a.losses.as<float>(), *limits = a.limits.as<float>();
+  const auto loss = static_cast<float>(std::accumulate(losses, losses + a.losses.numel(), 0.0));
+  const float norm = norm_of_parts(a.grad_norm);
+  const bool updates = std::isfinite(loss) && std::isfinite(norm) && loss <= limits[0] && norm <= limits[1];
+  a.verdict.as<float>()[0] = updates ? 1.0f : 0.0f;
+}
+
 namespace {
 
 // The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
@@ -94,7 +108,7 @@ void update_elements(const AdamW& a, const AdamW::Part& part, float clip, int64_
 
 void run(const AdamW& a, const Launch& /*on*/) {
   const float norm = norm_of_parts(a.grad_norm);
-  if (!std::isfinite(norm)) return;
+  if (!std::isfinite(norm) || (a.verdict && a.verdict.as<float>()[0] == 0)) return;
   const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
   for (const AdamW::Part& part : a.parts) {
     update_elements(a, part, clip, 0, part.decayed, a.weight_decay);

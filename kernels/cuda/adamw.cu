@@ -152,9 +152,9 @@ __device__ __forceinline__ int part_of_block(const Parts& parts) {
 template <class T, class G, class M>
 __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__ Parts parts,
                                                          const float* norms, int64_t norm_count,
-                                                         Update update, uint64_t step) {
+                                                         const float* verdict, Update update, uint64_t step) {
   const float norm = norm_of_parts(norms, norm_count);
-  if (!isfinite(norm)) return;
+  if (!isfinite(norm) || (verdict && *verdict == 0)) return;
   update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
   const int at = part_of_block(parts);
   const Parts::One& part = parts.part[at];
@@ -228,8 +228,9 @@ void CudaBackend::run_op(const AdamW& a, const Launch& on) {
     if (blocks == 0) return;
     const AdamW::Part& like = a.parts.front();
     const auto run = [&]<class T, class G, class M>() {
-      adamw_kernel<T, G, M><<<blocks, kThreads, 0, on.stream>>>(
-          parts, a.grad_norm.as<float>(), a.grad_norm.numel(), update, static_cast<uint64_t>(a.step));
+      adamw_kernel<T, G, M><<<blocks, kThreads, 0, on.stream>>>(parts, a.grad_norm.as<float>(),
+                                                                a.grad_norm.numel(), a.verdict.as<float>(),
+                                                                update, static_cast<uint64_t>(a.step));
     };
     with_real_type(like.m.dtype, [&]<class M>() {
       if (like.param.dtype == DType::kF32) return run.template operator()<float, float, M>();

@@ -83,6 +83,9 @@ class CudaBackend final : public Backend {
   void run_op(const HeadLoss& a, const Launch& on);
   void run_op(const HeadGradient& a, const Launch& on);
   void run_op(const GlobalNorm& a, const Launch& on);
+  void run_op(const SumLosses& a, const Launch& on);
+  void run_op(const JudgeStep& a, const Launch& on);
+  void run_op(const Inspect& a, const Launch& on);
   void run_op(const AdamW& a, const Launch& on);
 
   // Fails unless every tensor begins at a multiple of 16 bytes and its rows are whole packs.

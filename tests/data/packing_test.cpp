@@ -322,6 +322,7 @@ TEST_F(PackedLoaderTest, RefusesWhatHasNoDocuments) {
 
 // A source of sequences of one token: its number and the position
 struct Numbered : SequenceSource {
+  std::vector<SequencePiece> pieces(int64_t) const override { return {}; }
   Numbered(int32_t number, int64_t sequences) : number(number), sequences(sequences) {}
   int64_t sequences_per_epoch() const override { return sequences; }
   void fetch(int64_t position, int64_t count, Sequences& out) const override {

@@ -82,6 +82,10 @@ void RankGroup::check_same(std::string_view mine, std::string_view what) {
     check(all[r] == all[0], "{}: rank 0 has \"{}\", rank {} has \"{}\"", what, all[0], r, all[r]);
 }
 
+std::vector<std::string> RankGroup::exchange(std::string_view mine) {
+  return group_ ? group_->exchange(mine) : std::vector<std::string>{std::string(mine)};
+}
+
 std::string RankGroup::of_rank_0(std::string_view mine) {
   return group_ ? group_->exchange(is_rank_0() ? mine : "").front() : std::string(mine);
 }

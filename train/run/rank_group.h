@@ -41,6 +41,7 @@ class RankGroup {
   // Error unless all ranks have the same text; `what` says what it is, and what to do.
   void check_same(std::string_view mine, std::string_view what);
 
+  std::vector<std::string> exchange(std::string_view mine);  // the texts of all ranks, at every rank
   // Rank 0's text, at every rank
   std::string of_rank_0(std::string_view mine);
 

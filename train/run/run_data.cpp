@@ -127,6 +127,27 @@ DataFingerprint RunData::fingerprint() const {
   return found;
 }
 
+std::string RunData::origin(int64_t position, std::optional<int64_t> token) const {
+  constexpr size_t kMost = 8;  // pieces that are told
+  std::string text;
+  size_t told = 0;
+  std::vector<SequencePiece> pieces = train_->pieces(position);
+  if (token)
+    std::erase_if(pieces, [&](const SequencePiece& piece) {
+      return *token < piece.begin || *token >= piece.begin + piece.count;
+    });
+  for (const SequencePiece& piece : pieces) {
+    if (told++ == kMost) return text + fmt::format("; and {} more", pieces.size() - kMost);
+    const std::string of_document = piece.document ? fmt::format(", document {}", *piece.document) : "",
+                      at_line = piece.line ? fmt::format(" (line {})", *piece.line) : "";
+    const int64_t first = piece.first_token + (token ? *token - piece.begin : 0);
+    text += (told == 1 ? "" : "; ") + piece.file + of_document;
+    text += token ? fmt::format(", token {}", first)
+                  : fmt::format(", tokens {} to {}{}", first, first + piece.count - 1, at_line);
+  }
+  return text.empty() ? "padding" : text;
+}
+
 std::vector<std::string> RunData::verify() const {
   std::vector<std::string> notices;
   for (const Source& source : sources_) notices.push_back(verify_at_start(source.stream));

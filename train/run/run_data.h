@@ -43,8 +43,11 @@ class RunData {
   const SequenceSource& train() const { return *train_; }
   bool evaluates() const { return validation_ != nullptr; }
   const SequenceSource& validation() const { return *validation_; }  // where it evaluates
-  std::vector<std::filesystem::path> paths() const;  // of the data to train on
+  std::vector<std::filesystem::path> paths() const;                  // of the data to train on
   DataFingerprint fingerprint() const;                               // reads some hundred kilobytes
+  // Where the sequence at a position of train() comes from: "fineweb/train_000001.bin, document 17, tokens 5 to
+  // 90; ..."; or of one of its tokens, the same for it alone
+  std::string origin(int64_t position, std::optional<int64_t> token = {}) const;
   // Verifies shards that have checksums, unless they are too large. Returns notices. Error: a damaged shard.
   std::vector<std::string> verify() const;
   std::vector<std::string> packing_notices() const;                // on documents that were cut, or left out

@@ -213,22 +213,32 @@ bool TrainLoop::train_step(int64_t step) {
   const std::vector<double> all =
       stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
   count_next(std::span(all).subspan(2));
-  const double ranks = static_cast<double>(run_.ranks.size());
+  const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = all[0] / ranks;
   arena_phase.end();
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) {
-    finish_saving(/*waits=*/true);
-    fail(
-        "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the "
-        "last checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
-        "(optimizer.max_grad_norm) usually helps",
-        step, result.loss, result.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string());
-  }
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    stop_at({.step = step,
+             .loss = result.loss,
+             .grad_norm = result.grad_norm,
+             .own_loss = own_loss,
+             .counted_tokens = tokens.counted,
+             .learning_rate = learning_rate});
   run_.now.step = step;
   run_.now.data_position = position;
   if (!skips) step_seconds_ = all[1] / ranks;
   run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
   return true;
+}
+
+// A loss or a gradient norm that is not finite
+void TrainLoop::stop_at(const BadStep& bad) {
+  finish_saving(/*waits=*/true);
+  const std::string why = explain_bad_step(run_, bad);
+  fail(
+      "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the last "
+      "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
+      "(optimizer.max_grad_norm) usually helps.\n{}",
+      bad.step, bad.loss, bad.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
 }
 
 bool TrainLoop::is_out_of_patience() const {

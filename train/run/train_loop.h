@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/base/clock.h"
+#include "train/run/bad_step.h"
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/open_run.h"
@@ -43,6 +44,7 @@ class TrainLoop {
   bool evaluates_first() const;
   void begin_phase();
   bool train_step(int64_t step);
+  [[noreturn]] void stop_at(const BadStep& bad);
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
   std::vector<TaskResult> evaluate_tasks();

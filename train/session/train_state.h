@@ -14,6 +14,7 @@
 
 #include <array>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,11 +50,24 @@ class TrainState {
   // gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
+  // Which of the steps to come update the weights, the same on all ranks: those of a finite loss and gradient
+  // norm, neither above its limit. Another leaves weights and optimizer as they were. `made_fewer` is how many
+  // steps before made no update: the optimizer counts updates.
+  struct UpdateLimits {
+    double loss = std::numeric_limits<double>::infinity();  // of the step, over all ranks; rounded to fp32
+    double grad_norm = std::numeric_limits<double>::infinity();
+    int64_t made_fewer = 0;
+  };
+  void limit_updates(const UpdateLimits& limits) { limits_ = limits; }
+  // After a step that made no update: the next step() may be the same again, or another. Without it the next
+  // step in FP8 would have the scales that follow from this one.
+  void take_back_step() { fp8().take_back_step(stream()); }
   // A step's operations, for a plan. All micro-steps allocate and release the same: one is enough for that.
   void walk_step(int64_t micro_steps = 1);
   struct StepResult {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
+    bool updated;      // see limit_updates(); the same on all ranks
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
@@ -66,6 +80,8 @@ class TrainState {
   const MemoryLedger* host_ledger() const { return offloaded_ ? &offloaded_->ledger() : nullptr; }
   Fp8& fp8() { return store().fp8(); }
   const Grads& grads() { return store().gradients(); }
+  // What memory of the device holds now: "blocks.3.mlp.expand.weight", "MLP hidden layer"; "": not known
+  std::string name_at(const void* address);
 
  private:
   // How a micro-step is run
@@ -91,6 +107,7 @@ class TrainState {
   bool can_be_graph(const MicroStep& micro_step);
   void keep_pace();
   void update_weights(const OptimizerConfig& config, double learning_rate, int64_t step);
+  void judge();
 
   Arena& arena_;
   RunShape shape_;
@@ -104,10 +121,14 @@ class TrainState {
   SentTensor tokens_, targets_;       // [micro_steps, B T]
   SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
-  FetchedTensor losses_;       // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  FetchedTensor norms_;        // the optimizer's grad_norms()
-  int64_t counted_tokens_;     // of the step, on all ranks
-  SentTensor gradient_scale_;  // [1] fp32: 1 / counted_tokens_
+  FetchedTensor losses_;  // [micro_steps, B T]; a micro-step writes the last row, which is then copied
+  FetchedTensor norms_;   // the optimizer's grad_norms()
+  UpdateLimits limits_;
+  SentTensor sent_limits_;                // [2] fp32, see JudgeStep
+  Tensor loss_sums_;                      // [ranks] fp32
+  FetchedTensor verdict_;                 // [1] fp32: whether the last step has updated the weights
+  int64_t counted_tokens_;                // of the step, on all ranks
+  SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
   bool stepped_ = false;                  // the first step is over

@@ -18,6 +18,7 @@ constexpr ModelConfig kModel{.vocab_size = 260, .context = 32, .layers = 2, .hea
 
 // Sequence i has the numbers from 7 i on.
 struct Counting : SequenceSource {
+  std::vector<SequencePiece> pieces(int64_t) const override { return {}; }
   int64_t sequences_per_epoch() const override { return 1000; }
   void fetch(int64_t first, int64_t count, Sequences& out) const override {
     out.tokens.clear(), out.targets.clear();

@@ -89,7 +89,7 @@ struct Updated {
     for (const ParamPlace& place : store->layout().places) write(place, values_of(place, make));
   }
   void update(int64_t step) {
-    optimizer->update(Stream(*be), kTestOptimizer, 1, step);
+    optimizer->update(Stream(*be), {.config = kTestOptimizer, .learning_rate = 1, .number = step});
     if (step % 7 == 0) store->lease_tables();
   }
   std::vector<NamedTensor> kept(const std::string& name) {

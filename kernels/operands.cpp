@@ -1,0 +1,229 @@
+#include "kernels/operands.h"
+
+namespace tessera {
+namespace {
+
+bool has_numbers(const Tensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+    case DType::kBF16:
+    case DType::kE4M3:
+    case DType::kE5M2:
+      return tensor.numel() > 0;
+    case DType::kI32:
+    case DType::kU16:
+      break;
+  }
+  return false;
+}
+
+class List {
+ public:
+  explicit List(std::vector<Operand>& to) : to_(to) {}
+  const List& operator()(const char* field, const Tensor& tensor) const {
+    if (has_numbers(tensor)) to_.push_back({field, tensor});
+    return *this;
+  }
+  const List& operator()(const char* field, const Heads& heads) const {
+    if (has_numbers(heads.tensor)) to_.push_back({field, heads.tensor, heads.first, heads.count});
+    return *this;
+  }
+  // What is read: the operand in FP8 where there is one
+  const List& operator()(const char* field, const Tensor& tensor, const Fp8Matrix& fp8) const {
+    return fp8 ? (*this)(field, fp8.data)("its scale", fp8.scale) : (*this)(field, tensor);
+  }
+
+ private:
+  std::vector<Operand>& to_;
+};
+
+struct Lists {
+  List read, written;
+};
+
+// A gradient of parameters
+void gradient(const Lists& to, const char* field, const Tensor& tensor, bool accumulate) {
+  if (accumulate) to.read(field, tensor);
+  to.written(field, tensor);
+}
+
+void list(const FillZero& a, const Lists& to) { to.written("tensor", a.tensor); }
+void list(const Copy& a, const Lists& to) {
+  to.read("from", a.from);
+  to.written("to", a.to);
+}
+void list(const SplitMasters& a, const Lists& to) {
+  to.read("masters", a.masters);
+  to.written("weights", a.weights);
+}
+void list(const JoinMasters& a, const Lists& to) {
+  to.read("weights", a.weights);
+  to.written("masters", a.masters);
+}
+void list(const Accumulate& a, const Lists& to) {
+  to.read("x", a.x)("y", a.y);
+  to.written("y", a.y);
+}
+void list(const RandomNormal& a, const Lists& to) { to.written("y", a.y); }
+void list(const EmbeddingForward& a, const Lists& to) {
+  to.read("token_table", a.token_table)("position_table", a.position_table);
+  to.written("y", a.y);
+}
+void list(const EmbeddingBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("d_token_table", a.d_token_table)("d_position_table", a.d_position_table);
+  to.written("d_token_table", a.d_token_table)("d_position_table", a.d_position_table);
+}
+void list(const LayerNormForward& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight)("bias", a.bias);
+  to.written("y", a.y)("mean", a.mean)("rstd", a.rstd)("fp8_y", a.fp8_y.y.data);
+}
+void list(const LayerNormBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("weight", a.weight)("mean", a.mean)("rstd", a.rstd)("add", a.add);
+  to.written("dx", a.dx)("fp8_dx", a.fp8_dx.y.data);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+  gradient(to, "dbias", a.dbias, a.accumulate);
+  gradient(to, "dx_sum", a.dx_sum, a.accumulate);
+}
+void list(const RmsNormForward& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight);
+  to.written("y", a.y)("rstd", a.rstd)("fp8_y", a.fp8_y.y.data);
+}
+void list(const RmsNormBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("weight", a.weight)("rstd", a.rstd)("add", a.add);
+  to.written("dx", a.dx)("fp8_dx", a.fp8_dx.y.data);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+  gradient(to, "dx_sum", a.dx_sum, a.accumulate);
+}
+void list(const RotaryForward& a, const Lists& to) {
+  to.read("x", a.x)("angles", a.angles)("q_weight", a.q_weight)("k_weight", a.k_weight);
+  to.written("y", a.y)("rstd", a.rstd);
+}
+void list(const RotaryBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("q_weight", a.q_weight)("k_weight", a.k_weight)("rstd", a.rstd);
+  to.written("dx", a.dx);
+  gradient(to, "dq_weight", a.dq_weight, a.accumulate);
+  gradient(to, "dk_weight", a.dk_weight, a.accumulate);
+}
+void list(const SwigluForward& a, const Lists& to) {
+  to.read("gate_up", a.gate_up);
+  to.written("y", a.y)("fp8_y", a.fp8_y.y.data);
+}
+void list(const SwigluBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("gate_up", a.gate_up);
+  to.written("d_gate_up", a.d_gate_up)("fp8_d_gate_up", a.fp8_d_gate_up.y.data);
+}
+void list(const Quantise& a, const Lists& to) {
+  to.read("x", a.x);
+  if (!a.current && a.y) to.read("its scale", a.y.scale);
+  to.written("y", a.y.data)("transposed", a.transposed);
+  if (a.current) to.written("its scale", a.y.scale);
+}
+void list(const Dequantise& a, const Lists& to) {
+  to.read("x", a.x.data)("its scale", a.x.scale);
+  to.written("y", a.y);
+}
+void list(const TransposeFp8& a, const Lists& to) {
+  to.read("x", a.x);
+  to.written("y", a.y);
+}
+void list(const UpdateScales& a, const Lists& to) { to.written("scale", a.scale); }
+void list(const LinearForward& a, const Lists& to) {
+  to.read("x", a.x, a.fp8_x)("weight", a.weight, a.fp8_weight)("bias", a.bias)("add", a.add);
+  to.written("y", a.y)("pre_activation", a.pre_activation)("fp8_y", a.fp8_y.y.data);
+}
+void list(const LinearBackward& a, const Lists& to) {
+  to.read("dy", a.dy, a.fp8_dy)("weight", a.weight, a.fp8_weight)("pre_activation", a.pre_activation);
+  to.read("add", a.add);
+  if (a.dweight) to.read("x", a.x, a.fp8_x_transposed);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+  gradient(to, "dbias", a.dbias, a.accumulate);
+  to.written("dx", a.dx)("fp8_dx", a.fp8_dx.y.data);
+  gradient(to, "dx_sum", a.dx_sum, a.accumulate);
+}
+void list(const LoraForward& a, const Lists& to) {
+  to.read("x", a.x)("a", a.a)("b", a.b)("add", a.add);
+  to.written("u", a.u)("y", a.y);
+}
+void list(const LoraBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("a", a.a)("b", a.b)("u", a.u);
+  to.written("u", a.u)("dx", a.dx);
+  gradient(to, "da", a.da, a.accumulate);
+  gradient(to, "db", a.db, a.accumulate);
+}
+void list(const FusedLinear& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight)("bias", a.bias)("add", a.add);
+  to.read("norm_weight", a.norm_weight)("norm_bias", a.norm_bias);
+  to.written("y", a.y);
+}
+void list(const AttentionForward& a, const Lists& to) {
+  to.read("q", a.q)("k", a.k)("v", a.v);
+  to.written("y", a.y);
+}
+void list(const AttentionBackward& a, const Lists& to) {
+  to.read("q", a.q)("k", a.k)("v", a.v)("y", a.y)("dy", a.dy);
+  to.written("dq", a.dq)("dk", a.dk)("dv", a.dv);
+}
+void list(const MoveHeads& a, const Lists& to) {
+  to.read("from", a.from);
+  to.written("to", a.to);
+}
+void list(const CacheAppend& a, const Lists& to) { to.read("k", a.k)("v", a.v); }
+void list(const RotaryAppend& a, const Lists& to) {
+  list(a.rotary, to);
+  list(a.append, to);
+}
+void list(const DecodeAttention& a, const Lists& to) {
+  to.read("q", a.q);
+  to.written("y", a.y);
+}
+void list(const FusedDecodeStep& a, const Lists& to) {
+  for (const DecodeOp& op : a.operations) op.each_plain([&](const auto& one) { list(one, to); });
+}
+void list(const SampleTokens& a, const Lists& to) { to.read("logits", a.logits); }
+void list(const ApplyDropout& a, const Lists& to) {
+  to.read("x", a.x)("add", a.add);
+  to.written("y", a.y);
+}
+void list(const CrossEntropy& a, const Lists& to) {
+  to.read("logits", a.logits)("gradient_scale", a.gradient_scale);
+  to.written("losses", a.losses);
+  if (a.want_gradient) to.written("logits", a.logits)("fp8_dlogits", a.fp8_dlogits.y.data);
+}
+void list(const HeadLoss& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight)("gradient_scale", a.gradient_scale);
+  to.written("losses", a.losses)("e", a.e)("scaled_x", a.scaled_x)("factors", a.factors);
+}
+void list(const HeadGradient& a, const Lists& to) {
+  to.read("x", a.x)("product", a.product)("factors", a.factors)("weight", a.weight)("dweight", a.dweight);
+  to.written("x", a.x)("dweight", a.dweight);
+}
+void list(const GlobalNorm& a, const Lists& to) {
+  for (const Tensor& tensor : a.tensors) to.read("tensors", tensor);
+  to.written("norm", a.norm);
+}
+void list(const SumLosses& a, const Lists& to) {
+  to.read("losses", a.losses);
+  to.written("sum", a.sum);
+}
+void list(const JudgeStep& a, const Lists& to) {
+  to.read("losses", a.losses)("grad_norm", a.grad_norm);
+  to.written("verdict", a.verdict);
+}
+void list(const Inspect& a, const Lists& to) { to.read("x", a.x); }
+void list(const AdamW& a, const Lists& to) {
+  for (const AdamW::Part& part : a.parts) {
+    to.read("param", part.param)("grad", part.grad)("m", part.m)("v", part.v);
+    to.written("param", part.param)("m", part.m)("v", part.v);
+  }
+}
+
+}  // namespace
+
+Operands operands_of(const AnyOp& op) {
+  Operands operands;
+  const Lists to{.read = List(operands.read), .written = List(operands.written)};
+  std::visit([&](const auto* a) { list(*a, to); }, op);
+  return operands;
+}
+
+}  // namespace tessera

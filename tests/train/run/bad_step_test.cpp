@@ -1,0 +1,195 @@
+// Steps that go bad: faults that are planted into operations or weights are found and named.
+#include <cmath>
+
+#include "tests/rank_group.h"
+#include "tests/says.h"
+#include "tests/train_ranks.h"
+#include "train/config/load_config.h"
+#include "train/run/train_loop.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Writes to what operations of training steps have written.
+class Fault final : public OpObserver {
+ public:
+  using Change = std::function<void(const AnyOp& op, const OpPlace& place)>;
+  explicit Fault(Change change) : change_(std::move(change)) {}
+  void before(const AnyOp&, Backend&, const Launch&) override {}
+  void after(const AnyOp& op, Backend& backend, const Launch&) override {
+    if (backend.place().micro_batch != OpPlace::kOutside) change_(op, backend.place());
+  }
+
+ private:
+  Change change_;
+};
+
+float& element(const Tensor& tensor, int64_t i) { return tensor.as<float>()[i]; }
+
+// NaN in one element of a parameter, of this rank's part if it is split
+void spoil(OpenRun& run, const std::string& name, int64_t element_of_it) {
+  ParamStore& store = run.phase->state().store();
+  for (const ParamPlace& place : store.layout().places) {
+    if (place.info.name != name) continue;
+    std::vector<float> values(static_cast<size_t>(place.info.shape.numel()), 0.01f);
+    values[static_cast<size_t>(element_of_it)] = NAN;
+    return store.writer()(place, {values.data(), DType::kF32, place.info.shape, Device::kCpu});
+  }
+  FAIL() << "no parameter " << name;
+}
+
+struct BadStepOfARun : TrainRanks {
+  struct Run {
+    Words settings = {};
+    std::function<void(OpenRun&)> spoils = {};
+    Fault::Change fault = {};
+  };
+  // The message with which a run in `in` stops; "": it does not
+  static std::string message_of(RankGroup& group, const fs::path& in, const Run& with) {
+    Words settings{fmt::format("train.folder={}", (in / "out").string()),
+                   fmt::format("data.train={}", (in / "text.txt").string()),
+                   "train.steps=4",
+                   "train.tokens_per_step=256",
+                   "train.micro_batch=2",
+                   "evaluation.every=0",
+                   "sampling.every=0",
+                   "checkpoint.every=2"};
+    settings.insert(settings.end(), with.settings.begin(), with.settings.end());
+    Config config = load_config(in / "small.yaml", settings);
+    config.ranks = group.size();
+    std::string message;
+    Fault fault(with.fault ? with.fault : [](const AnyOp&, const OpPlace&) {});
+    OpenRun run(config, {.overwrite = true}, group);
+    if (with.spoils) with.spoils(run);
+    run.backend->add_observer(fault);
+    try {
+      TrainLoop(run).run();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    group.finish();
+    return message;
+  }
+  std::string message_of(const Run& run) const {
+    RankGroup alone(World{}, Config{});
+    return message_of(alone, folder, run);
+  }
+  // Of several ranks, which have to say the same
+  void expect_of_ranks(int count, const Run& run, const Words& parts) const {
+    on_ranks(count, [&](const Ranks& ranks) {
+      const fs::path in = ranks.exchange(folder.string())[0];
+      Config config = load_config(in / "small.yaml", run.settings);
+      RankGroup group(world_of(ranks), config);
+      const std::string message = message_of(group, in, run);
+      expect_parts(message, parts);
+      for (const std::string& theirs : ranks.exchange(message)) EXPECT_EQ(theirs, message);
+    });
+  }
+  static void expect_parts(const std::string& message, const Words& parts) {
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << message;
+  }
+};
+
+TEST_F(BadStepOfARun, FindsAWeight) {
+  const BadStepOfARun::Run run{
+      .spoils = [](OpenRun& open) { spoil(open, "blocks.1.mlp.expand.weight", 5 * 32 + 3); }};
+  expect_parts(
+      message_of(run),
+      {"step 1: the loss is nan", "linear forward in block 1, in the forward, micro-batch 1 of 4",
+       "It reads weight (blocks.1.mlp.expand.weight, fp32 [128, 32]", "1 of 4096 values is not finite",
+       "the first at [5, 3]", "No operation of this step", "text.txt, tokens "});
+}
+
+TEST_F(BadStepOfARun, FindsAWeightThatRanksSplit) {
+  const BadStepOfARun::Run run{.settings = {"parallel.shard=weights"}, .spoils = [](OpenRun& open) {
+                                 spoil(open, "blocks.1.mlp.expand.weight", 5 * 32 + 3);
+                               }};
+  expect_of_ranks(2, run,
+                  {"linear forward in block 1, in the forward, micro-batch 1 of 2, rank 0",
+                   "blocks.1.mlp.expand.weight", "the first at [5, 3]"});
+}
+
+// Only sequences with that token are bad.
+TEST_F(BadStepOfARun, FindsARowOfTheTable) {
+  const BadStepOfARun::Run run{.spoils = [](OpenRun& open) { spoil(open, "token_table", 'x' * 32 + 7); }};
+  expect_parts(message_of(run),
+               {"embedding forward of the embeddings, in the forward", "token_table (token_table, fp32 [",
+                fmt::format("the first at [{}, 7]", int{'x'}), "the first bad value is of token "});
+}
+
+TEST_F(BadStepOfARun, FindsAGradientInsideABlock) {
+  const BadStepOfARun::Run run{.fault = [](const AnyOp& op, const OpPlace& place) {
+    const auto* backward = std::get_if<const LinearBackward*>(&op);
+    if (backward && place.block == 1 && place.micro_batch == 2 && (*backward)->pre_activation)
+      element((*backward)->dx, 40) = INFINITY;
+  }};
+  expect_parts(message_of(run),
+               {"linear backward in block 1, in the backward, micro-batch 3 of 4", "It writes dx (", "1 of ",
+                "All that it reads is finite", "largest magnitude",
+                "sequences with bad values:\n    sequence 0, at position 4"});
+}
+
+TEST_F(BadStepOfARun, FindsAHead) {
+  const auto fault = [](const AnyOp& op, const OpPlace& place) {
+    if (const auto* forward = std::get_if<const AttentionForward*>(&op); forward && place.block == 0) {
+      const Tensor& y = (*forward)->y.tensor;  // [2, 32, 2, 16]: sequence 1, token 9, head 1
+      element(y, ((32 + 9) * 2 + 1) * 16) = NAN;
+    }
+  };
+  const std::string message = message_of({.settings = {"model.heads=2"}, .fault = fault});
+  expect_parts(message, {"attention forward in block 0, in the forward, micro-batch 1 of 4",
+                         "attention output, fp32 [2, 32, 2, 16]", "the first at [1, 9, 1, 0]",
+                         "is of token 9 of sequence 1: ", "sequence 1, at position 1"});
+  EXPECT_EQ(message.find("sequence 0, at"), std::string::npos) << message;
+  expect_of_ranks(2,
+                  {.settings = {"parallel.context=2"},
+                   .fault =
+                       [](const AnyOp& op, const OpPlace& place) {
+                         const auto* forward = std::get_if<const AttentionForward*>(&op);
+                         if (forward && place.block == 1) element((*forward)->y.tensor, 3) = NAN;
+                       }},
+                  {"attention forward in block 1, in the forward, micro-batch 1 of 4, rank 0"});
+}
+
+// The earliest operation of all ranks is told, of whichever rank.
+TEST_F(BadStepOfARun, FindsTheFirstRank) {
+  on_ranks(2, [&](const Ranks& ranks) {
+    const fs::path in = ranks.exchange(folder.string())[0];
+    RankGroup group(world_of(ranks), Config{});
+    const auto fault = [&](const AnyOp& op, const OpPlace& place) {
+      const auto* forward = std::get_if<const AttentionForward*>(&op);
+      if (forward && ranks.rank == 1 && place.block == 1) element((*forward)->y.tensor, 3) = NAN;
+    };
+    expect_parts(
+        message_of(group, in, {.fault = fault}),
+        {"attention forward in block 1, in the forward, micro-batch 1 of 2, rank 1", "at position 4"});
+  });
+}
+
+TEST_F(BadStepOfARun, SuspectsTheHardware) {
+  int64_t times = 0;
+  const BadStepOfARun::Run run{.fault = [&](const AnyOp& op, const OpPlace& place) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (forward && place.block == 0 && place.micro_batch == 0 && ++times == 3)
+      element((*forward)->y.tensor, 3) = NAN;
+  }};
+  expect_parts(message_of(run), {"step 3: the loss is nan", "the hardware is suspect", "step_00000002"});
+  on_ranks(2, [&](const Ranks& ranks) {
+    const fs::path in = ranks.exchange(folder.string())[0];
+    RankGroup group(world_of(ranks), Config{});
+    int64_t steps = 0;
+    const auto fault = [&](const AnyOp& op, const OpPlace& place) {
+      const auto* forward = std::get_if<const AttentionForward*>(&op);
+      if (forward && ranks.rank == 1 && place.block == 0 && place.micro_batch == 0 && ++steps == 3)
+        element((*forward)->y.tensor, 3) = NAN;
+    };
+    expect_parts(message_of(group, in, {.fault = fault}),
+                 {"step 3: the loss is nan", "the hardware is suspect. It was rank 1, by its loss"});
+  });
+}
+
+}  // namespace
+}  // namespace tessera::testing
