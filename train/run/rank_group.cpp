@@ -35,15 +35,21 @@ RankGroup::RankGroup(const World& world, const Config& config)
         ProcessGroup::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
 }
 
-const Mesh& RankGroup::connect(Backend& be) {
+const Mesh& RankGroup::connect(Backend& be, const MeshShape& shape) {
   Ranks ranks{.rank = world_.rank, .size = world_.size};
   if (group_) {
     ranks.exchange = [this](std::string_view mine) { return group_->exchange(mine); };
     ranks.time_limit_seconds = std::max(kCollectiveSeconds, time_limit_);
   }
-  mesh_ = std::make_unique<Mesh>(be, mesh_shape_, ranks);
+  disconnect();
+  mesh_ = std::make_unique<Mesh>(be, shape, ranks);
   if (group_) group_->set_health_check([this] { return communication_failure(); });
   return *mesh_;
+}
+
+void RankGroup::disconnect() {
+  if (group_) group_->set_health_check({});
+  mesh_.reset();
 }
 
 std::string RankGroup::communication_failure() {

@@ -31,7 +31,10 @@ class RankGroup {
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
   // For tensors of the backend's device, until finish(). The backend must outlive it.
-  const Mesh& connect(Backend& be);
+  const Mesh& connect(Backend& be) { return connect(be, mesh_shape_); }
+  // Arranged in another way, in place of the mesh before. All ranks call it together.
+  const Mesh& connect(Backend& be, const MeshShape& shape);
+  void disconnect();  // before the backend ends; a run does it with finish()
 
   // Over all ranks; all call it. Equal bits at every rank.
   std::vector<double> sum(const std::vector<double>& mine);

@@ -1,0 +1,122 @@
+#include "train/prove/proof.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/text.h"
+
+namespace tessera {
+namespace {
+
+// How close to what is allowed; beyond it above 1, and NaN beyond all
+double share(const Measure& m) {
+  if (!(m.difference == m.difference)) return INFINITY;
+  return m.allowed > 0 ? m.difference / m.allowed : m.difference > 0 ? INFINITY : 0;
+}
+
+const Measure* worst_of(const std::vector<const Measure*>& measures) {
+  return *std::ranges::max_element(measures, {}, [](const Measure* m) { return share(*m); });
+}
+
+std::string short_number(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
+
+// JSON has no NaN and no infinity.
+nlohmann::ordered_json finite(double value) {
+  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
+}
+
+}  // namespace
+
+Verdict Proof::verdict() const {
+  if (!skipped.empty()) return Verdict::kSkipped;
+  if (!judged) return Verdict::kReported;
+  return std::ranges::all_of(measures, &Measure::ok) ? Verdict::kOk : Verdict::kFailed;
+}
+
+std::vector<const Measure*> Proof::worst() const {
+  std::vector<const Measure*> found;
+  for (const Measure& each : measures) {
+    const auto known = std::ranges::find_if(found, [&](const Measure* m) { return m->what == each.what; });
+    if (known == found.end()) {
+      found.push_back(&each);
+    } else {
+      *known = worst_of({*known, &each});
+    }
+  }
+  return found;
+}
+
+std::string proof_table(const std::vector<Proof>& proofs) {
+  bool beside_naive = false;
+  for (const Proof& proof : proofs)
+    for (const Measure& m : proof.measures) beside_naive |= !std::isnan(m.naive);
+  std::string text = fmt::format("{:<12} {:<18} {:>10}{} {:>9}  {:<8}  {}\n", "", "", "difference",
+                                 beside_naive ? "   naive's  ratio" : "", "allowed", "", "worst in");
+  for (const Proof& proof : proofs) {
+    if (!proof.skipped.empty()) {
+      text += fmt::format("{:<12} skipped: {}\n", proof.name, proof.skipped);
+      continue;
+    }
+    text += fmt::format("{:<12} {}, on {} tokens\n", proof.name, proof.compared,
+                        format_count(static_cast<double>(proof.tokens)));
+    for (const Measure* m : proof.worst()) {
+      const std::string beside = !beside_naive ? ""
+                                 : std::isnan(m->naive)
+                                     ? std::string(17, ' ')
+                                     : fmt::format(" {:>9} {:>6.2f}", short_number(m->naive), m->ratio());
+      const char* verdict = !proof.judged ? "reported" : m->ok() ? "ok" : "FAILED";
+      text +=
+          fmt::format("{:<12} {:<18} {:>10}{} {:>9}  {:<8}  {}\n", "", m->what, short_number(m->difference),
+                      beside, proof.judged ? short_number(m->allowed) : "", verdict, m->where);
+    }
+    if (!proof.reason.empty()) text += fmt::format("{:<12} allowed: {}\n", "", proof.reason);
+  }
+  text.pop_back();
+  return text;
+}
+
+bool all_hold(const std::vector<Proof>& proofs) {
+  return std::ranges::none_of(proofs, [](const Proof& p) { return p.verdict() == Verdict::kFailed; });
+}
+
+std::string verdict_line(const std::vector<Proof>& proofs) {
+  std::string failed, held;
+  for (const Proof& proof : proofs) {
+    if (proof.verdict() == Verdict::kOk) held += (held.empty() ? "" : ", ") + proof.name;
+    if (proof.verdict() != Verdict::kFailed) continue;
+    std::vector<const Measure*> all;
+    for (const Measure& each : proof.measures) all.push_back(&each);
+    const Measure& m = *worst_of(all);
+    failed += fmt::format("{}{}: {} of {} differs by {}, allowed {}", failed.empty() ? "" : "; ", proof.name,
+                          m.what, m.where, short_number(m.difference), short_number(m.allowed));
+  }
+  if (!failed.empty()) return "FAILED: " + failed;
+  return held.empty() ? "nothing was compared" : "ok: " + held;
+}
+
+nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const Proof& proof : proofs) {
+    nlohmann::ordered_json measures = nlohmann::ordered_json::array();
+    for (const Measure& m : proof.measures) {
+      measures.push_back({{"what", m.what},
+                          {"where", m.where},
+                          {"difference", finite(m.difference)},
+                          {"largest_difference", finite(m.largest)}});
+      if (!std::isnan(m.naive)) measures.back()["naive_difference"] = finite(m.naive);
+      if (proof.judged) measures.back()["allowed"] = finite(m.allowed), measures.back()["ok"] = m.ok();
+    }
+    all.push_back({{"name", proof.name},
+                   {"verdict", name_of(proof.verdict())},
+                   {"compared", proof.compared},
+                   {"tokens", proof.tokens},
+                   {"reason", proof.reason},
+                   {"skipped", proof.skipped},
+                   {"measures", std::move(measures)}});
+  }
+  return all;
+}
+
+}  // namespace tessera

@@ -1,0 +1,82 @@
+// Proof: what was compared, on how many tokens, the largest difference, what is allowed and why.
+#pragma once
+
+#include <cmath>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/base/words.h"
+
+namespace tessera {
+
+enum class Verdict : uint8_t { kOk, kFailed, kReported, kSkipped };
+constexpr auto words_of(Verdict) {
+  return std::array{Word{"ok", Verdict::kOk}, Word{"FAILED", Verdict::kFailed},
+                    Word{"reported", Verdict::kReported}, Word{"skipped", Verdict::kSkipped}};
+}
+
+// ||a - b|| beside ||b||, and the largest element of each
+class Difference {
+ public:
+  void add(double found, double expected) {
+    const double d = found - expected;
+    squares_ += d * d, reference_ += expected * expected;
+    largest_ = d == d ? std::fmax(largest_, std::abs(d)) : d;
+    ++count_;
+  }
+  void add(const Difference& other) {
+    squares_ += other.squares_, reference_ += other.reference_, count_ += other.count_;
+    largest_ = other.largest_ == other.largest_ ? std::fmax(largest_, other.largest_) : other.largest_;
+  }
+  // Relative to ||b||, or to `least` if that is larger; NaN if any element is
+  double relative(double least = 0) const {
+    const double norm = std::fmax(std::sqrt(reference_), least);
+    return norm > 0 ? std::sqrt(squares_) / norm : squares_ > 0 ? INFINITY : squares_;
+  }
+  double norm() const { return std::sqrt(reference_); }
+  double largest() const { return largest_; }
+  int64_t count() const { return count_; }
+
+  std::vector<double> sums() const { return {squares_, reference_}; }  // to be added over ranks
+  void set_sums(double squares, double reference) { squares_ = squares, reference_ = reference; }
+
+ private:
+  double squares_ = 0, reference_ = 0, largest_ = 0;
+  int64_t count_ = 0;
+};
+
+// One tensor that was compared
+struct Measure {
+  std::string what;    // "attention output", "loss", "gradient": those of a kind are one line of the table
+  std::string where;   // "block 3", the name of a parameter
+  double difference;   // relative
+  double largest;      // absolute
+  double allowed;      // of `difference`
+  double naive = NAN;  // naive's own difference, where there is one
+  bool ok() const { return difference <= allowed; }  // false of NaN
+  double ratio() const { return difference / naive; }
+};
+
+struct Proof {
+  std::string name;      // as --only takes it
+  std::string compared;  // "flash and naive, both in fp32"
+  int64_t tokens = 0;
+  std::vector<Measure> measures = {};
+  std::string reason = {};   // what is allowed, and why
+  std::string skipped = {};  // why; then there are no measures
+  bool judged = true;
+
+  Verdict verdict() const;
+  // The one that comes closest to what is allowed, or is furthest beyond, of each kind, in order
+  std::vector<const Measure*> worst() const;
+};
+
+// The lines of the table, without a newline at the end
+std::string proof_table(const std::vector<Proof>& proofs);
+// "flash agrees with naive: ...", or which failed and where
+std::string verdict_line(const std::vector<Proof>& proofs);
+bool all_hold(const std::vector<Proof>& proofs);
+nlohmann::ordered_json to_json(const std::vector<Proof>& proofs);
+
+}  // namespace tessera

@@ -1,0 +1,112 @@
+// The proofs of attention: every kind beside naive in fp32, and rows computed again on the host.
+#include "train/prove/allowed.h"
+#include "train/prove/prover.h"
+
+namespace tessera {
+namespace {
+
+std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord& expected, double allowed) {
+  std::vector<Measure> all;
+  for (size_t l = 0; l < found.attention.size(); ++l) {
+    Difference d;
+    for (size_t i = 0; i < found.attention[l].size(); ++i)
+      d.add(static_cast<double>(found.attention[l][i]), static_cast<double>(expected.attention[l][i]));
+    all.push_back({.what = "attention output",
+                   .where = fmt::format("block {}", l),
+                   .difference = d.relative(),
+                   .largest = d.largest(),
+                   .allowed = allowed});
+  }
+  return all;
+}
+
+std::vector<Measure> compare_all(const StepRecord& found, const StepRecord& expected, double allowed) {
+  std::vector<Measure> all = compare_attention(found, expected, allowed);
+  for (Measure& each : compare_records(found, expected, allowed)) all.push_back(std::move(each));
+  return all;
+}
+
+// How many elements each of the measures of compare_all() has
+std::vector<int64_t> element_counts(const StepRecord& of) {
+  std::vector<int64_t> all;
+  for (const std::vector<float>& block : of.attention) all.push_back(std::ssize(block));
+  all.push_back(std::ssize(of.losses));
+  for (const ParamValues& each : of.gradients) all.push_back(std::ssize(each.values));
+  return all;
+}
+
+}  // namespace
+
+// `naive`: in the same precision; null: it is the reference itself, or does not fit
+Proof Prover::prove_kind(const StepRecord& found, const StepRecord* naive, const StepRecord& exact,
+                         AttentionKind kind) const {
+  const DType dtype = base_shape_->dtype;
+  Proof proof{.name = name_of(kind), .compared = "", .tokens = S_ * T_};
+  const double allowed = allowed::of_model(dtype, base_shape_->model.layers);
+  proof.measures = compare_all(found, exact, allowed);
+  if (!naive) {
+    proof.compared = fmt::format("{} in {} against naive in fp32", name_of(kind), name_of(dtype));
+    proof.reason = allowed::kModelReason;
+    return proof;
+  }
+  proof.compared =
+      fmt::format("{} and naive in {}, both against naive in fp32", name_of(kind), name_of(dtype));
+  proof.reason = allowed::kRatioReason;
+  const std::vector<Measure> naives = compare_all(*naive, exact, allowed);
+  const std::vector<int64_t> counts = element_counts(found);
+  for (size_t i = 0; i < proof.measures.size(); ++i) {
+    Measure& m = proof.measures[i];
+    m.naive = naives[i].difference;
+    m.allowed = allowed::beside_naive(m.naive, options_.ratio, counts[i], dtype);
+  }
+  return proof;
+}
+
+void Prover::prove_attention() {
+  const bool low = base_shape_->dtype != DType::kF32;
+  const AttentionKind own = config_.model.attention;
+  std::string why;
+  Way exact_way = way();
+  exact_way.attention = AttentionKind::kNaive, exact_way.precision = Precision::kFp32;
+  std::optional<StepRecord> exact, naive;
+  if (asked(ProofKind::kAttention)) {
+    show("naive in fp32");
+    if (const auto shape = largest_shape(exact_way, device_, why))
+      exact = record(*shape, device_, data_.sequences);
+    else
+      skip("attention", "naive in fp32 " + why + ": the rows below take its place");
+  }
+  if (exact && low) {
+    show("naive");
+    Way naive_way = way();
+    naive_way.attention = AttentionKind::kNaive;
+    if (const auto shape = largest_shape(naive_way, device_, why))
+      naive = record(*shape, device_, data_.sequences);
+  }
+  for (const AttentionKind kind : {AttentionKind::kFlash, AttentionKind::kCudnn}) {
+    if (kind == AttentionKind::kCudnn && device_.device != Device::kCuda) continue;
+    if (options_.attention && kind != own) continue;
+    Way of_kind = way();
+    of_kind.attention = kind;
+    const auto shape = largest_shape(of_kind, device_, why);
+    if (!shape) {
+      skip(name_of(kind), why);
+      continue;
+    }
+    show(name_of(kind));
+    RowCheck rows(data_.sequences,
+                  {.blocks = base_shape_->model.layers, .sequences = S_, .sequence_length = T_});
+    StepRecord found = record(*shape, device_, data_.sequences, asked(ProofKind::kRows) ? &rows : nullptr);
+    if (exact) add(prove_kind(found, naive ? &*naive : nullptr, *exact, kind));
+    if (asked(ProofKind::kRows))
+      add({.name = fmt::format("rows"),
+           .compared = fmt::format("{} rows and keys of {}'s attention, again on the host in fp64",
+                                   rows.rows(), name_of(kind)),
+           .tokens = S_ * T_,
+           .measures = rows.measures(),
+           .reason = allowed::kRowReason});
+    if (kind == own && shape->micro_batch == base_shape_->micro_batch) base_ = std::move(found);
+  }
+}
+
+}  // namespace tessera

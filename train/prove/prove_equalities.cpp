@@ -1,0 +1,304 @@
+// The equalities: ways to train that must give the same losses and gradients.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "train/prove/allowed.h"
+#include "train/prove/prover.h"
+#include "train/run/checkpoint.h"
+#include "train/session/device.h"
+
+namespace tessera {
+namespace {
+
+// Sequences of a step are cut into documents for the proof where the data has none: their ends, in 8ths of a
+// sequence
+constexpr int64_t kCuts[] = {1, 4, 8};
+
+// The same tokens, with documents
+Sequences with_documents(Sequences sequences, int64_t T) {
+  if (!sequences.documents.empty()) return sequences;
+  const int64_t count = std::ssize(sequences.tokens) / T;
+  for (int64_t s = 0; s < count; ++s) {
+    int64_t begin = 0;
+    for (const int64_t eighths : kCuts) {
+      const int64_t end = eighths * T / 8;
+      for (int64_t t = begin; t < end; ++t)
+        sequences.documents.insert(sequences.documents.end(),
+                                   {static_cast<int32_t>(begin), static_cast<int32_t>(end)});
+      begin = end;
+    }
+  }
+  return sequences;
+}
+
+struct Document {
+  int64_t first, length;  // in tokens of all sequences
+};
+std::vector<Document> documents_in(const Sequences& sequences, int64_t T) {
+  std::vector<Document> all;
+  for (int64_t n = 0; n < std::ssize(sequences.tokens);) {
+    const int64_t end = sequences.documents[static_cast<size_t>(2 * n + 1)], length = end - n % T;
+    all.push_back({n, length});
+    n += length;
+  }
+  return all;
+}
+
+// Each at the beginning of a sequence of its own, and what follows has no target
+Sequences apart(const Sequences& packed, const std::vector<Document>& documents, int64_t longest) {
+  Sequences own;
+  for (const auto& [first, length] : documents) {
+    own.tokens.insert(own.tokens.end(), packed.tokens.begin() + first,
+                      packed.tokens.begin() + first + length);
+    own.targets.insert(own.targets.end(), packed.targets.begin() + first,
+                       packed.targets.begin() + first + length);
+    own.tokens.insert(own.tokens.end(), static_cast<size_t>(longest - length), 0);
+    own.targets.insert(own.targets.end(), static_cast<size_t>(longest - length), kNoTarget);
+  }
+  return own;
+}
+
+// A folder of the proof's own, removed at its end
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(std::filesystem::temp_directory_path() / fmt::format("tessera_prove_{}", ::getpid())) {
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Equal bits, so that nothing is allowed. A difference of bits without one of values counts as well.
+void compare_bits(const char* what, const std::vector<ParamValues>& found,
+                  const std::vector<ParamValues>& expected, std::vector<Measure>& to) {
+  for (size_t i = 0; i < found.size(); ++i) {
+    const std::vector<float>&a = found[i].values, &b = expected[i].values;
+    Difference d;
+    for (size_t n = 0; n < a.size(); ++n) d.add(static_cast<double>(a[n]), static_cast<double>(b[n]));
+    const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    to.push_back({.what = what,
+                  .where = found[i].name,
+                  .difference = same ? 0 : std::max(d.relative(), 0x1p-149),
+                  .largest = d.largest(),
+                  .allowed = 0});
+  }
+}
+
+}  // namespace
+
+void Prover::prove_documents() {
+  const Sequences packed = with_documents(data_.sequences, T_);
+  const std::vector<Document> documents = documents_in(packed, T_);
+  const int64_t longest = std::ranges::max(documents, {}, &Document::length).length;
+  Way together = way();
+  together.documents = true;
+  Way own = way();
+  own.documents = false, own.sequence_length = longest, own.sequences = std::ssize(documents);
+  std::string why;
+  const auto shape = largest_shape(together, device_, why), own_shape = shape_that_fits(own, device_, why);
+  if (!shape || !own_shape) return skip("documents", why);
+  show("packed documents");
+  const StepRecord found = record(*shape, device_, packed);
+  show("documents in sequences of their own");
+  StepRecord expected = record(*own_shape, device_, apart(packed, documents, longest));
+  std::vector<float> losses;
+  for (size_t i = 0; i < documents.size(); ++i) {
+    const auto begin = expected.losses.begin() + static_cast<int64_t>(i) * longest;
+    losses.insert(losses.end(), begin, begin + documents[i].length);
+  }
+  expected.losses = std::move(losses);
+  const bool cut = data_.sequences.documents.empty();
+  add({.name = "documents",
+       .compared = fmt::format("{} {}, packed against each in a sequence of its own", documents.size(),
+                               cut ? "parts of the sequences" : "documents"),
+       .tokens = S_ * T_,
+       .measures = compare_records(found, expected, allowed::of_model(shape->dtype, shape->model.layers)),
+       .reason = allowed::kModelReason});
+}
+
+void Prover::prove_micro_batch() {
+  const int64_t batch = base_shape_->micro_batch;
+  std::string why =
+      "the step is one sequence, or only one fits at a time: name --sequences 8, or a shorter "
+      "--sequence-length";
+  if (batch == 1) return skip("micro_batch", why);
+  const auto shape = shape_that_fits(way(), device_, why);
+  if (!shape) return skip("micro_batch", why);
+  const StepRecord& together = base();
+  show("micro-batches of one sequence");
+  add({.name = "micro_batch",
+       .compared = fmt::format("{} micro-batches of 1 against {} of {}", S_, S_ / batch, batch),
+       .tokens = S_ * T_,
+       .measures = compare_records(record(*shape, device_, data_.sequences), together,
+                                   allowed::of_model(shape->dtype, shape->model.layers)),
+       .reason = allowed::kModelReason});
+}
+
+void Prover::prove_resume() {
+  const RunShape& shape = *base_shape_;
+  const int64_t bytes = 3 * 4 * shape.model.parameters();  // weights and two moments in fp32
+  std::error_code error;
+  const auto space = std::filesystem::space(std::filesystem::temp_directory_path(), error);
+  if (error || static_cast<int64_t>(space.available) < 2 * bytes)
+    return skip("resume", fmt::format("a checkpoint of {} needs room in {}: name another folder with TMPDIR",
+                                      format_bytes(bytes), std::filesystem::temp_directory_path().string()));
+  const TemporaryFolder folder;
+  StepJob job = job_of(shape, device_, data_.sequences);
+  job.sees_attention = false;
+  job.learning_rate = config_.optimizer.learning_rate;
+  const std::unique_ptr<Backend> be = make_(device_);
+  StepRecord expected, found;
+  std::vector<ParamValues> expected_weights, found_weights;
+  std::filesystem::path checkpoint;
+  {
+    show("two steps, and a checkpoint between them");
+    StepRunner runner(*be, shape);
+    load(runner.state());
+    runner.step(job, 1);
+    RunState state;
+    state.step = 1, state.seed = config_.train.seed, state.micro_batch = shape.micro_batch;
+    state.sequence_length = T_, state.device = device_.device;
+    checkpoint = save_checkpoint(folder.path(), runner.state(), state);
+    expected = runner.step(job, 2);
+    expected_weights = weights_of(runner.state());
+  }
+  {
+    show("the second step from the checkpoint");
+    StepRunner runner(*be, shape);
+    load(runner.state());
+    load_checkpoint(checkpoint, runner.state(),
+                    {.folder = config_.train.init_from, .extension = config_.model.position_extension});
+    found = runner.step(job, 2);
+    found_weights = weights_of(runner.state());
+  }
+  Proof proof{.name = "resume",
+              .compared = "a step after a checkpoint was read against the same step without",
+              .tokens = S_ * T_,
+              .reason = "nothing: the bits must be equal"};
+  proof.measures = compare_records(found, expected, 0);
+  std::erase_if(proof.measures, [](const Measure& m) { return m.what == "gradient"; });
+  compare_bits("gradient", found.gradients, expected.gradients, proof.measures);
+  compare_bits("weight after it", found_weights, expected_weights, proof.measures);
+  add(std::move(proof));
+}
+
+Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard shard, const std::string& what) {
+  Way way = this->way();
+  way.mesh = mesh, way.shard = shard;
+  std::string why;
+  const auto shape = shape_that_fits(way, device_, why);
+  Proof proof{.name = "ranks", .compared = "", .tokens = S_ * T_};
+  if (!shape) {
+    proof.skipped = what + " " + why;
+    return proof;
+  }
+  const std::unique_ptr<Backend> be = make_(device_);
+  const Mesh& connected = ranks_.connect(*be, mesh);
+  StepRecord found;
+  {
+    StepRunner runner(*be, *shape, &connected.axis(Axis::kAll), &connected.axis(Axis::kContext));
+    load(runner.state());
+    const int64_t mine = shape->sequences_per_rank() * T_,
+                  first = mesh.place(Axis::kData, ranks_.rank()).rank * mine;
+    const Sequences& all = data_.sequences;
+    const auto part = [&](const std::vector<int32_t>& of, int64_t each) {
+      return of.empty()
+                 ? std::span<const int32_t>()
+                 : std::span(of).subspan(static_cast<size_t>(first * each), static_cast<size_t>(mine * each));
+    };
+    StepJob job =
+        job_of(*shape, device_, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
+    job.counted = counted_, job.sees_attention = false;
+    found = runner.step(job);
+  }
+  const double loss = ranks_.sum({found.loss})[0] / static_cast<double>(ranks_.size());
+  ranks_.disconnect();
+  found.losses = {static_cast<float>(loss)};
+  StepRecord expected;
+  expected.losses = {static_cast<float>(one.loss)}, expected.gradients = one.gradients;
+  const double allowed = allowed::of_model(shape->dtype, shape->model.layers);
+  std::vector<Measure> measures = compare_records(found, expected, allowed);
+  measures[0].where = "mean of the step";
+  // The largest over the ranks, each of its part
+  std::map<std::string, Measure> mine;
+  for (const Measure& m : measures) mine.insert({m.where, m});
+  proof.measures = {measures[0]};
+  for (const ParamValues& each : one.gradients) {
+    const auto at = mine.find(each.name);
+    const std::vector<double> all = ranks_.gather(at == mine.end() ? 0 : at->second.difference);
+    const std::vector<double> largest = ranks_.gather(at == mine.end() ? 0 : at->second.largest);
+    proof.measures.push_back({.what = "gradient",
+                              .where = each.name,
+                              .difference = *std::ranges::max_element(all),
+                              .largest = *std::ranges::max_element(largest),
+                              .allowed = allowed});
+  }
+  proof.compared = fmt::format("{} ranks, {}, against 1", ranks_.size(), what);
+  proof.reason = allowed::kModelReason;
+  return proof;
+}
+
+void Prover::prove_ranks() {
+  const int64_t R = ranks_.size();
+  if (R == 1) return skip("ranks", "there is one rank: add --ranks 2, or --gpus 2");
+  const StepRecord& one = base();
+  show("several ranks");
+  add(prove_mesh(one, {.data = R}, Shard::kOptimizer, "sequences dealt"));
+  add(prove_mesh(one, {.data = R}, Shard::kWeights, "weights split"));
+  add(prove_mesh(one, {.data = 1, .context = R}, Shard::kOptimizer, "each sequence shared"));
+}
+
+void Prover::prove_device() {
+  if (device_.device != Device::kCuda) return skip("device", "the device is a CPU already");
+  const DeviceTraits cpu = choose_device(DeviceRequest::kCpu).traits;
+  Way one = way();
+  one.precision = Precision::kFp32;
+  one.sequences = 1;
+  if (one.attention == AttentionKind::kCudnn) one.attention = AttentionKind::kFlash;
+  std::string why;
+  const auto on_gpu = shape_that_fits(one, device_, why), on_cpu = shape_that_fits(one, cpu, why);
+  if (!on_gpu || !on_cpu) return skip("device", why);
+  const SequencesView view = data_.sequences;
+  const auto tokens = static_cast<size_t>(T_);
+  const SequencesView first{view.tokens.first(tokens), view.targets.first(tokens),
+                            view.documents.empty() ? view.documents : view.documents.first(2 * tokens)};
+  if (counted(first.targets) == 0) return skip("device", "no target of the first sequence counts");
+  show("the GPU in fp32");
+  const StepRecord gpu = record(*on_gpu, device_, first);
+  show("the CPU");
+  add({.name = "device",
+       .compared = fmt::format("{} against the CPU, both in fp32", device_.name),
+       .tokens = T_,
+       .measures = compare_records(gpu, record(*on_cpu, cpu, first),
+                                   allowed::of_model(DType::kF32, on_gpu->model.layers)),
+       .reason = allowed::kModelReason});
+}
+
+void Prover::prove_fp8() {
+  if (device_.device != Device::kCuda) return skip("fp8", "it needs a GPU");
+  Way fp8 = way();
+  fp8.fp8 = config_.train.fp8 ? config_.train.fp8 : Fp8Config{.gemm_dtype = GemmDtype::kFp8};
+  std::string why;
+  const auto shape = largest_shape(fp8, device_, why);
+  if (!shape) return skip("fp8", why);
+  const StepRecord& expected = base();
+  show("FP8");
+  add({.name = "fp8",
+       .compared = "GEMMs in FP8 beside the same in bf16",
+       .tokens = S_ * T_,
+       .measures = compare_records(record(*shape, device_, data_.sequences), expected, 0),
+       .judged = false});
+}
+
+}  // namespace tessera

@@ -1,0 +1,245 @@
+#include "train/prove/prover.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "data/packed_loader.h"
+#include "kernels/base/text.h"
+#include "train/prove/allowed.h"
+#include "train/run/checkpoint.h"
+#include "train/run/model_folder.h"
+#include "train/run/run_data.h"
+#include "train/session/device.h"
+#include "train/session/from_config.h"
+#include "train/session/memory_plan.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kQuietSeconds = 60;
+// Tokens of all sequences, unless the user names their number
+constexpr int64_t kTokensCuda = 32768, kTokensCpu = 4096;
+
+ProvedData read_path(const ProvedModel& model, const ProveOptions& options, int64_t count) {
+  const Config& c = model.config;
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(model.weights, options.tokenizer, c.model);
+  const TokenStream stream = open_data(options.data, c.model.vocab_size, tokenizer.get());
+  const int64_t T = c.sequence_length();
+  ProvedData data{.sequences = {}, .text = stream.describe()};
+  if (c.data.masks())
+    PackedLoader({.stream = &stream,
+                  .first_document = 0,
+                  .document_count = documents_of(stream).count(),
+                  .sequence_length = T,
+                  .shuffle = false})
+        .fetch(0, count, data.sequences);
+  else
+    Loader({.stream = &stream,
+            .first_token = 0,
+            .token_count = stream.size(),
+            .sequence_length = T,
+            .shuffle = false})
+        .fetch(0, count, data.sequences);
+  return data;
+}
+
+}  // namespace
+
+ProvedData read_proved_data(const ProvedModel& model, const ProveOptions& options, int64_t count) {
+  if (!options.data.empty()) return read_path(model, options, count);
+  const Config& c = model.config;
+  const bool shift = model.state && c.data.shift == Shift::kAuto ? model.state->shift : c.data.shifts();
+  const RunData run(c, shift);
+  const int64_t position = model.state ? position_with_length(*model.state, c.sequence_length()) : 0;
+  ProvedData data{.sequences = {},
+                  .text = fmt::format("{}, from sequence {} on", text_of(c.data.train),
+                                      format_count(static_cast<double>(position + 1)))};
+  run.train().fetch(position, count, data.sequences);
+  return data;
+}
+
+std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed) {
+  std::vector<Measure> all;
+  if (!found.losses.empty() && found.losses.size() == expected.losses.size()) {
+    Difference d;
+    for (size_t i = 0; i < found.losses.size(); ++i)
+      d.add(static_cast<double>(found.losses[i]), static_cast<double>(expected.losses[i]));
+    all.push_back({.what = "loss",
+                   .where = "each token",
+                   .difference = d.relative(),
+                   .largest = d.largest(),
+                   .allowed = allowed});
+  }
+  std::map<std::string, const ParamValues*> known;
+  double squares = 0, count = 0;
+  for (const ParamValues& each : expected.gradients) {
+    known[each.name] = &each;
+    for (const float g : each.values) squares += static_cast<double>(g) * static_cast<double>(g);
+    count += static_cast<double>(each.values.size());
+  }
+  const double typical = allowed::kSmallGradient * std::sqrt(squares / std::max(count, 1.0));
+  for (const ParamValues& each : found.gradients) {
+    const auto other = known.find(each.name);
+    check(other != known.end(), "a gradient of {} was computed in one way and not in the other", each.name);
+    Difference d;
+    for (size_t i = 0; i < each.values.size(); ++i)
+      d.add(static_cast<double>(each.values[i]),
+            static_cast<double>(other->second->values[static_cast<size_t>(each.first) + i]));
+    all.push_back({.what = "gradient",
+                   .where = each.name,
+                   .difference = d.relative(typical * std::sqrt(static_cast<double>(d.count()))),
+                   .largest = d.largest(),
+                   .allowed = allowed});
+  }
+  return all;
+}
+
+Prover::Prover(const ProvedModel& model, const ProveOptions& options, RankGroup& ranks,
+               const BackendMaker& make)
+    : model_(model),
+      config_(model.config),
+      options_(options),
+      ranks_(ranks),
+      make_(make),
+      line_(STDOUT_FILENO, kQuietSeconds, ranks.is_rank_0()),
+      device_(choose_device(options.device, ranks.local_rank()).traits),
+      limit_(ranks.memory_limit(device_.device)),
+      T_(config_.sequence_length()) {
+  const int64_t most = device_.device == Device::kCuda ? kTokensCuda : kTokensCpu, R = ranks.size();
+  S_ = options.sequences;
+  if (S_ == 0) S_ = (std::clamp<int64_t>(most / T_, 1, kProvedSequences) + R - 1) / R * R;
+  check(S_ % R == 0, "--sequences {}: {} ranks cannot share them evenly. Name a multiple of {}", S_, R, R);
+  data_ = read_proved_data(model, options, S_);
+  counted_ = counted(data_.sequences.targets);
+  check(counted_ > 0, "no token of the {} sequences of {} is a target that counts: name more --sequences", S_,
+        data_.text);
+}
+
+Way Prover::way() const {
+  return {.attention = config_.model.attention,
+          .precision = config_.train.precision,
+          .documents = config_.data.masks(),
+          .sequence_length = T_,
+          .sequences = S_};
+}
+
+RunShape Prover::shape_of(const Way& way, const DeviceTraits& device) const {
+  Config c = config_;
+  c.model.attention = way.attention;
+  c.train.precision = way.precision;
+  c.train.sequence_length = way.sequence_length;
+  c.train.micro_batch = way.micro_batch;
+  c.train.tokens_per_step = way.sequences * way.sequence_length;
+  c.train.fp8 = way.fp8;
+  c.ranks = way.mesh.ranks();
+  c.parallel.context = way.mesh.context;
+  c.parallel.shard = way.shard;
+  RunShape shape =
+      run_shape(c, device, device.device == device_.device ? limit_ : present_memory(device.device));
+  shape.documents = way.documents;
+  shape.cuda_graphs = false;
+  return shape;
+}
+
+std::optional<RunShape> Prover::shape_that_fits(const Way& way, const DeviceTraits& device,
+                                                std::string& why) const {
+  try {
+    const RunShape shape = shape_of(way, device);
+    const int64_t bytes = plan_memory(shape, device).peak_bytes();
+    const MemoryLimit limit = device.device == device_.device ? limit_ : present_memory(device.device);
+    if (!limit.known() || bytes <= limit.bytes) return shape;
+    why = fmt::format("needs {} with {} sequences of {} tokens at a time, and {} are free",
+                      format_bytes(bytes), way.micro_batch, way.sequence_length, format_bytes(limit.bytes));
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  return {};
+}
+
+std::optional<RunShape> Prover::largest_shape(Way way, const DeviceTraits& device, std::string& why) const {
+  for (int64_t batch = way.sequences; batch >= 1; --batch) {
+    if (way.sequences % batch != 0) continue;
+    way.micro_batch = batch;
+    if (auto shape = shape_that_fits(way, device, why)) return shape;
+  }
+  return {};
+}
+
+void Prover::load(TrainState& state) const {
+  const Config& c = config_;
+  state.initialize(static_cast<uint64_t>(c.train.seed),
+                   model_.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
+  const PositionExtension extension = c.model.position_extension;
+  if (model_.weights.empty()) return;
+  if (model_.checkpoint && c.train.lora)
+    load_checkpoint(model_.weights, state, {.folder = c.train.init_from, .extension = extension});
+  else if (c.train.lora)
+    load_base(model_.weights, state, extension);
+  else
+    load_weights(model_.weights, state, extension);
+}
+
+StepJob Prover::job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const {
+  return {.shape = shape,
+          .device = device,
+          .sequences = of,
+          .counted = counted(of.targets),
+          .optimizer = optimizer_config(config_)};
+}
+
+StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
+                          RowCheck* rows) {
+  const std::unique_ptr<Backend> be = make_(device);
+  StepRunner runner(*be, shape);
+  load(runner.state());
+  StepJob job = job_of(shape, device, of);
+  job.rows = rows;
+  return runner.step(job);
+}
+
+const StepRecord& Prover::base() {
+  if (!base_) {
+    show("the step as the run has it");
+    base_ = record(*base_shape_, device_, data_.sequences);
+  }
+  return *base_;
+}
+
+bool Prover::asked(ProofKind kind) const {
+  return options_.only.empty() || std::ranges::find(options_.only, name_of(kind)) != options_.only.end();
+}
+
+void Prover::describe() {
+  line_.print_labelled(
+      "model",
+      fmt::format("{}: {} parameters", model_.weights.empty() ? "random weights" : model_.weights.string(),
+                  format_count(static_cast<double>(base_shape_->model.parameters()))));
+  line_.print_labelled("device",
+                       fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
+                                   name_of(base_shape_->dtype), name_of(base_shape_->attention)));
+  line_.print_labelled("data", fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_));
+}
+
+std::vector<Proof> Prover::run() {
+  std::string why;
+  base_shape_ = largest_shape(way(), device_, why);
+  check(base_shape_.has_value(), "the step cannot run as the run has it: {}", why);
+  ranks_.enter_phase("the proofs", Timeout::kNone);
+  if (ranks_.is_rank_0()) {
+    describe();
+    if (asked(ProofKind::kAttention) || asked(ProofKind::kRows)) prove_attention();
+    if (asked(ProofKind::kDocuments)) prove_documents();
+    if (asked(ProofKind::kMicroBatch)) prove_micro_batch();
+    if (asked(ProofKind::kResume)) prove_resume();
+    if (asked(ProofKind::kDevice)) prove_device();
+    if (asked(ProofKind::kFp8)) prove_fp8();
+  }
+  if (asked(ProofKind::kRanks)) prove_ranks();
+  line_.clear();
+  line_.print(proof_table(proofs_));
+  line_.print(verdict_line(proofs_));
+  return proofs_;
+}
+
+}  // namespace tessera

@@ -1,0 +1,92 @@
+// Prover: runs the same step in different ways.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/sequences.h"
+#include "kernels/base/status_line.h"
+#include "train/prove/prove.h"
+#include "train/run/rank_group.h"
+
+namespace tessera {
+
+// The next training sequences of the model's run, or the first of --data; and what they are, for a person
+struct ProvedData {
+  Sequences sequences;
+  std::string text;
+};
+ProvedData read_proved_data(const ProvedModel& model, const ProveOptions& options, int64_t count);
+
+// A way to run the step. What is not named is the run's.
+struct Way {
+  AttentionKind attention;
+  Precision precision;
+  int64_t micro_batch = 1;
+  bool documents;
+  int64_t sequence_length;
+  int64_t sequences;  // of the step, over all ranks
+  MeshShape mesh = {};
+  Shard shard = Shard::kOptimizer;
+  Fp8Config fp8 = {};
+};
+
+class Prover {
+ public:
+  Prover(const ProvedModel& model, const ProveOptions& options, RankGroup& ranks, const BackendMaker& make);
+  std::vector<Proof> run();
+
+ private:
+  Way way() const;  // the run's, one sequence at a time
+  RunShape shape_of(const Way& way, const DeviceTraits& device) const;
+  // nullopt: it does not fit, or the device does not serve it, and `why`
+  std::optional<RunShape> shape_that_fits(const Way& way, const DeviceTraits& device, std::string& why) const;
+  // The same with the largest micro-batch that fits
+  std::optional<RunShape> largest_shape(Way way, const DeviceTraits& device, std::string& why) const;
+  void load(TrainState& state) const;
+  StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
+                    RowCheck* rows = nullptr);
+  StepJob job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const;
+  bool asked(ProofKind kind) const;
+  void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
+  const StepRecord& base();  // the run's way, at the largest micro-batch
+
+  void describe();
+  void prove_attention();
+  Proof prove_kind(const StepRecord& found, const StepRecord* naive, const StepRecord& exact,
+                   AttentionKind kind) const;
+  void prove_documents();
+  void prove_micro_batch();
+  void prove_resume();
+  void prove_ranks();
+  Proof prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard shard, const std::string& what);
+  void prove_device();
+  void prove_fp8();
+  void add(Proof proof) { proofs_.push_back(std::move(proof)); }
+  void skip(const std::string& name, const std::string& why) {
+    add({.name = name, .compared = "", .skipped = why});
+  }
+
+  const ProvedModel& model_;
+  Config config_;
+  const ProveOptions& options_;
+  RankGroup& ranks_;
+  BackendMaker make_;
+  StatusLine line_;
+  DeviceTraits device_;
+  MemoryLimit limit_;
+  int64_t T_, S_;
+  ProvedData data_;
+  int64_t counted_;
+  std::optional<RunShape> base_shape_;
+  std::optional<StepRecord> base_;
+  std::vector<Proof> proofs_;
+};
+
+// Losses of all tokens, and every gradient, of two records. Gradients of `found` may be parts.
+std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed);
+
+}  // namespace tessera

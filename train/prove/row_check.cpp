@@ -1,0 +1,264 @@
+#include "train/prove/row_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/base/random.h"
+#include "train/prove/allowed.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kSampleSeed = 20;
+
+// As many elements in fp32 on the host
+std::shared_ptr<const std::vector<float>> on_host(const Tensor& from, Backend& be, const Launch& on) {
+  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(from.numel()));
+  be.run(Copy{from, {values->data(), DType::kF32, from.shape, Device::kCpu}}, on);
+  be.synchronize(on.stream);
+  return values;
+}
+
+HostHeads heads_on_host(const Heads& heads, Backend& be, const Launch& on) {
+  const Tensor& t = heads.tensor;
+  return {.values = on_host(t, be, on),
+          .tokens = t.shape[1],
+          .row = t.shape[2] * t.shape[3],
+          .head_dim = t.shape[3],
+          .first = heads.first};
+}
+
+double dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * static_cast<double>(b[d]);
+  return sum;
+}
+double square(double x) { return x * x; }
+double widened(float x) { return x; }
+
+}  // namespace
+
+// The problem of an operation, on the host
+struct RowCheck::Of {
+  // Expected relative errors: of a probability, of a score in fp32 whose terms add up to `size`, and of what is
+  // stored
+  struct Errors {
+    DType dtype;
+    double stored() const { return allowed::rounding(dtype); }
+    double sum(double terms) const { return square(0x1p-24) * terms; }  // squared: a random walk of roundings
+    double probability(double size) const {
+      const double rounded = dtype == DType::kBF16 ? stored() : 0;
+      return std::sqrt(square(rounded) + square(0x1p-24 * (4 + size)));
+    }
+  };
+
+  const Inputs& in;
+  const AttentionPlan& plan;
+  int64_t head_dim, group;
+  Errors errors;
+
+  Of(const Inputs& inputs, const AttentionPlan& of)
+      : in(inputs), plan(of), head_dim(of.shape.head_dim), group(of.shape.group()), errors{of.dtype} {}
+  double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return widened(plan.scale) * dot(in.q.at(b, i, h), in.k.at(b, j, h / group), head_dim);
+  }
+};
+
+RowCheck::RowCheck(const SequencesView& data, const Shape& shape)
+    : documents_(data.documents.begin(), data.documents.end()),
+      T_(shape.sequence_length),
+      shape_(shape),
+      blocks_(static_cast<size_t>(shape.blocks)) {}
+
+// The keys of a query: causal, within its document, within the window
+RowCheck::Keys RowCheck::seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const {
+  const auto at = static_cast<size_t>(2 * (sequence * T_ + query));
+  int64_t begin = documents_.empty() ? 0 : documents_[at];
+  if (const int64_t window = plan.shape.mask.window) begin = std::max(begin, query - window + 1);
+  return {begin, query + 1};
+}
+
+// Every head at least once. Every third row is the first of its document, which sees itself alone, and every
+// third the last, which the next document must not see.
+std::vector<RowCheck::Row> RowCheck::samples(int64_t block, int64_t first, const AttentionShape& s,
+                                             int64_t heads) const {
+  const double all =
+      shape_.budget / static_cast<double>(shape_.blocks * shape_.sequences) * static_cast<double>(s.batch);
+  const auto affordable = static_cast<int64_t>(all / static_cast<double>(8 * s.tokens * s.head_dim));
+  const int64_t count = std::clamp(affordable, heads, s.batch * heads * std::min<int64_t>(s.tokens, 64));
+  const Philox random(kSampleSeed, static_cast<uint64_t>(block * shape_.sequences + first));
+  std::vector<Row> rows;
+  for (int64_t n = 0; n < count; ++n) {
+    Row row{.b = n / heads % s.batch,
+            .h = n % heads,
+            .i = static_cast<int64_t>(random.bits(static_cast<uint64_t>(n))[0]) % s.tokens};
+    const auto at = static_cast<size_t>(2 * ((first + row.b) * T_ + row.i));
+    const int64_t turn = n / heads % 3;
+    if (turn == 1) row.i = documents_.empty() ? 0 : documents_[at];
+    if (turn == 2) row.i = documents_.empty() ? s.tokens - 1 : documents_[at + 1] - 1;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be,
+                       const Launch& on) {
+  inputs_ = {.q = heads_on_host(op.q, be, on),
+             .k = heads_on_host(op.k, be, on),
+             .v = heads_on_host(op.v, be, on),
+             .y = heads_on_host(op.y, be, on),
+             .dy = {},
+             .lse = {}};
+  if (op.plan.kind != AttentionKind::kNaive) inputs_.lse = *on_host(op.saved, be, on);
+  const Of of(inputs_, op.plan);
+  const int64_t D = of.head_dim, H = op.plan.shape.heads;
+  OfBlock& found = blocks_[static_cast<size_t>(block)];
+  std::vector<double> p, y(static_cast<size_t>(D)), squares(y.size());
+  for (const auto& [b, h, i] : samples(block, first, op.plan.shape, H)) {
+    const Keys keys = seen_by(first + b, i, op.plan);
+    const auto count = static_cast<double>(keys.end - keys.begin);
+    p.clear();
+    double most = -INFINITY, sum = 0, size = 0;
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      p.push_back(of.score(b, h, i, j));
+      most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
+    }
+    for (double& each : p) sum += each = std::exp(each - most);
+    std::ranges::fill(y, 0), std::ranges::fill(squares, 0);
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      const double probability = p[static_cast<size_t>(j - keys.begin)] / sum;
+      const float* v = inputs_.v.at(b, j, h / of.group);
+      for (int64_t d = 0; d < D; ++d) {
+        const double term = probability * widened(v[d]);
+        y[static_cast<size_t>(d)] += term, squares[static_cast<size_t>(d)] += square(term);
+      }
+    }
+    for (int64_t d = 0; d < D; ++d) {
+      const double exact = y[static_cast<size_t>(d)], terms = squares[static_cast<size_t>(d)];
+      found.y.difference.add(widened(inputs_.y.at(b, i, h)[d]), exact);
+      found.y.expected += square(of.errors.probability(size)) * terms + square(of.errors.stored() * exact) +
+                          of.errors.sum(count) * (terms + square(exact));
+    }
+    if (!inputs_.lse.empty()) {
+      const double lse = most + std::log(sum);
+      found.lse.difference.add(widened(inputs_.lse[static_cast<size_t>((b * H + h) * T_ + i)]), lse);
+      found.lse.expected += square(0x1p-24) * (square(8 + 4 * size + std::abs(lse)) + count);
+    }
+    ++rows_;
+  }
+  inputs_ = {};
+}
+
+void RowCheck::before_backward(const AttentionBackward& op, Backend& be, const Launch& on) {
+  inputs_ = {.q = heads_on_host(op.q, be, on),
+             .k = heads_on_host(op.k, be, on),
+             .v = heads_on_host(op.v, be, on),
+             .y = heads_on_host(op.y, be, on),
+             .dy = heads_on_host(op.dy, be, on),
+             .lse = {}};
+  if (op.plan.kind != AttentionKind::kNaive) inputs_.lse = *on_host(op.saved, be, on);
+}
+
+void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                              const Launch& on) {
+  if (inputs_.lse.empty()) return;
+  const HostHeads dq = heads_on_host(op.dq, be, on), dk = heads_on_host(op.dk, be, on),
+                  dv = heads_on_host(op.dv, be, on);
+  const Of of(inputs_, op.plan);
+  const AttentionShape& s = op.plan.shape;
+  const int64_t D = of.head_dim, H = s.heads;
+  const double scale = widened(op.plan.scale);
+  OfBlock& found = blocks_[static_cast<size_t>(block)];
+  std::vector<double> sums(static_cast<size_t>(4 * D));
+  // P, dS and the error of dS, without what P and dS are rounded to, of a query and a key
+  struct Pair {
+    double p, ds, error;
+  };
+  const auto pair = [&](int64_t b, int64_t h, int64_t i, int64_t j) -> Pair {
+    const float *dy = inputs_.dy.at(b, i, h), *y = inputs_.y.at(b, i, h),
+                *v = inputs_.v.at(b, j, h / of.group);
+    const double score = of.score(b, h, i, j),
+                 p = std::exp(score - widened(inputs_.lse[static_cast<size_t>((b * H + h) * T_ + i)]));
+    double products = 0;
+    for (int64_t d = 0; d < D; ++d)
+      products += square(widened(dy[d]) * widened(y[d])) + square(widened(dy[d]) * widened(v[d]));
+    const double ds = p * (dot(dy, v, D) - dot(dy, y, D));
+    return {p, ds,
+            std::abs(ds) * of.errors.probability(std::abs(score)) +
+                p * std::sqrt(products) * (of.errors.stored() + 4 * 0x1p-24)};
+  };
+  // Element d of a gradient: its sum, the squares of its terms, their errors
+  const auto settle = [&](Found& to, const float* values, int64_t at, double count) {
+    for (int64_t d = 0; d < D; ++d) {
+      const double exact = sums[static_cast<size_t>(at + d)], error = sums[static_cast<size_t>(at + D + d)];
+      to.difference.add(widened(values[d]), exact);
+      to.expected += error + square(of.errors.stored() * exact) + of.errors.sum(count) * square(exact);
+    }
+  };
+  for (const auto& [b, h, i] : samples(block, first, s, H)) {
+    std::ranges::fill(sums, 0);
+    const Keys keys = seen_by(first + b, i, op.plan);
+    const auto count = static_cast<double>(keys.end - keys.begin);
+    for (int64_t j = keys.begin; j < keys.end; ++j) {
+      const Pair of_pair = pair(b, h, i, j);
+      const float* k = inputs_.k.at(b, j, h / of.group);
+      for (int64_t d = 0; d < D; ++d) {
+        sums[static_cast<size_t>(d)] += scale * of_pair.ds * widened(k[d]);
+        // The error of the query's own dy y is the same for all keys: errors add up, at worst.
+        sums[static_cast<size_t>(D + d)] +=
+            std::abs(scale * of_pair.error * widened(k[d])) / std::sqrt(count);
+      }
+    }
+    for (int64_t d = 0; d < D; ++d)
+      sums[static_cast<size_t>(D + d)] = square(sums[static_cast<size_t>(D + d)]) * count;
+    settle(found.dq, dq.at(b, i, h), 0, count);
+    ++rows_;
+  }
+  for (const auto& [b, h, j] : samples(block, first, s, s.kv_heads)) {
+    std::ranges::fill(sums, 0);
+    double count = 0;
+    for (int64_t i = j; i < s.tokens; ++i) {
+      if (const Keys keys = seen_by(first + b, i, op.plan); j < keys.begin)
+        break;  // and so for all later ones
+      for (int64_t g = h * of.group; g < (h + 1) * of.group; ++g, ++count) {
+        const Pair of_pair = pair(b, g, i, j);
+        const float *q = inputs_.q.at(b, i, g), *dy = inputs_.dy.at(b, i, g);
+        for (int64_t d = 0; d < D; ++d) {
+          sums[static_cast<size_t>(d)] += scale * of_pair.ds * widened(q[d]);
+          sums[static_cast<size_t>(D + d)] += square(scale * of_pair.error * widened(q[d]));
+          const double term = of_pair.p * widened(dy[d]);
+          sums[static_cast<size_t>(2 * D + d)] += term;
+          sums[static_cast<size_t>(3 * D + d)] +=
+              square(of.errors.probability(std::abs(of.score(b, g, i, j))) * term);
+        }
+      }
+    }
+    settle(found.dk, dk.at(b, j, h), 0, count);
+    settle(found.dv, dv.at(b, j, h), 2 * D, count);
+    ++rows_;
+  }
+  inputs_ = {};
+}
+
+std::vector<Measure> RowCheck::measures() const {
+  std::vector<Measure> all;
+  for (size_t block = 0; block < blocks_.size(); ++block) {
+    const OfBlock& of = blocks_[block];
+    for (const auto& [what, found] :
+         {std::pair{"attention output", &of.y}, std::pair{"log-sum-exp", &of.lse}, std::pair{"dQ", &of.dq},
+          std::pair{"dK", &of.dk}, std::pair{"dV", &of.dv}}) {
+      if (found->difference.count() == 0) continue;
+      // Where a gradient is exactly zero, its expected error is the yardstick.
+      const double expected = std::sqrt(found->expected), norm = std::max(found->difference.norm(), expected);
+      all.push_back({.what = what,
+                     .where = fmt::format("block {}", block),
+                     .difference = found->difference.relative(norm),
+                     .largest = found->difference.largest(),
+                     .allowed = norm > 0 ? allowed::kOfExpectedRowError * expected / norm : 0});
+    }
+  }
+  return all;
+}
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+// RowCheck: some rows of attention computed again on the host, in fp64, from the tensors that the kernel
+// read. It needs no N x N, so it serves any length. It takes where documents lie from the data, not from the
+// tables that the kernel got.
+//
+// Of a query i, its output y_i = sum_j P_ij v_j, its log-sum-exp, and dQ_i. Of a key j, dK_j and dV_j, from
+// the log-sum-exp and the output of all queries that see it, as the kernel left them; only of kernels that
+// keep a log-sum-exp. Every error is compared with what the roundings inside the kernel are expected to
+// cause.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/sequences.h"
+#include "kernels/backend.h"
+#include "train/prove/proof.h"
+
+namespace tessera {
+
+// The heads of an operation on the host, in fp32
+struct HostHeads {
+  std::shared_ptr<const std::vector<float>> values = {};
+  int64_t tokens = 0, row = 0, head_dim = 0, first = 0;  // strides and the first head, as Heads has them
+  const float* at(int64_t b, int64_t t, int64_t h) const {
+    return values->data() + (b * tokens + t) * row + (first + h) * head_dim;
+  }
+};
+
+class RowCheck {
+ public:
+  struct Shape {
+    int64_t blocks, sequences, sequence_length;
+    double budget = 0x1p31;  // multiplications for all rows, about
+  };
+  RowCheck(const SequencesView& data, const Shape& shape);
+
+  // After the forward of a block, over sequences from `first` on
+  void forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be, const Launch& on);
+  // Before and after its backward
+  void before_backward(const AttentionBackward& op, Backend& be, const Launch& on);
+  void after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                      const Launch& on);
+
+  std::vector<Measure> measures() const;
+  int64_t rows() const { return rows_; }  // queries and keys that were computed again
+
+ private:
+  // What is found of one tensor of a block, and the squares of the expected errors
+  struct Found {
+    Difference difference = {};
+    double expected = 0;
+  };
+  struct OfBlock {
+    Found y, lse, dq, dk, dv;
+  };
+  struct Inputs {
+    HostHeads q, k, v, y, dy;
+    std::vector<float> lse;  // [B, H, T]; empty: the kernel keeps none
+  };
+  struct Row {
+    int64_t b, h, i;
+  };
+  struct Keys {
+    int64_t begin, end;
+  };
+  struct Of;  // the problem of an operation
+  Keys seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const;
+  std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
+
+  std::vector<int32_t> documents_;
+  int64_t T_;
+  Shape shape_;
+  std::vector<OfBlock> blocks_;
+  Inputs inputs_;
+  int64_t rows_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,146 @@
+#include "train/prove/step_record.h"
+
+#include <algorithm>
+
+#include "train/session/device.h"
+#include "train/session/memory_plan.h"
+
+namespace tessera {
+namespace {
+
+// Elements of attention outputs that are kept of a step; of longer ones every n-th row
+constexpr int64_t kKeptElements = int64_t{1} << 26;
+
+// Fills a StepRecord while the backend runs a step
+class StepWatch final : public OpObserver {
+ public:
+  StepWatch(const StepJob& job, Backend& be, StepRecord& record) : job_(job), be_(be), record_(record) {
+    const RunShape& s = job.shape;
+    const int64_t all =
+        s.model.layers * s.sequences_per_rank() * s.sequence_length * s.model.attention_width();
+    every_ = (all + kKeptElements - 1) / kKeptElements;
+    if (job.sees_attention) record.attention.resize(static_cast<size_t>(s.model.layers));
+    be.add_observer(*this);
+  }
+  ~StepWatch() override { be_.remove_observer(*this); }
+  StepWatch(const StepWatch&) = delete;
+
+  void before(const AnyOp& op, Backend& be, const Launch& on) override {
+    if (const auto* backward = std::get_if<const AttentionBackward*>(&op); backward && job_.rows)
+      job_.rows->before_backward(**backward, be, on);
+  }
+  void after(const AnyOp& op, Backend& be, const Launch& on) override {
+    if (std::holds_alternative<const EmbeddingForward*>(op)) {
+      block_ = 0, forward_ = true;
+    } else if (const auto* forward = std::get_if<const AttentionForward*>(&op); forward && forward_) {
+      take(**forward, be, on);
+    } else if (const auto* backward = std::get_if<const AttentionBackward*>(&op)) {
+      --block_;
+      if (job_.rows) job_.rows->after_backward(block_, first_sequence(), **backward, be, on);
+    } else if (const auto* loss = std::get_if<const CrossEntropy*>(&op)) {
+      take_losses((*loss)->losses, be, on);
+    } else if (const auto* fused = std::get_if<const HeadLoss*>(&op)) {
+      take_losses((*fused)->losses, be, on);
+    } else if (std::holds_alternative<const EmbeddingBackward*>(op)) {
+      ++micro_step_;
+    }
+  }
+
+ private:
+  int64_t first_sequence() const { return micro_step_ * job_.shape.micro_batch; }
+
+  // A forward that runs again in the backward is not asked.
+  void take(const AttentionForward& op, Backend& be, const Launch& on) {
+    if (job_.rows) job_.rows->forward(block_, first_sequence(), op, be, on);
+    if (job_.sees_attention) {
+      const Tensor& y = op.y.tensor;
+      std::vector<float> values(static_cast<size_t>(y.numel()));
+      be.run(Copy{y, {values.data(), DType::kF32, y.shape, Device::kCpu}}, on);
+      be.synchronize(on.stream);
+      const int64_t rows = y.shape[0] * y.shape[1], width = y.numel() / rows;
+      std::vector<float>& kept = record_.attention[static_cast<size_t>(block_)];
+      for (int64_t n = 0; n < rows; ++n)
+        if ((first_sequence() * job_.shape.sequence_length + n) % every_ == 0)
+          kept.insert(kept.end(), values.begin() + n * width, values.begin() + (n + 1) * width);
+    }
+    ++block_;
+  }
+  void take_losses(const Tensor& losses, Backend& be, const Launch& on) {
+    forward_ = false;
+    std::vector<float>& all = record_.losses;
+    const size_t before = all.size();
+    all.resize(before + static_cast<size_t>(losses.numel()));
+    be.run(Copy{losses, {all.data() + before, DType::kF32, losses.shape, Device::kCpu}}, on);
+    be.synchronize(on.stream);
+  }
+
+  const StepJob& job_;
+  Backend& be_;
+  StepRecord& record_;
+  int64_t every_, block_ = 0, micro_step_ = 0;
+  bool forward_ = false;
+};
+
+}  // namespace
+
+StepRunner::StepRunner(Backend& be, const RunShape& shape, Communicator* all, Communicator* context)
+    : be_(be), arena_(make_arena(be.traits())) {
+  arena_.reserve(plan_memory(shape, be.traits()).peak_bytes());
+  state_ = std::make_unique<TrainState>(be, arena_, shape, all, context);
+}
+
+StepRecord StepRunner::step(const StepJob& job, int64_t number) {
+  StepRecord record;
+  {
+    StepWatch watch(job, be_, record);
+    state_->step(job.sequences, job.counted, job.optimizer, job.learning_rate, number);
+    const TrainState::StepResult result = state_->finish_step();
+    record.loss = result.loss, record.grad_norm = result.grad_norm;
+  }
+  record.gradients = gradients_of(*state_);
+  return record;
+}
+
+std::vector<ParamValues> gradients_of(TrainState& state) {
+  ParamStore& store = state.store();
+  const Part part = store.part();
+  std::vector<ParamValues> all;
+  const std::vector<Tensor>& buckets = store.summed_gradients();
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    if (!buckets[b]) continue;
+    const int64_t count = buckets[b].numel(), begin = part.index * count;
+    std::vector<float> host(static_cast<size_t>(count));
+    state.stream().run(Copy{buckets[b], {host.data(), DType::kF32, {count}, Device::kCpu}});
+    state.stream().synchronize();
+    for (const ParamPlace& place : store.layout().places) {
+      if (place.bucket != b || !place.trained) continue;
+      const int64_t first = std::max(place.first, begin),
+                    end = std::min(place.first + place.info.shape.numel(), begin + count);
+      if (first < end)
+        all.push_back({.name = place.info.name,
+                       .block = place.info.block,
+                       .first = first - place.first,
+                       .values = {host.begin() + (first - begin), host.begin() + (end - begin)}});
+    }
+  }
+  return all;
+}
+
+std::vector<ParamValues> weights_of(TrainState& state) {
+  ParamStore& store = state.store();
+  std::vector<ParamValues> all;
+  for (size_t b = 0; b < store.layout().buckets.size(); ++b)
+    store.with_whole(kMaster, b, [&](const ParamReader& read) {
+      for (const ParamPlace& place : store.layout().places) {
+        if (place.bucket != b || !place.trained) continue;
+        all.push_back({.name = place.info.name,
+                       .block = place.info.block,
+                       .first = 0,
+                       .values = std::vector<float>(static_cast<size_t>(place.info.shape.numel()))});
+        read(place, {all.back().values.data(), DType::kF32, place.info.shape, Device::kCpu});
+      }
+    });
+  return all;
+}
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+// A training step of the run's own code, and what was seen of it: the losses of its tokens, the attention
+// output of each block, every gradient. An observer of the backend reads the operations' tensors; nothing of
+// the model is written a second time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/sequences.h"
+#include "kernels/backend.h"
+#include "train/prove/row_check.h"
+#include "train/session/train_state.h"
+
+namespace tessera {
+
+// The values of a parameter, or of this rank's part of it, from element `first` on
+struct ParamValues {
+  std::string name;
+  int64_t block, first;
+  std::vector<float> values;
+};
+
+struct StepRecord {
+  double loss = 0;            // this rank's: the mean over the ranks is that of the step
+  double grad_norm = 0;       // of all ranks' gradients
+  std::vector<float> losses;  // of each token of this rank, [S, T]; where it has the sequences whole
+  std::vector<std::vector<float>> attention;  // of each block: some rows of the output, [rows, H D]
+  std::vector<ParamValues> gradients;
+};
+
+using BackendMaker = std::function<std::unique_ptr<Backend>(const DeviceTraits&)>;
+
+struct StepJob {
+  const RunShape& shape;
+  const DeviceTraits& device;
+  SequencesView sequences;
+  int64_t counted;  // targets that count, of all ranks
+  OptimizerConfig optimizer = {};
+  double learning_rate = 0;
+  bool sees_attention = true;  // by `record.attention`
+  RowCheck* rows = nullptr;    // checks rows of attention meanwhile
+};
+
+// A run of steps over one TrainState, which it allocates. Error: OutOfMemory
+class StepRunner {
+ public:
+  StepRunner(Backend& be, const RunShape& shape, Communicator* all = nullptr,
+             Communicator* context = nullptr);
+
+  StepRecord step(const StepJob& job, int64_t number = 1);
+  TrainState& state() { return *state_; }
+
+ private:
+  Backend& be_;
+  Arena arena_;
+  std::unique_ptr<TrainState> state_;
+};
+
+// The gradients of the last step, this rank's part; the weights in fp32, whole. All ranks call them.
+std::vector<ParamValues> gradients_of(TrainState& state);
+std::vector<ParamValues> weights_of(TrainState& state);
+
+}  // namespace tessera
