@@ -595,9 +595,9 @@ struct SumLosses {
   void check_on(Device device) const;
 };
 
-// Whether a step may update the weights: verdict[0] = 1 if the sum of the losses and the norm of the gradients
-// are finite and at most their limits, else 0. The limits are in memory, so that the host can send those of a
-// step while the device still computes it.
+// Whether a step may update the weights: verdict[0] = 1 if the sum of the losses and the norm of the
+// gradients are finite and at most their limits, else 0. The limits are in memory, so that the host can
+// send those of a step while the device still computes it.
 struct JudgeStep {
   static constexpr const char* kName = "judge step";
   Tensor losses;     // [R] fp32: the sums of R ranks, which are added

@@ -17,8 +17,8 @@ class Optimizer {
   // Writes the norm of this rank's part of the summed gradients to its place in grad_norms().
   void measure(const Stream& stream);
   void share_norms();  // over the ranks; every rank calls it
-  // Updates this rank's part of the weights, by grad_norms() of all parts, and starts to gather them. `number`
-  // counts updates from 1; `verdict` of JudgeStep says whether this one is made.
+  // Updates this rank's part of the weights, by grad_norms() of all parts, and starts to gather them.
+  // `number` counts updates from 1; `verdict` of JudgeStep says whether this one is made.
   struct Update {
     const OptimizerConfig& config;
     double learning_rate;

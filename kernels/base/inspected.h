@@ -1,5 +1,5 @@
-// What Inspect finds in a tensor, the same for host and device code. Its parts are minima, maxima and a count of
-// integers, which have the same values in any order.
+// What Inspect finds in a tensor, the same for host and device code. Its parts are minima, maxima and a
+// count of integers, which have the same values in any order.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct Inspected {
 };
 inline constexpr int64_t kInspectedWords = sizeof(Inspected) / sizeof(int32_t);
 
-// An integer for the bits of a float that is no NaN: smaller for a smaller one; and the way back, which is the
-// same function
+// An integer for the bits of a float that is no NaN: smaller for a smaller one; and the way back, which is
+// the same function
 TESSERA_HOST_DEVICE inline int32_t order_of(int32_t bits) { return bits >= 0 ? bits : bits ^ 0x7fffffff; }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// The range of a tensor and its values that are not finite. Each thread looks at some elements and adds what it
-// found by atomics of integers, which give the same in any order.
+// The range of a tensor and its values that are not finite. Each thread looks at some elements and adds
+// what it found by atomics of integers, which give the same in any order.
 #include <cuda_fp8.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Whether a step updates the weights: the sum of its losses, by one block in a fixed order, and the comparison
-// with limits, by one thread. AdamW reads the verdict, so that nothing waits for the host.
+// Whether a step updates the weights: the sum of its losses, by one block in a fixed order, and the
+// comparison with limits, by one thread. AdamW reads the verdict, so that nothing waits for the host.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 

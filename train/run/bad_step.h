@@ -1,5 +1,5 @@
-// A step whose loss or gradient norm is not finite: it is computed once more, from the same weights and the same
-// sequences, while every operation is looked at.
+// A step whose loss or gradient norm is not finite: it is computed once more, from the same weights and the
+// same sequences, while every operation is looked at.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct BadStep {
 };
 
 // Computes the step again, at run.now, and says where the first bad value comes from: the text is the same on
-// all ranks, which call this together. The state has to be as it was before the step, which has made no update;
-// so it is afterwards.
+// all ranks, which call this together. The state has to be as it was before the step, which has made no
+// update; so it is afterwards.
 std::string explain_bad_step(OpenRun& run, const BadStep& bad);
 
 }  // namespace tessera

@@ -45,8 +45,8 @@ class RunData {
   const SequenceSource& validation() const { return *validation_; }  // where it evaluates
   std::vector<std::filesystem::path> paths() const;                  // of the data to train on
   DataFingerprint fingerprint() const;                               // reads some hundred kilobytes
-  // Where the sequence at a position of train() comes from: "fineweb/train_000001.bin, document 17, tokens 5 to
-  // 90; ..."; or of one of its tokens, the same for it alone
+  // Where the sequence at a position of train() comes from: "fineweb/train_000001.bin, document 17, tokens 5
+  // to 90; ..."; or of one of its tokens, the same for it alone
   std::string origin(int64_t position, std::optional<int64_t> token = {}) const;
   // Verifies shards that have checksums, unless they are too large. Returns notices. Error: a damaged shard.
   std::vector<std::string> verify() const;

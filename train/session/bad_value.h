@@ -44,7 +44,8 @@ std::string place_of(const BadValue& bad, int64_t micro_steps);
 
 class BadValueSearch final : public OpObserver {
  public:
-  // Watches the operations of `state` while it exists. Its results are in the workspace of the state's stream.
+  // Watches the operations of `state` while it exists. Its results are in the workspace of the state's
+  // stream.
   explicit BadValueSearch(TrainState& state);
   ~BadValueSearch() override;
   BadValueSearch(const BadValueSearch&) = delete;

@@ -51,8 +51,8 @@ class TrainState {
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // Which of the steps to come update the weights, the same on all ranks: those of a finite loss and gradient
-  // norm, neither above its limit. Another leaves weights and optimizer as they were. `made_fewer` is how many
-  // steps before made no update: the optimizer counts updates.
+  // norm, neither above its limit. Another leaves weights and optimizer as they were. `made_fewer` is how
+  // many steps before made no update: the optimizer counts updates.
   struct UpdateLimits {
     double loss = std::numeric_limits<double>::infinity();  // of the step, over all ranks; rounded to fp32
     double grad_norm = std::numeric_limits<double>::infinity();
