@@ -9,7 +9,9 @@
 
 #include "data/sequences.h"
 #include "kernels/base/status_line.h"
-#include "train/prove/prove.h"
+#include "train/prove/proof.h"
+#include "train/prove/prove_options.h"
+#include "train/prove/step_record.h"
 #include "train/run/rank_group.h"
 
 namespace tessera {
