@@ -142,20 +142,26 @@ TEST_F(Prove, FindsAHeadThatIsWrongByOnePartInAHundred) {
   EXPECT_EQ(Json::parse(read_file(folder / "proofs.json"))["ok"], false);
 }
 
-// The first token of the second document sees the one before it, whatever kind attends.
+// The first token of a packed document, which sees itself alone, also sees the one before it, in one head.
 TEST_F(Prove, FindsAMaskThatLeaksATokenBetweenDocuments) {
-  Fault fault(
-      [&](const AnyOp& op, Backend&, const Launch&) {
-        const auto* forward = std::get_if<const AttentionForward*>(&op);
-        if (!forward || !(*forward)->tables.documents) return;
-        const Tensor& documents = (*forward)->tables.documents;
-        for (int64_t t = 1; t < documents.shape[1]; ++t)
-          if (int32_t& begin = documents.as<int32_t>()[2 * t]; begin == t) {
-            --begin;
-            return;
-          }
-      },
-      {});
+  Fault fault({}, [&](const AnyOp& op, Backend&, const Launch&) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (!forward || !(*forward)->tables.documents) return;
+    const AttentionForward& a = **forward;
+    const int64_t begin = a.tables.documents.as<int32_t>()[1], D = a.plan.shape.head_dim;
+    const auto at = [&](const Heads& heads, int64_t t) {
+      const View<float> view = heads_of<float>(heads);
+      return view.row_begin(t);
+    };
+    const float* q = at(a.q, begin);
+    double scores[2] = {};
+    for (int64_t n = 0; n < 2; ++n)
+      for (int64_t d = 0; d < D; ++d)
+        scores[n] += static_cast<double>(a.plan.scale * q[d] * at(a.k, begin - n)[d]);
+    const auto leak = static_cast<float>(1 / (1 + std::exp(scores[0] - scores[1])));
+    for (int64_t d = 0; d < D; ++d)
+      at(a.y, begin)[d] = (1 - leak) * at(a.v, begin)[d] + leak * at(a.v, begin - 1)[d];
+  });
   const std::vector<Proof> all = proofs(options(), planted(fault));
   EXPECT_EQ(names(all, Verdict::kFailed), std::set<std::string>{"documents"}) << proof_table(all);
   for (const Measure* m : of(all, "documents").worst()) EXPECT_FALSE(m->ok()) << m->what;
