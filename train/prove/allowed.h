@@ -40,7 +40,7 @@ inline constexpr const char* kRatioReason =
 // found on average; two such deviations, and half as much again for kernels that round twice.
 inline constexpr double kOfExpectedRowError = 4;
 inline constexpr const char* kRowReason =
-    "4 times the error that the roundings inside the kernel are expected to cause, summed beside each row";
+    "4 times what the roundings inside the kernel are expected to cause, summed beside each row";
 
 // A tensor whose gradient nearly cancels, as that of a bias that the softmax does not see, has no relative
 // error. Its norm counts as at least this share of the root mean square of the whole gradient.

@@ -22,6 +22,26 @@ const Measure* worst_of(const std::vector<const Measure*>& measures) {
 
 std::string short_number(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
 
+void add_name(std::string& list, const std::string& name) {
+  if ((", " + list + ",").find(", " + name + ",") == std::string::npos)
+    list += (list.empty() ? "" : ", ") + name;
+}
+
+// What is allowed and why, each once, with the proofs that it is of
+std::string reasons(const std::vector<Proof>& proofs) {
+  std::vector<std::pair<std::string, std::string>> found;  // and their names
+  for (const Proof& proof : proofs) {
+    if (proof.reason.empty()) continue;
+    auto known = std::ranges::find(found, proof.reason, &std::pair<std::string, std::string>::first);
+    if (known == found.end()) known = found.insert(found.end(), {proof.reason, ""});
+    add_name(known->second, proof.name);
+  }
+  std::string text;
+  for (const auto& [reason, names] : found)
+    text += fmt::format("{}allowed of {}:\n  {}", text.empty() ? "" : "\n", names, reason);
+  return text;
+}
+
 // JSON has no NaN and no infinity.
 nlohmann::ordered_json finite(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
@@ -71,10 +91,8 @@ std::string proof_table(const std::vector<Proof>& proofs) {
           fmt::format("{:<12} {:<18} {:>10}{} {:>9}  {:<8}  {}\n", "", m->what, short_number(m->difference),
                       beside, proof.judged ? short_number(m->allowed) : "", verdict, m->where);
     }
-    if (!proof.reason.empty()) text += fmt::format("{:<12} allowed: {}\n", "", proof.reason);
   }
-  text.pop_back();
-  return text;
+  return text + reasons(proofs);
 }
 
 bool all_hold(const std::vector<Proof>& proofs) {
@@ -84,7 +102,7 @@ bool all_hold(const std::vector<Proof>& proofs) {
 std::string verdict_line(const std::vector<Proof>& proofs) {
   std::string failed, held;
   for (const Proof& proof : proofs) {
-    if (proof.verdict() == Verdict::kOk) held += (held.empty() ? "" : ", ") + proof.name;
+    if (proof.verdict() == Verdict::kOk) add_name(held, proof.name);
     if (proof.verdict() != Verdict::kFailed) continue;
     std::vector<const Measure*> all;
     for (const Measure& each : proof.measures) all.push_back(&each);

@@ -161,14 +161,15 @@ void Prover::prove_resume() {
   StepRecord expected, found;
   std::vector<ParamValues> expected_weights, found_weights;
   std::filesystem::path checkpoint;
+  std::string base;  // of adapters
   {
     show("two steps, and a checkpoint between them");
     StepRunner runner(*be, shape);
-    load(runner.state());
+    base = load(runner.state());
     runner.step(job, 1);
     RunState state;
     state.step = 1, state.seed = config_.train.seed, state.micro_batch = shape.micro_batch;
-    state.sequence_length = T_, state.device = device_.device;
+    state.sequence_length = T_, state.device = device_.device, state.base = base;
     checkpoint = save_checkpoint(folder.path(), runner.state(), state);
     expected = runner.step(job, 2);
     expected_weights = weights_of(runner.state());
@@ -177,8 +178,9 @@ void Prover::prove_resume() {
     show("the second step from the checkpoint");
     StepRunner runner(*be, shape);
     load(runner.state());
-    load_checkpoint(checkpoint, runner.state(),
-                    {.folder = config_.train.init_from, .extension = config_.model.position_extension});
+    load_checkpoint(
+        checkpoint, runner.state(),
+        {.folder = config_.train.init_from, .extension = config_.model.position_extension, .checksum = base});
     found = runner.step(job, 2);
     found_weights = weights_of(runner.state());
   }

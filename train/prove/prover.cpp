@@ -166,18 +166,21 @@ std::optional<RunShape> Prover::largest_shape(Way way, const DeviceTraits& devic
   return {};
 }
 
-void Prover::load(TrainState& state) const {
+std::string Prover::load(TrainState& state) const {
   const Config& c = config_;
   state.initialize(static_cast<uint64_t>(c.train.seed),
                    model_.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
   const PositionExtension extension = c.model.position_extension;
-  if (model_.weights.empty()) return;
-  if (model_.checkpoint && c.train.lora)
-    load_checkpoint(model_.weights, state, {.folder = c.train.init_from, .extension = extension});
-  else if (c.train.lora)
-    load_base(model_.weights, state, extension);
-  else
-    load_weights(model_.weights, state, extension);
+  if (model_.weights.empty()) return "";
+  if (model_.checkpoint && c.train.lora) {
+    const std::string& base = model_.state->base;
+    load_checkpoint(model_.weights, state,
+                    {.folder = c.train.init_from, .extension = extension, .checksum = base});
+    return base;
+  }
+  if (c.train.lora) return load_base(model_.weights, state, extension);
+  load_weights(model_.weights, state, extension);
+  return "";
 }
 
 StepJob Prover::job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const {

@@ -9,7 +9,9 @@
 
 #include "data/sequences.h"
 #include "kernels/base/status_line.h"
-#include "train/prove/prove.h"
+#include "train/prove/proof.h"
+#include "train/prove/prove_options.h"
+#include "train/prove/step_record.h"
 #include "train/run/rank_group.h"
 
 namespace tessera {
@@ -46,7 +48,7 @@ class Prover {
   std::optional<RunShape> shape_that_fits(const Way& way, const DeviceTraits& device, std::string& why) const;
   // The same with the largest micro-batch that fits
   std::optional<RunShape> largest_shape(Way way, const DeviceTraits& device, std::string& why) const;
-  void load(TrainState& state) const;
+  std::string load(TrainState& state) const;  // returns the checksum of what adapters belong to
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     RowCheck* rows = nullptr);
   StepJob job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const;

@@ -41,8 +41,8 @@ double widened(float x) { return x; }
 
 // The problem of an operation, on the host
 struct RowCheck::Of {
-  // Expected relative errors: of a probability, of a score in fp32 whose terms add up to `size`, and of what is
-  // stored
+  // Expected relative errors: of a probability, of a score in fp32 whose terms add up to `size`, and
+  // of what is stored
   struct Errors {
     DType dtype;
     double stored() const { return allowed::rounding(dtype); }

@@ -1,0 +1,219 @@
+// The program prove: what must agree does, on models of every family; and it finds planted faults, each where
+// it was planted.
+#include "train/prove/prove.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/train_ranks.h"
+#include "train/session/device.h"
+
+namespace tessera::testing {
+namespace {
+
+using Json = nlohmann::json;
+
+// Runs faults after the operations of a backend
+class Fault final : public OpObserver {
+ public:
+  using Run = std::function<void(const AnyOp& op, Backend& be, const Launch& on)>;
+  Fault(Run before_op, Run after_op) : before_(std::move(before_op)), after_(std::move(after_op)) {}
+  void before(const AnyOp& op, Backend& be, const Launch& on) override { run(before_, op, be, on); }
+  void after(const AnyOp& op, Backend& be, const Launch& on) override { run(after_, op, be, on); }
+
+ private:
+  void run(const Run& fault, const AnyOp& op, Backend& be, const Launch& on) {
+    if (!fault || runs_) return;
+    runs_ = true;  // its own operations have no fault
+    fault(op, be, on);
+    runs_ = false;
+  }
+  Run before_, after_;
+  bool runs_ = false;
+};
+BackendMaker planted(Fault& fault) {
+  return [&fault](const DeviceTraits& device) {
+    std::unique_ptr<Backend> be = make_backend(device);
+    be->add_observer(fault);
+    return be;
+  };
+}
+
+const std::vector<std::string> kQwen3 = {"model.norm=rmsnorm", "model.positions=rope", "model.mlp=swiglu",
+                                         "model.bias=none",    "model.tied=false",     "model.kv_heads=1",
+                                         "model.qk_norm=true"},
+                               kLlama(kQwen3.begin(), kQwen3.end() - 1);
+
+struct Prove : TrainRanks {
+  ProveOptions options(const std::vector<std::string>& settings = {}) const {
+    ProveOptions o;
+    o.config = (folder / "small.yaml").string();
+    o.settings = settings;
+    o.settings.push_back("data.train=" + (folder / "text.txt").string());
+    o.device = DeviceRequest::kCpu;
+    o.json = (folder / "proofs.json").string();
+    return o;
+  }
+  static std::vector<Proof> proofs(const ProveOptions& o, const BackendMaker& make = make_backend) {
+    return prove(open_proved(o), o, World{}, make);
+  }
+  static std::set<std::string> names(const std::vector<Proof>& all, Verdict verdict) {
+    std::set<std::string> found;
+    for (const Proof& proof : all)
+      if (proof.verdict() == verdict) found.insert(proof.name);
+    return found;
+  }
+  static const Proof& of(const std::vector<Proof>& all, const std::string& name) {
+    return *std::ranges::find(all, name, &Proof::name);
+  }
+  ProcessResult program(const Words& arguments) const {
+    return run_process(PROVE_BINARY, arguments, {.folder = folder});
+  }
+};
+
+const std::set<std::string> kHeld = {"flash", "rows", "documents", "micro_batch", "resume"},
+                            kSkipped = {"device", "fp8", "ranks"};
+
+TEST_F(Prove, EveryFamilyAgrees) {
+  for (const auto& settings : {std::vector<std::string>{}, kLlama, kQwen3}) {
+    const std::vector<Proof> all = proofs(options(settings));
+    EXPECT_EQ(names(all, Verdict::kOk), kHeld) << proof_table(all);
+    EXPECT_EQ(names(all, Verdict::kSkipped), kSkipped);
+    EXPECT_EQ(verdict_line(all), "ok: flash, rows, documents, micro_batch, resume");
+    const Proof& flash = of(all, "flash");
+    EXPECT_EQ(flash.tokens, 8 * 32);
+    std::set<std::string> compared;
+    for (const Measure& m : flash.measures) {
+      compared.insert(m.what);
+      EXPECT_GT(m.allowed, 0) << m.where;
+    }
+    EXPECT_EQ(compared, (std::set<std::string>{"attention output", "loss", "gradient"}));
+    EXPECT_EQ(of(all, "rows").worst().size(), 5u);  // output, log-sum-exp, dQ, dK, dV
+    const Json json = Json::parse(read_file(folder / "proofs.json"));
+    EXPECT_EQ(json["ok"], true);
+    EXPECT_EQ(json["proofs"].size(), all.size());
+  }
+}
+
+TEST_F(Prove, ACheckpointWithItsDataAndWithAdapters) {
+  trains(by(1, "one", {"train.steps=4", "checkpoint.every=4", "evaluation.every=4", "sampling.every=0"}));
+  trains(by(1, "adapted",
+            {"train.steps=4", "checkpoint.every=4", "evaluation.every=4", "sampling.every=0",
+             "train.init_from=one/checkpoints/step_00000004", "train.lora.rank=2"}));
+  for (const char* run : {"one", "adapted"}) {
+    const ProcessResult result = program({run, "--device", "cpu"});
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    EXPECT_NE(result.out.find("ok: flash, rows, documents, micro_batch, resume\n"), std::string::npos)
+        << result.out;
+    EXPECT_NE(result.out.find("from sequence "), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(Prove, RanksAgree) {
+  const ProcessResult result =
+      program({"--config", "small.yaml", "--device", "cpu", "--ranks", "2", "--only", "ranks"});
+  EXPECT_EQ(result.status, 0) << result.out << result.error;
+  for (const char* what : {"sequences dealt", "weights split", "each sequence shared", "ok: ranks\n"})
+    EXPECT_NE(result.out.find(what), std::string::npos) << what << result.out;
+}
+
+// One head of the second block, in flash alone
+TEST_F(Prove, FindsAHeadThatIsWrongByOnePartInAHundred) {
+  int64_t calls = 0;
+  Fault fault({}, [&](const AnyOp& op, Backend&, const Launch&) {
+    if (std::holds_alternative<const EmbeddingForward*>(op)) calls = 0;
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (!forward || (*forward)->plan.kind != AttentionKind::kFlash || calls++ != 1) return;
+    const Tensor& y = (*forward)->y.tensor;
+    for (int64_t n = 0; n < y.shape[0] * y.shape[1]; ++n)
+      for (int64_t d = 0; d < y.shape[3]; ++d) y.as<float>()[(n * y.shape[2] + 1) * y.shape[3] + d] *= 1.01f;
+  });
+  const std::vector<Proof> all = proofs(options(), planted(fault));
+  EXPECT_FALSE(all_hold(all));
+  EXPECT_EQ(names(all, Verdict::kFailed), (std::set<std::string>{"flash", "rows"})) << proof_table(all);
+  for (const char* name : {"flash", "rows"})
+    for (const Measure& m : of(all, name).measures) {
+      if (m.what == "attention output") {
+        EXPECT_EQ(m.ok(), m.where == "block 0") << name << m.where;
+      }
+    }
+  EXPECT_TRUE(verdict_line(all).starts_with("FAILED: flash: ")) << verdict_line(all);
+  EXPECT_EQ(Json::parse(read_file(folder / "proofs.json"))["ok"], false);
+}
+
+// The first token of a packed document, which sees itself alone, also sees the one before it, in one head.
+TEST_F(Prove, FindsAMaskThatLeaksATokenBetweenDocuments) {
+  Fault fault({}, [&](const AnyOp& op, Backend&, const Launch&) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (!forward || !(*forward)->tables.documents) return;
+    const AttentionForward& a = **forward;
+    const int64_t begin = a.tables.documents.as<int32_t>()[1], D = a.plan.shape.head_dim;
+    const auto at = [&](const Heads& heads, int64_t t) {
+      const View<float> view = heads_of<float>(heads);
+      return view.row_begin(t);
+    };
+    const float* q = at(a.q, begin);
+    double scores[2] = {};
+    for (int64_t n = 0; n < 2; ++n)
+      for (int64_t d = 0; d < D; ++d)
+        scores[n] += static_cast<double>(a.plan.scale * q[d] * at(a.k, begin - n)[d]);
+    const auto leak = static_cast<float>(1 / (1 + std::exp(scores[0] - scores[1])));
+    for (int64_t d = 0; d < D; ++d)
+      at(a.y, begin)[d] = (1 - leak) * at(a.v, begin)[d] + leak * at(a.v, begin - 1)[d];
+  });
+  const std::vector<Proof> all = proofs(options(), planted(fault));
+  EXPECT_EQ(names(all, Verdict::kFailed), std::set<std::string>{"documents"}) << proof_table(all);
+  for (const Measure* m : of(all, "documents").worst()) EXPECT_FALSE(m->ok()) << m->what;
+}
+
+TEST_F(Prove, FindsAMicroBatchWhoseGradientCountsTwice) {
+  int64_t micro_steps = 0;
+  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
+    if (std::holds_alternative<const AdamW*>(op)) micro_steps = 0;
+    const auto* backward = std::get_if<const EmbeddingBackward*>(&op);
+    if (backward && ++micro_steps == 2) be.run(**backward, on);
+  });
+  ProveOptions o = options();
+  o.only = {"micro_batch"};
+  const std::vector<Proof> all = proofs(o, planted(fault));
+  const Proof& proof = of(all, "micro_batch");
+  EXPECT_EQ(proof.verdict(), Verdict::kFailed) << proof_table(all);
+  for (const Measure& m : proof.measures)
+    EXPECT_EQ(m.ok(), m.where != "token_table" && m.where != "position_table") << m.where;
+}
+
+// A weight that a checkpoint does not keep to the bit
+TEST_F(Prove, FindsAStepThatDoesNotResume) {
+  int64_t updates = 0;
+  Fault fault({}, [&](const AnyOp& op, Backend&, const Launch&) {
+    const auto* adamw = std::get_if<const AdamW*>(&op);
+    if (!adamw || ++updates != 3) return;  // that of the step after the checkpoint was read
+    float& first = (*adamw)->parts[0].param.as<float>()[0];
+    first = std::nextafter(first, 1.0f);
+  });
+  ProveOptions o = options();
+  o.only = {"resume"};
+  const std::vector<Proof> all = proofs(o, planted(fault));
+  ASSERT_EQ(names(all, Verdict::kFailed), std::set<std::string>{"resume"}) << proof_table(all);
+  EXPECT_EQ(of(all, "resume").worst().back()->what, "weight after it");
+}
+
+TEST_F(Prove, WrongArguments) {
+  const auto refused_with = [&](const Words& arguments, const char* part) {
+    const ProcessResult result = program(arguments);
+    EXPECT_EQ(result.status, 1) << result.out;
+    EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
+  };
+  refused_with({}, "--config FILE");
+  refused_with({"nowhere"}, "there is no folder nowhere");
+  refused_with({"--config", "small.yaml", "--only", "everything"}, "--only");
+  refused_with({"--config", "small.yaml", "--sequence-length", "64"}, "reads at most 32 tokens");
+  refused_with({"--config", "small.yaml", "--device", "cpu", "--precision", "bf16"}, "needs a GPU");
+  refused_with({"--config", "small.yaml", "--device", "cpu", "--ranks", "2", "--sequences", "3"},
+               "Name a multiple of 2");
+  refused_with({"--config", "small.yaml", "--data", "none.txt"}, "none.txt");
+}
+
+}  // namespace
+}  // namespace tessera::testing
