@@ -596,13 +596,11 @@ struct SumLosses {
 };
 
 // Whether a step may update the weights: verdict[0] = 1 if the sum of the losses and the norm of the
-// gradients are finite and at most their limits, else 0. The limits are in memory, so that the host can
-// send those of a step while the device still computes it.
+// gradients are finite, else 0
 struct JudgeStep {
   static constexpr const char* kName = "judge step";
   Tensor losses;     // [R] fp32: the sums of R ranks, which are added
   Tensor grad_norm;  // as AdamW's
-  Tensor limits;     // [2] fp32: of the sum of losses, and of the norm; infinity: every finite one will do
   Tensor verdict;    // [1] fp32
 
   void check_on(Device device) const;

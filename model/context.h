@@ -45,9 +45,9 @@ struct ContextPass {
   Tensor own(const Tensor& gathered) const;
 };
 
-// The heads of keys of a part: the most whose buffers below take up to 2 GiB, a divisor of shape.kv_heads. Few
-// heads at a time are slower: attention of a part fills the device less well at its end, and NCCL's kernels take
-// multiprocessors from it.
+// The heads of keys of a part: the most whose buffers below take up to 2 GiB, a divisor of shape.kv_heads.
+// Few heads at a time are slower: attention of a part fills the device less well at its end, and NCCL's
+// kernels take multiprocessors from it.
 int64_t heads_of_part(const AttentionShape& shape);
 
 // The buffers of parts with the heads of `part`, whose tokens are those of one rank

@@ -308,8 +308,8 @@ TEST_P(AttentionMask, ManyTilesAgreeWithFp32) {
   expect_fp32(chunk, Packing::kSeparate);
 }
 
-// More key blocks than a GPU has multiprocessors: the backward on Hopper takes them in waves, two heads in turn
-// and one left over, where most are of one document, and otherwise not. Of a rank and of one of two.
+// More key blocks than a GPU has multiprocessors: the backward on Hopper takes them in waves, two heads in
+// turn and one left over, where most are of one document, and otherwise not. Of a rank and of one of two.
 TEST_P(AttentionMask, LongDocumentsAgreeWithFp32) {
   if (!whole()) return;
   constexpr int64_t kTokens = 30'011;

@@ -99,6 +99,33 @@ TEST_F(AdamWOnCpu, LeavesEverythingAloneWhenTheNormIsNotFinite) {
   EXPECT_EQ(dot(m, m) + dot(v, v), 0);
 }
 
+TEST_F(AdamWOnCpu, LeavesEverythingAloneByAVerdict) {
+  const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
+               v = make.zeros({4}), losses = make.normal({3, 2}), sums = make.zeros({2}),
+               verdict = make.poisoned({1}), norm = make.zeros({1});
+  norm.as<float>()[0] = 1;
+  AdamW step = plain_step(p, g, m, v);
+  step.grad_norm = norm, step.verdict = verdict;
+  const auto judged = [&] {
+    cpu.run(SumLosses{.losses = losses, .sum = sums.rows(1, 1)});
+    cpu.run(JudgeStep{.losses = sums, .grad_norm = norm, .verdict = verdict});
+    cpu.run(step);
+    return verdict.as<float>()[0];
+  };
+  losses.as<float>()[4] = NAN;
+  EXPECT_EQ(judged(), 0);
+  losses.as<float>()[4] = 1, norm.as<float>()[0] = INFINITY;
+  EXPECT_EQ(judged(), 0);
+  EXPECT_EQ(relative_error(p, before), 0);
+  EXPECT_EQ(dot(m, m) + dot(v, v), 0);
+  norm.as<float>()[0] = 1;
+  EXPECT_EQ(judged(), 1);
+  double sum = 0;
+  for (int i = 0; i < 6; ++i) sum += losses.as<float>()[i];
+  EXPECT_EQ(sums.as<float>()[1], static_cast<float>(sum));
+  EXPECT_GT(relative_error(p, before), 0);
+}
+
 TEST_F(AdamWOnCpu, TakesTheNormInParts) {
   const auto stepped = [&](std::initializer_list<float> norms) {
     HostTensors same;  // the same random tensors each time

@@ -420,6 +420,37 @@ TEST_F(Ops, GlobalNormIsTheNormOfEverything) {
   EXPECT_NEAR(floats(norm)[0], std::sqrt(sum), 1e-4);
 }
 
+TEST_F(Ops, InspectFindsRangesAndBadValues) {
+  const Tensor x = make.normal({2, 3, 4, 8});
+  float* values = x.as<float>();
+  values[1 * 96 + 2 * 32 + 1 * 8 + 5] = -70;
+  values[17] = 90;
+  std::array<int32_t, kInspectedWords> words{};
+  const auto inspect = [&](int64_t row, int64_t first, int64_t count) {
+    cpu.run(Inspect{.x = x,
+                    .row = row,
+                    .first = first,
+                    .count = count,
+                    .result = {words.data(), DType::kI32, {kInspectedWords}, Device::kCpu}});
+    return std::bit_cast<Inspected>(words);
+  };
+  const auto value = [](int32_t order) { return std::bit_cast<float>(order_of(order)); };
+  Inspected found = inspect(0, 0, 0);
+  EXPECT_EQ(value(found.least), -70);
+  EXPECT_EQ(value(found.largest), 90);
+  EXPECT_EQ(found.bad, 0u);
+  values[40] = NAN, values[41] = -INFINITY, values[17] = INFINITY;
+  found = inspect(0, 0, 0);
+  EXPECT_EQ(found.bad, 3u);
+  EXPECT_EQ(found.first_bad, 17u);
+  EXPECT_LT(value(found.largest), 90);
+  found = inspect(32, 8, 8);  // head 1 of 4
+  EXPECT_EQ(found.bad, 2u);
+  EXPECT_EQ(found.first_bad, 40u);
+  EXPECT_EQ(value(found.least), -70);
+  EXPECT_GT(value(inspect(32, 0, 8).least), -70);
+}
+
 TEST_F(Ops, WrongArgumentsAreNamed) {
   const Tensor x = make.normal({4, 3}), w = make.normal({2, 3});
   try {

@@ -67,6 +67,18 @@ constexpr auto words_of(Documents) {  // of data.documents
   return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
 }
 
+enum class OnNonfinite : uint8_t { kStop, kSkip };
+constexpr auto words_of(OnNonfinite) {  // of train.on_bad_step.nonfinite
+  return std::array{Word{"stop", OnNonfinite::kStop}, Word{"skip", OnNonfinite::kSkip}};
+}
+
+// train.on_bad_step: steps whose gradients are not to be trusted
+struct OnBadStep {
+  OnNonfinite nonfinite = OnNonfinite::kStop;  // a loss or a gradient norm that is not finite
+  int64_t most_skips = 10;                     // of a run; one more stops it
+  bool operator==(const OnBadStep&) const = default;
+};
+
 // The value of optimizer.warmup: steps, or a share of the run
 struct WarmUp {
   int64_t steps = 0;   // where `percent` is 0
@@ -132,6 +144,7 @@ struct Config {
     std::optional<ByBlock<Keep>> recompute = ByBlock<Keep>{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
+    OnBadStep on_bad_step = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk
     DType reduce = DType::kBF16;

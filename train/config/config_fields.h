@@ -191,6 +191,16 @@ void visit_lora(Section& lora, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_bad_step(Section& on_bad_step, Visit& visit) {
+  visit("train.on_bad_step.nonfinite", on_bad_step.nonfinite, OneOf<OnNonfinite>{},
+        "A step whose loss or gradient norm is not finite; stop: end the run, and say where the first bad "
+        "value "
+        "comes from; skip: leave weights and optimizer as they are, and go on with the next step");
+  visit("train.on_bad_step.most_skips", on_bad_step.most_skips, Whole{.at_least = 1},
+        "How many steps a run may skip; the next one stops it");
+}
+
+template <class Section, class Visit>
 void visit_fp8(Section& fp8, Visit& visit) {
   visit("train.fp8.scaling", fp8.scaling, OneOf<Fp8Scaling>{},
         "FP8: where the scale of a tensor comes from; delayed: its largest element in the step before; "
@@ -316,6 +326,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
   fields::visit_lora(config.train.lora, visit);
+  fields::visit_bad_step(config.train.on_bad_step, visit);
   fields::visit_fp8(config.train.fp8, visit);
   fields::visit_parallel(config.parallel, visit);
   fields::visit_memory(config.memory, visit);

@@ -106,6 +106,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .documents = config.data.documents,
          .freeze = text_of(config.train.freeze),
          .lora = text_of(config.train.lora),
+         .skipped_updates = was.skipped_updates,
          .base = was.base};
 }
 

@@ -39,6 +39,7 @@ constexpr Meaning kMeanings[] = {
     {"train.epochs", "where the run ends"},
     {"train.patience", "when the run ends early"},
     {"train.sequence_length", "as train.context_schedule has it"},
+    {"train.on_bad_step.", "from the next step on"},
     {"train.context_schedule", "the lengths from the next step on"},
     {"train.tokens_per_step", "the data continues where it stopped, in steps of another size"},
     {"train.micro_batch", "the losses agree to rounding only"},

@@ -87,17 +87,31 @@ void RunLog::begin_phase(const RunDescription& description) {
 }
 
 // It has no loss and no gradient: the line lacks them.
-void RunLog::skipped_step(double learning_rate, double seconds) {
+void RunLog::step_without_loss(double learning_rate, double seconds) {
   record("step", {{"learning_rate", learning_rate}, {"seconds", seconds}, {"loss_tokens", 0}});
   line_.notice(
       fmt::format("step {}: none of its {} tokens is a target that counts; the weights stay as they are",
                   run_.step, shape_.tokens_per_step()));
 }
 
+// metrics.jsonl has null for what is not finite.
+void RunLog::skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
+                          int64_t skips) {
+  record("step", {{"loss", result.loss},
+                  {"grad_norm", result.grad_norm},
+                  {"learning_rate", learning_rate},
+                  {"seconds", seconds},
+                  {"skipped", "nonfinite"}});
+  line_.notice(fmt::format(
+      "step {}: the loss is {} and the gradient norm {}; the step is skipped: weights and optimizer stay as "
+      "they are. So far {} of at most {}",
+      run_.step, result.loss, result.grad_norm, skips, config_.train.on_bad_step.most_skips));
+}
+
 void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
                   double seconds, const MemoryLedger& ledger) {
   if (!metrics_) return;
-  if (tokens.counted == 0) return skipped_step(learning_rate, seconds);
+  if (tokens.counted == 0) return step_without_loss(learning_rate, seconds);
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
   const double flops_per_token = shape_.flops_per_token(tokens.document_length);
   raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks()));

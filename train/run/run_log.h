@@ -43,6 +43,9 @@ class RunLog {
   // Without a token that counts the step was skipped, and `result` is not looked at.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             double seconds, const MemoryLedger& ledger);
+  // A step that made no update, since its loss or gradient norm is not finite; `skips` of them so far
+  void skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
+                    int64_t skips);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);
@@ -58,7 +61,7 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
   void take(const RunDescription& description);
   void record(const char* type, const nlohmann::ordered_json& figures);
-  void skipped_step(double learning_rate, double seconds);
+  void step_without_loss(double learning_rate, double seconds);
   void raise_peak(double flops);
 
   const Config& config_;

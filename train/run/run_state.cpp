@@ -158,6 +158,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
   if (s.shard && s.ranks > 1) object["shard"] = name_of(*s.shard);
   if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = *s.mlp_chunk;
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
+  if (s.skipped_updates > 0) object["skipped_updates"] = s.skipped_updates;
   if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
@@ -196,6 +197,7 @@ RunState read_run_state(const fs::path& checkpoint) {
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("lora")) run.lora = text_value(object, "lora", name);
   if (run.lora != "none") run.base = text_value(object, "base_checksum", name);
+  if (object.contains("skipped_updates")) run.skipped_updates = whole("skipped_updates", 0, step);
   if (object.contains("fp8_scales")) run.fp8_scales = read_fp8_scales(object["fp8_scales"], name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);

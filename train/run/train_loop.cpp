@@ -201,6 +201,7 @@ bool TrainLoop::train_step(int64_t step) {
   };
   const StepTokens tokens = next_tokens_;
   const bool skips = tokens.counted == 0;
+  phase().state().set_skipped_updates(run_.now.skipped_updates);
   if (!skips && !phase().state().step(phase().next(), tokens.counted, optimizer_config(run_.config),
                                       learning_rate, step, continues))
     return false;
@@ -216,7 +217,8 @@ bool TrainLoop::train_step(int64_t step) {
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = all[0] / ranks;
   arena_phase.end();
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+  const bool is_bad = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
+  if (is_bad && !may_skip())
     stop_at({.step = step,
              .loss = result.loss,
              .grad_norm = result.grad_norm,
@@ -225,15 +227,29 @@ bool TrainLoop::train_step(int64_t step) {
              .learning_rate = learning_rate});
   run_.now.step = step;
   run_.now.data_position = position;
+  if (is_bad) {
+    phase().state().take_back_step();
+    run_.log.skipped_step(result, learning_rate, seconds_since(start), ++run_.now.skipped_updates);
+    return true;
+  }
   if (!skips) step_seconds_ = all[1] / ranks;
   run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
   return true;
 }
 
+// Whether one more bad step may be skipped
+bool TrainLoop::may_skip() const {
+  const OnBadStep& rule = run_.config.train.on_bad_step;
+  return rule.nonfinite == OnNonfinite::kSkip && run_.now.skipped_updates < rule.most_skips;
+}
+
 // A loss or a gradient norm that is not finite
 void TrainLoop::stop_at(const BadStep& bad) {
   finish_saving(/*waits=*/true);
-  const std::string why = explain_bad_step(run_, bad);
+  std::string why = explain_bad_step(run_, bad);
+  if (run_.config.train.on_bad_step.nonfinite == OnNonfinite::kSkip)
+    why += fmt::format("\nThe run has skipped {} steps, as many as train.on_bad_step.most_skips allows",
+                       run_.now.skipped_updates);
   fail(
       "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the last "
       "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "

@@ -44,6 +44,7 @@ class TrainLoop {
   bool evaluates_first() const;
   void begin_phase();
   bool train_step(int64_t step);
+  bool may_skip() const;
   [[noreturn]] void stop_at(const BadStep& bad);
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();

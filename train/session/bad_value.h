@@ -63,7 +63,7 @@ class BadValueSearch final : public OpObserver {
   void find_sequences(const Operand& written);
 
   TrainState& state_;
-  std::vector<LookedAt> read_;      // by the operation that runs
+  std::vector<LookedAt> read_;  // by the operation that runs
   std::optional<BadValue> found_;
   int64_t number_ = 0;
   bool own_ = false;  // its own operations run

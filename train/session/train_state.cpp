@@ -73,9 +73,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
-  sent_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
-  verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
+  verdict_ = take("verdict on an update", DType::kF32, {1});
   set_counted(shape.tokens_per_step());
 }
 
@@ -164,7 +163,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
-  losses_.values(), norms_.values(), verdict_.values();  // of the step before, if nobody asked for them
+  losses_.values(), norms_.values();  // of the step before, if nobody asked for them
   fp8().begin_step(stream());
   store().begin_step();
   for (int64_t m = 0; m < micro_steps; ++m) {
@@ -258,27 +257,20 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   judge();
   optimizer_.update(stream(), {.config = config,
                                .learning_rate = learning_rate,
-                               .number = step - limits_.made_fewer,
-                               .verdict = verdict_.device()});
+                               .number = step - skipped_updates_,
+                               .verdict = verdict_});
 }
 
 // All ranks come to the same verdict, from the same numbers.
 void TrainState::judge() {
-  const auto limit = [&](double of) { return static_cast<float>(of); };
-  const float limits[] = {limit(limits_.loss * static_cast<double>(counted_tokens_)),
-                          limit(limits_.grad_norm)};
-  sent_limits_.send(std::span<const float>(limits));
   Communicator& axis = store().axis();
-  stream().run(SumLosses{.losses = losses_.device(), .sum = loss_sums_.rows(axis.rank(), 1)});
+  const Tensor mine = loss_sums_.rows(axis.rank(), 1);
+  stream().run(SumLosses{.losses = losses_.device(), .sum = mine});
   if (axis.size() > 1) {
-    axis.all_gather({.part = loss_sums_.rows(axis.rank(), 1), .whole = loss_sums_});
+    axis.all_gather({.part = mine, .whole = loss_sums_});
     axis.wait();
   }
-  stream().run(JudgeStep{.losses = loss_sums_,
-                         .grad_norm = optimizer_.grad_norms(),
-                         .limits = sent_limits_.device(),
-                         .verdict = verdict_.device()});
-  verdict_.start();
+  stream().run(JudgeStep{.losses = loss_sums_, .grad_norm = optimizer_.grad_norms(), .verdict = verdict_});
 }
 
 std::string TrainState::name_at(const void* address) {
@@ -294,7 +286,7 @@ TrainState::StepResult TrainState::finish_step() {
                loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
-  return {.loss = loss, .grad_norm = std::sqrt(squares), .updated = verdict_.values()[0] != 0};
+  return {.loss = loss, .grad_norm = std::sqrt(squares)};
 }
 
 }  // namespace tessera

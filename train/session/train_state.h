@@ -14,7 +14,6 @@
 
 #include <array>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,15 +49,9 @@ class TrainState {
   // gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
-  // Which of the steps to come update the weights, the same on all ranks: those of a finite loss and gradient
-  // norm, neither above its limit. Another leaves weights and optimizer as they were. `made_fewer` is how
-  // many steps before made no update: the optimizer counts updates.
-  struct UpdateLimits {
-    double loss = std::numeric_limits<double>::infinity();  // of the step, over all ranks; rounded to fp32
-    double grad_norm = std::numeric_limits<double>::infinity();
-    int64_t made_fewer = 0;
-  };
-  void limit_updates(const UpdateLimits& limits) { limits_ = limits; }
+  // How many steps before made no update: the optimizer counts updates. A step whose loss or gradient norm is
+  // not finite makes none: weights and optimizer stay as they were, on all ranks.
+  void set_skipped_updates(int64_t count) { skipped_updates_ = count; }
   // After a step that made no update: the next step() may be the same again, or another. Without it the next
   // step in FP8 would have the scales that follow from this one.
   void take_back_step() { fp8().take_back_step(stream()); }
@@ -67,7 +60,6 @@ class TrainState {
   struct StepResult {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
-    bool updated;      // see limit_updates(); the same on all ranks
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
@@ -123,10 +115,9 @@ class TrainState {
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;  // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor norms_;   // the optimizer's grad_norms()
-  UpdateLimits limits_;
-  SentTensor sent_limits_;                // [2] fp32, see JudgeStep
+  int64_t skipped_updates_ = 0;
   Tensor loss_sums_;                      // [ranks] fp32
-  FetchedTensor verdict_;                 // [1] fp32: whether the last step has updated the weights
+  Tensor verdict_;                        // [1] fp32, see JudgeStep
   int64_t counted_tokens_;                // of the step, on all ranks
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others

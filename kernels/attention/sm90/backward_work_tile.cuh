@@ -21,12 +21,12 @@
 // longest. So the last groups go upwards, all at once, and end with the shortest; there block j adds after
 // those below it, and lags a step behind block j - 1.
 //
-// With at least as many key blocks as CTAs, every wave of them would start farther apart: what they read at a
-// time no longer fits L2, and at 131,072 tokens the memory is the limit. So two groups take turns, wave by
-// wave. The first goes downwards, as above; its CTAs start together, two query tiles apart, and end one after
-// the other, as far apart. The second goes upwards, and its blocks meet their query tiles downwards, from the
-// last one on: as CTAs become free they start at this distance, keep it, and end together. Of documents only
-// the long ones gain by it, so it depends on their lengths: see in_waves().
+// With at least as many key blocks as CTAs, every wave of them would start farther apart: what they read at
+// a time no longer fits L2, and at 131,072 tokens the memory is the limit. So two groups take turns, wave
+// by wave. The first goes downwards, as above; its CTAs start together, two query tiles apart, and end one
+// after the other, as far apart. The second goes upwards, and its blocks meet their query tiles downwards,
+// from the last one on: as CTAs become free they start at this distance, keep it, and end together. Of
+// documents only the long ones gain by it, so it depends on their lengths: see in_waves().
 #pragma once
 
 #include "kernels/attention/sm90/backward_args.cuh"
@@ -40,10 +40,10 @@ __device__ __forceinline__ Span tiles_of(int key_block, int batch, const Backwar
   return {a.causal ? key_block * (Shape::kBlockK / Shape::kBlockQ) : 0, a.query_tiles};
 }
 
-// Whether key blocks go in waves. Within documents, as long as they are to the most of the work: the mean of a
-// block's query tiles, weighted by them, has to be what it is in a document of 1.5 waves. Measured at head
-// dim 128 and 131,072 tokens: documents of 65,536 are a third faster in waves, of 16,384 4% slower.
-// A thread finds it out for its CTA.
+// Whether key blocks go in waves. Within documents, as long as they are to the most of the work: the mean
+// of a block's query tiles, weighted by them, has to be what it is in a document of 1.5 waves. Measured at
+// head dim 128 and 131,072 tokens: documents of 65,536 are a third faster in waves, of 16,384 4% slower. A
+// thread finds it out for its CTA.
 template <class Shape>
 __device__ __forceinline__ void find_in_waves(const BackwardArgs& a) {
   if constexpr (Shape::kAnyMask) {

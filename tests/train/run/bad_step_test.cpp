@@ -191,5 +191,36 @@ TEST_F(BadStepOfARun, SuspectsTheHardware) {
   });
 }
 
+// The run goes on as if the skipped step had never been an update: its own runs make the same decision twice,
+// and stop when there are too many.
+TEST_F(BadStepOfARun, SkipsAStep) {
+  const auto skips_at = [&](int64_t bad, const Words& more) {
+    int64_t steps = 0;
+    const std::string message =
+        message_of({.settings = with({"train.on_bad_step.nonfinite=skip", "train.steps=6"}, more),
+                    .fault = [&, bad](const AnyOp& op, const OpPlace& place) {
+                      const auto* forward = std::get_if<const AttentionForward*>(&op);
+                      if (forward && place.block == 0 && place.micro_batch == 0 && ++steps >= bad)
+                        if (steps < bad + 2) element((*forward)->y.tensor, 3) = NAN;
+                    }});
+    return message;
+  };
+  EXPECT_EQ(skips_at(3, {}), "");
+  std::ifstream metrics(folder / "out" / "metrics.jsonl");
+  std::vector<nlohmann::json> steps;
+  for (std::string line; std::getline(metrics, line);)
+    if (const auto json = nlohmann::json::parse(line); json["type"] == "step") steps.push_back(json);
+  ASSERT_EQ(steps.size(), 6u);
+  for (size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].contains("skipped"), i == 2 || i == 3) << i;
+    EXPECT_EQ(steps[i]["loss"].is_null(), i == 2 || i == 3) << i;
+  }
+  const RunState state = read_run_state(folder / "out" / "checkpoints" / "step_00000006");
+  EXPECT_EQ(state.skipped_updates, 2);
+  EXPECT_EQ(state.data_position, 6 * 8);
+  expect_parts(skips_at(3, {"train.on_bad_step.most_skips=1"}),
+               {"step 4: the loss is nan", "attention forward in block 0", "has skipped 1 steps"});
+}
+
 }  // namespace
 }  // namespace tessera::testing
