@@ -13,10 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // Writes to what operations of training steps have written.
-class Fault final : public OpObserver {
+class PlantedFault final : public OpObserver {
  public:
   using Change = std::function<void(const AnyOp& op, const OpPlace& place)>;
-  explicit Fault(Change change) : change_(std::move(change)) {}
+  explicit PlantedFault(Change change) : change_(std::move(change)) {}
   void before(const AnyOp&, Backend&, const Launch&) override {}
   void after(const AnyOp& op, Backend& backend, const Launch&) override {
     if (backend.place().micro_batch != OpPlace::kOutside) change_(op, backend.place());
@@ -44,7 +44,7 @@ struct BadStepOfARun : TrainRanks {
   struct Run {
     Words settings = {};
     std::function<void(OpenRun&)> spoils = {};
-    Fault::Change fault = {};
+    PlantedFault::Change fault = {};
   };
   // The message with which a run in `in` stops; "": it does not
   static std::string message_of(RankGroup& group, const fs::path& in, const Run& with) {
@@ -60,7 +60,7 @@ struct BadStepOfARun : TrainRanks {
     Config config = load_config(in / "small.yaml", settings);
     config.ranks = group.size();
     std::string message;
-    Fault fault(with.fault ? with.fault : [](const AnyOp&, const OpPlace&) {});
+    PlantedFault fault(with.fault ? with.fault : [](const AnyOp&, const OpPlace&) {});
     OpenRun run(config, {.overwrite = true}, group);
     if (with.spoils) with.spoils(run);
     run.backend->add_observer(fault);
