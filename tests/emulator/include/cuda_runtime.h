@@ -221,6 +221,14 @@ T atomicMax(T* to, T value) {
   }
   return old;
 }
+template <class T>
+T atomicMin(T* to, T value) {
+  std::atomic_ref at(*to);
+  T old = at;
+  while (value < old && !at.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
 inline unsigned atomicInc(unsigned* to, unsigned most) {
   std::atomic_ref at(*to);
   unsigned old = at;
@@ -234,6 +242,7 @@ inline unsigned atomicInc(unsigned* to, unsigned most) {
 
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
