@@ -174,13 +174,14 @@ TEST(StoreOfARun, StepsOverlapWhatTheyExchange) {
   comm.log.clear();
   state.walk_step(2);
   const std::vector<std::string> step{sized("scatter", 3), sized("scatter", 2), sized("scatter", 1),
-                                      sized("scatter", 0), "wait for 4",        "gather 2",
-                                      "wait for 5",        sized("gather", 0),  sized("gather", 1),
+                                      sized("scatter", 0), "wait for 4",        "gather 2",  // norms
+                                      "wait for 5",        "gather 2",                       // losses
+                                      "wait for 6",        sized("gather", 0),  sized("gather", 1),
                                       sized("gather", 2),  sized("gather", 3)};
   EXPECT_EQ(comm.log, step);
   comm.log.clear();
   state.session().evaluate({}, 1);
-  EXPECT_EQ(comm.log, (std::vector<std::string>{"wait for 6", "wait for 7", "wait for 8", "wait for 9"}));
+  EXPECT_EQ(comm.log, (std::vector<std::string>{"wait for 7", "wait for 8", "wait for 9", "wait for 10"}));
   comm.log.clear();
   state.walk_step(2);
   EXPECT_EQ(comm.log.front(), sized("scatter", 3)) << "the evaluation has the weights already";
