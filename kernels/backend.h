@@ -35,8 +35,7 @@ class Backend;
 // Where in a step the operations that follow stand
 struct OpPlace {
   static constexpr int64_t kOutside = -1, kTables = -2, kHead = -3;
-  int64_t block =
-      kOutside;  // or one of these: the token and position tables; the final norm, logits and loss
+  int64_t block = kOutside;  // kTables: of tokens and positions; kHead: the final norm, logits and loss
   bool backward = false;
   int64_t micro_batch = kOutside;  // counted from 0
 };

@@ -54,9 +54,8 @@ class MemoryLedger {
   const BytesByTag& current() const { return current_; }
   const BytesByTag& at_peak() const { return at_peak_; }       // by tag, at the moment of the total's peak
   const std::string& peak_name() const { return peak_name_; }  // of the allocation that made the peak
-  const BytesByTag& peak_of_each() const {
-    return peak_of_each_;
-  }                                                         // each tag's own peak, at moments that may differ
+  // Each tag's own peak, at moments that may differ
+  const BytesByTag& peak_of_each() const { return peak_of_each_; }
   const std::vector<Entry>& live() const { return live_; }  // oldest first
   const Entry* holding(const void* data) const;             // this byte; null: none that lives does
 

@@ -20,6 +20,11 @@ float norm_of_parts(const Tensor& norms) {
   return static_cast<float>(std::sqrt(squares));
 }
 
+float sum_of(const Tensor& losses) {
+  const auto* all = losses.as<float>();
+  return static_cast<float>(std::accumulate(all, all + losses.numel(), 0.0));
+}
+
 uint16_t round_at_random(float value, uint32_t random) {
   return bf16_at_random(std::bit_cast<uint32_t>(value), random);
 }
@@ -50,16 +55,11 @@ void run(const GlobalNorm& a, const Launch& on) {
   a.norm.as<float>()[0] = static_cast<float>(std::sqrt(total));
 }
 
-void run(const SumLosses& a, const Launch& /*on*/) {
-  const auto* losses = a.losses.as<float>();
-  a.sum.as<float>()[0] = static_cast<float>(std::accumulate(losses, losses + a.losses.numel(), 0.0));
-}
+void run(const SumLosses& a, const Launch& /*on*/) { a.sum.as<float>()[0] = sum_of(a.losses); }
 
 void run(const JudgeStep& a, const Launch& /*on*/) {
-  const auto* losses = a.losses.as<float>();
-  const auto loss = static_cast<float>(std::accumulate(losses, losses + a.losses.numel(), 0.0));
-  const float norm = norm_of_parts(a.grad_norm);
-  a.verdict.as<float>()[0] = std::isfinite(loss) && std::isfinite(norm) ? 1.0f : 0.0f;
+  const bool finite = std::isfinite(sum_of(a.losses)) && std::isfinite(norm_of_parts(a.grad_norm));
+  a.verdict.as<float>()[0] = finite ? 1.0f : 0.0f;
 }
 
 namespace {

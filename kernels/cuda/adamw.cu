@@ -8,6 +8,7 @@
 #include "kernels/base/random.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/norm_of_parts.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/workspace.h"
 
@@ -116,14 +117,6 @@ __device__ __forceinline__ void store_moments(M* to, const float (&from)[kElemen
   }
 }
 
-// The root of the sum of squares. In double, so that no square overflows or vanishes.
-__device__ __forceinline__ float norm_of_parts(const float* norms, int64_t parts) {
-  if (parts == 1) return *norms;
-  double squares = 0;
-  for (int64_t part = 0; part < parts; ++part) squares += static_cast<double>(norms[part]) * norms[part];
-  return static_cast<float>(sqrt(squares));
-}
-
 // Parts that one launch updates. A part's blocks follow those of the one before it.
 constexpr int kMaxParts = 48;  // the arguments of a kernel have 4 KiB
 struct Parts {
@@ -153,7 +146,7 @@ template <class T, class G, class M>
 __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__ Parts parts,
                                                          const float* norms, int64_t norm_count,
                                                          const float* verdict, Update update, uint64_t step) {
-  const float norm = norm_of_parts(norms, norm_count);
+  const float norm = cuda::norm_of_parts(norms, norm_count);
   if (!isfinite(norm) || (verdict && *verdict == 0)) return;
   update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
   const int at = part_of_block(parts);

@@ -2,6 +2,7 @@
 // that and the norm, by one thread. AdamW reads the verdict, so that nothing waits for the host.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/norm_of_parts.cuh"
 
 namespace tessera {
 namespace {
@@ -23,11 +24,10 @@ __global__ __launch_bounds__(kThreads) void sum_losses_kernel(const float* losse
 
 __global__ void judge_kernel(const float* losses, int64_t ranks, const float* norms, int64_t parts,
                              float* verdict) {
-  double loss = 0, squares = 0;
+  double loss = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) loss += losses[rank];
-  for (int64_t part = 0; part < parts; ++part) squares += static_cast<double>(norms[part]) * norms[part];
-  const auto sum = static_cast<float>(loss), norm = static_cast<float>(sqrt(squares));
-  *verdict = isfinite(sum) && isfinite(norm) ? 1.0f : 0.0f;
+  const bool finite = isfinite(static_cast<float>(loss)) && isfinite(cuda::norm_of_parts(norms, parts));
+  *verdict = finite ? 1.0f : 0.0f;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,9 @@ class Difference {
     largest_ = d == d ? std::fmax(largest_, std::abs(d)) : d;
     ++count_;
   }
-  void add(const Difference& other) {
-    squares_ += other.squares_, reference_ += other.reference_, count_ += other.count_;
-    largest_ = other.largest_ == other.largest_ ? std::fmax(largest_, other.largest_) : other.largest_;
+  void add(std::span<const float> found, std::span<const float> expected) {  // of the same length
+    for (size_t i = 0; i < found.size(); ++i)
+      add(static_cast<double>(found[i]), static_cast<double>(expected[i]));
   }
   // Relative to ||b||, or to `least` if that is larger; NaN if any element is
   double relative(double least = 0) const {
@@ -37,9 +38,6 @@ class Difference {
   double norm() const { return std::sqrt(reference_); }
   double largest() const { return largest_; }
   int64_t count() const { return count_; }
-
-  std::vector<double> sums() const { return {squares_, reference_}; }  // to be added over ranks
-  void set_sums(double squares, double reference) { squares_ = squares, reference_ = reference; }
 
  private:
   double squares_ = 0, reference_ = 0, largest_ = 0;

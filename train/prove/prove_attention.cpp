@@ -9,8 +9,7 @@ std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord
   std::vector<Measure> all;
   for (size_t l = 0; l < found.attention.size(); ++l) {
     Difference d;
-    for (size_t i = 0; i < found.attention[l].size(); ++i)
-      d.add(static_cast<double>(found.attention[l][i]), static_cast<double>(expected.attention[l][i]));
+    d.add(found.attention[l], expected.attention[l]);
     all.push_back({.what = "attention output",
                    .where = fmt::format("block {}", l),
                    .difference = d.relative(),
@@ -99,7 +98,7 @@ void Prover::prove_attention() {
     StepRecord found = record(*shape, device_, data_.sequences, asked(ProofKind::kRows) ? &rows : nullptr);
     if (exact) add(prove_kind(found, naive ? &*naive : nullptr, *exact, kind));
     if (asked(ProofKind::kRows))
-      add({.name = fmt::format("rows"),
+      add({.name = "rows",
            .compared = fmt::format("{} rows and keys of {}'s attention, again on the host in fp64",
                                    rows.rows(), name_of(kind)),
            .tokens = S_ * T_,

@@ -85,7 +85,7 @@ void compare_bits(const char* what, const std::vector<ParamValues>& found,
   for (size_t i = 0; i < found.size(); ++i) {
     const std::vector<float>&a = found[i].values, &b = expected[i].values;
     Difference d;
-    for (size_t n = 0; n < a.size(); ++n) d.add(static_cast<double>(a[n]), static_cast<double>(b[n]));
+    d.add(a, b);
     const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
     to.push_back({.what = what,
                   .where = found[i].name,
@@ -154,7 +154,7 @@ void Prover::prove_resume() {
     return skip("resume", fmt::format("a checkpoint of {} needs room in {}: name another folder with TMPDIR",
                                       format_bytes(bytes), std::filesystem::temp_directory_path().string()));
   const TemporaryFolder folder;
-  StepJob job = job_of(shape, device_, data_.sequences);
+  StepJob job = job_of(shape, data_.sequences);
   job.sees_attention = false;
   job.learning_rate = config_.optimizer.learning_rate;
   const std::unique_ptr<Backend> be = make_(device_);
@@ -219,8 +219,7 @@ Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard sha
                  ? std::span<const int32_t>()
                  : std::span(of).subspan(static_cast<size_t>(first * each), static_cast<size_t>(mine * each));
     };
-    StepJob job =
-        job_of(*shape, device_, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
+    StepJob job = job_of(*shape, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
     job.counted = counted_, job.sees_attention = false;
     found = runner.step(job);
   }

@@ -63,8 +63,7 @@ std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& 
   std::vector<Measure> all;
   if (!found.losses.empty() && found.losses.size() == expected.losses.size()) {
     Difference d;
-    for (size_t i = 0; i < found.losses.size(); ++i)
-      d.add(static_cast<double>(found.losses[i]), static_cast<double>(expected.losses[i]));
+    d.add(found.losses, expected.losses);
     all.push_back({.what = "loss",
                    .where = "each token",
                    .difference = d.relative(),
@@ -83,9 +82,7 @@ std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& 
     const auto other = known.find(each.name);
     check(other != known.end(), "a gradient of {} was computed in one way and not in the other", each.name);
     Difference d;
-    for (size_t i = 0; i < each.values.size(); ++i)
-      d.add(static_cast<double>(each.values[i]),
-            static_cast<double>(other->second->values[static_cast<size_t>(each.first) + i]));
+    d.add(each.values, std::span(other->second->values).subspan(static_cast<size_t>(each.first)));
     all.push_back({.what = "gradient",
                    .where = each.name,
                    .difference = d.relative(typical * std::sqrt(static_cast<double>(d.count()))),
@@ -124,6 +121,10 @@ Way Prover::way() const {
           .sequences = S_};
 }
 
+MemoryLimit Prover::limit_of(const DeviceTraits& device) const {
+  return device.device == device_.device ? limit_ : present_memory(device.device);
+}
+
 RunShape Prover::shape_of(const Way& way, const DeviceTraits& device) const {
   Config c = config_;
   c.model.attention = way.attention;
@@ -135,8 +136,7 @@ RunShape Prover::shape_of(const Way& way, const DeviceTraits& device) const {
   c.ranks = way.mesh.ranks();
   c.parallel.context = way.mesh.context;
   c.parallel.shard = way.shard;
-  RunShape shape =
-      run_shape(c, device, device.device == device_.device ? limit_ : present_memory(device.device));
+  RunShape shape = run_shape(c, device, limit_of(device));
   shape.documents = way.documents;
   shape.cuda_graphs = false;
   return shape;
@@ -147,7 +147,7 @@ std::optional<RunShape> Prover::shape_that_fits(const Way& way, const DeviceTrai
   try {
     const RunShape shape = shape_of(way, device);
     const int64_t bytes = plan_memory(shape, device).peak_bytes();
-    const MemoryLimit limit = device.device == device_.device ? limit_ : present_memory(device.device);
+    const MemoryLimit limit = limit_of(device);
     if (!limit.known() || bytes <= limit.bytes) return shape;
     why = fmt::format("needs {} with {} sequences of {} tokens at a time, and {} are free",
                       format_bytes(bytes), way.micro_batch, way.sequence_length, format_bytes(limit.bytes));
@@ -183,9 +183,8 @@ std::string Prover::load(TrainState& state) const {
   return "";
 }
 
-StepJob Prover::job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const {
+StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) const {
   return {.shape = shape,
-          .device = device,
           .sequences = of,
           .counted = counted(of.targets),
           .optimizer = optimizer_config(config_)};
@@ -196,7 +195,7 @@ StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, con
   const std::unique_ptr<Backend> be = make_(device);
   StepRunner runner(*be, shape);
   load(runner.state());
-  StepJob job = job_of(shape, device, of);
+  StepJob job = job_of(shape, of);
   job.rows = rows;
   return runner.step(job);
 }

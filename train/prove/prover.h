@@ -43,6 +43,7 @@ class Prover {
 
  private:
   Way way() const;  // the run's, one sequence at a time
+  MemoryLimit limit_of(const DeviceTraits& device) const;
   RunShape shape_of(const Way& way, const DeviceTraits& device) const;
   // nullopt: it does not fit, or the device does not serve it, and `why`
   std::optional<RunShape> shape_that_fits(const Way& way, const DeviceTraits& device, std::string& why) const;
@@ -51,7 +52,7 @@ class Prover {
   std::string load(TrainState& state) const;  // returns the checksum of what adapters belong to
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     RowCheck* rows = nullptr);
-  StepJob job_of(const RunShape& shape, const DeviceTraits& device, const SequencesView& of) const;
+  StepJob job_of(const RunShape& shape, const SequencesView& of) const;
   bool asked(ProofKind kind) const;
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
   const StepRecord& base();  // the run's way, at the largest micro-batch

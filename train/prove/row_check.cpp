@@ -12,17 +12,9 @@ namespace {
 
 constexpr uint64_t kSampleSeed = 20;
 
-// As many elements in fp32 on the host
-std::shared_ptr<const std::vector<float>> on_host(const Tensor& from, Backend& be, const Launch& on) {
-  auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(from.numel()));
-  be.run(Copy{from, {values->data(), DType::kF32, from.shape, Device::kCpu}}, on);
-  be.synchronize(on.stream);
-  return values;
-}
-
 HostHeads heads_on_host(const Heads& heads, Backend& be, const Launch& on) {
   const Tensor& t = heads.tensor;
-  return {.values = on_host(t, be, on),
+  return {.values = std::make_shared<const std::vector<float>>(floats_on_host(t, be, on)),
           .tokens = t.shape[1],
           .row = t.shape[2] * t.shape[3],
           .head_dim = t.shape[3],
@@ -38,6 +30,27 @@ double square(double x) { return x * x; }
 double widened(float x) { return x; }
 
 }  // namespace
+
+std::vector<float> floats_on_host(const Tensor& tensor, Backend& be, const Launch& on) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  be.run(Copy{tensor, {values.data(), DType::kF32, tensor.shape, Device::kCpu}}, on);
+  be.synchronize(on.stream);
+  return values;
+}
+
+// What an operation of attention reads, and y of a forward
+template <class Op>
+RowCheck::Inputs RowCheck::inputs_of(const Op& op, Backend& be, const Launch& on) {
+  Inputs inputs{.q = heads_on_host(op.q, be, on),
+                .k = heads_on_host(op.k, be, on),
+                .v = heads_on_host(op.v, be, on),
+                .y = heads_on_host(op.y, be, on),
+                .dy = {},
+                .lse = {}};
+  if constexpr (requires { op.dy; }) inputs.dy = heads_on_host(op.dy, be, on);
+  if (op.plan.kind != AttentionKind::kNaive) inputs.lse = floats_on_host(op.saved, be, on);
+  return inputs;
+}
 
 // The problem of an operation, on the host
 struct RowCheck::Of {
@@ -104,13 +117,7 @@ std::vector<RowCheck::Row> RowCheck::samples(int64_t block, int64_t first, const
 
 void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be,
                        const Launch& on) {
-  inputs_ = {.q = heads_on_host(op.q, be, on),
-             .k = heads_on_host(op.k, be, on),
-             .v = heads_on_host(op.v, be, on),
-             .y = heads_on_host(op.y, be, on),
-             .dy = {},
-             .lse = {}};
-  if (op.plan.kind != AttentionKind::kNaive) inputs_.lse = *on_host(op.saved, be, on);
+  inputs_ = inputs_of(op, be, on);
   const Of of(inputs_, op.plan);
   const int64_t D = of.head_dim, H = op.plan.shape.heads;
   OfBlock& found = blocks_[static_cast<size_t>(block)];
@@ -151,13 +158,7 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
 }
 
 void RowCheck::before_backward(const AttentionBackward& op, Backend& be, const Launch& on) {
-  inputs_ = {.q = heads_on_host(op.q, be, on),
-             .k = heads_on_host(op.k, be, on),
-             .v = heads_on_host(op.v, be, on),
-             .y = heads_on_host(op.y, be, on),
-             .dy = heads_on_host(op.dy, be, on),
-             .lse = {}};
-  if (op.plan.kind != AttentionKind::kNaive) inputs_.lse = *on_host(op.saved, be, on);
+  inputs_ = inputs_of(op, be, on);
 }
 
 void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,

@@ -26,6 +26,9 @@ struct HostHeads {
   }
 };
 
+// The elements of a tensor in fp32; waits for them
+std::vector<float> floats_on_host(const Tensor& tensor, Backend& be, const Launch& on);
+
 class RowCheck {
  public:
   struct Shape {
@@ -64,6 +67,8 @@ class RowCheck {
     int64_t begin, end;
   };
   struct Of;  // the problem of an operation
+  template <class Op>
+  static Inputs inputs_of(const Op& op, Backend& be, const Launch& on);
   Keys seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const;
   std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
 

@@ -30,55 +30,40 @@ class StepWatch final : public OpObserver {
       job_.rows->before_backward(**backward, be, on);
   }
   void after(const AnyOp& op, Backend& be, const Launch& on) override {
-    if (std::holds_alternative<const EmbeddingForward*>(op)) {
-      block_ = 0, forward_ = true;
-    } else if (const auto* forward = std::get_if<const AttentionForward*>(&op); forward && forward_) {
-      take(**forward, be, on);
+    const OpPlace& at = be.place();
+    const int64_t first = at.micro_batch * job_.shape.micro_batch;  // sequence
+    if (const auto* forward = std::get_if<const AttentionForward*>(&op)) {
+      if (!at.backward) take(at.block, first, **forward, be, on);  // where it runs again it is not asked
     } else if (const auto* backward = std::get_if<const AttentionBackward*>(&op)) {
-      --block_;
-      if (job_.rows) job_.rows->after_backward(block_, first_sequence(), **backward, be, on);
+      if (job_.rows) job_.rows->after_backward(at.block, first, **backward, be, on);
     } else if (const auto* loss = std::get_if<const CrossEntropy*>(&op)) {
       take_losses((*loss)->losses, be, on);
     } else if (const auto* fused = std::get_if<const HeadLoss*>(&op)) {
       take_losses((*fused)->losses, be, on);
-    } else if (std::holds_alternative<const EmbeddingBackward*>(op)) {
-      ++micro_step_;
     }
   }
 
  private:
-  int64_t first_sequence() const { return micro_step_ * job_.shape.micro_batch; }
-
-  // A forward that runs again in the backward is not asked.
-  void take(const AttentionForward& op, Backend& be, const Launch& on) {
-    if (job_.rows) job_.rows->forward(block_, first_sequence(), op, be, on);
-    if (job_.sees_attention) {
-      const Tensor& y = op.y.tensor;
-      std::vector<float> values(static_cast<size_t>(y.numel()));
-      be.run(Copy{y, {values.data(), DType::kF32, y.shape, Device::kCpu}}, on);
-      be.synchronize(on.stream);
-      const int64_t rows = y.shape[0] * y.shape[1], width = y.numel() / rows;
-      std::vector<float>& kept = record_.attention[static_cast<size_t>(block_)];
-      for (int64_t n = 0; n < rows; ++n)
-        if ((first_sequence() * job_.shape.sequence_length + n) % every_ == 0)
-          kept.insert(kept.end(), values.begin() + n * width, values.begin() + (n + 1) * width);
-    }
-    ++block_;
+  void take(int64_t block, int64_t first, const AttentionForward& op, Backend& be, const Launch& on) {
+    if (job_.rows) job_.rows->forward(block, first, op, be, on);
+    if (!job_.sees_attention) return;
+    const Tensor& y = op.y.tensor;
+    const std::vector<float> values = floats_on_host(y, be, on);
+    const int64_t rows = y.shape[0] * y.shape[1], width = y.numel() / rows;
+    std::vector<float>& kept = record_.attention[static_cast<size_t>(block)];
+    for (int64_t n = 0; n < rows; ++n)
+      if ((first * job_.shape.sequence_length + n) % every_ == 0)
+        kept.insert(kept.end(), values.begin() + n * width, values.begin() + (n + 1) * width);
   }
   void take_losses(const Tensor& losses, Backend& be, const Launch& on) {
-    forward_ = false;
-    std::vector<float>& all = record_.losses;
-    const size_t before = all.size();
-    all.resize(before + static_cast<size_t>(losses.numel()));
-    be.run(Copy{losses, {all.data() + before, DType::kF32, losses.shape, Device::kCpu}}, on);
-    be.synchronize(on.stream);
+    const std::vector<float> values = floats_on_host(losses, be, on);
+    record_.losses.insert(record_.losses.end(), values.begin(), values.end());
   }
 
   const StepJob& job_;
   Backend& be_;
   StepRecord& record_;
-  int64_t every_, block_ = 0, micro_step_ = 0;
-  bool forward_ = false;
+  int64_t every_;
 };
 
 }  // namespace
@@ -109,9 +94,8 @@ std::vector<ParamValues> gradients_of(TrainState& state) {
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (!buckets[b]) continue;
     const int64_t count = buckets[b].numel(), begin = part.index * count;
-    std::vector<float> host(static_cast<size_t>(count));
-    state.stream().run(Copy{buckets[b], {host.data(), DType::kF32, {count}, Device::kCpu}});
-    state.stream().synchronize();
+    const std::vector<float> host =
+        floats_on_host(buckets[b], state.stream().backend(), state.stream().launch());
     for (const ParamPlace& place : store.layout().places) {
       if (place.bucket != b || !place.trained) continue;
       const int64_t first = std::max(place.first, begin),

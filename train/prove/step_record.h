@@ -34,7 +34,6 @@ using BackendMaker = std::function<std::unique_ptr<Backend>(const DeviceTraits&)
 
 struct StepJob {
   const RunShape& shape;
-  const DeviceTraits& device;
   SequencesView sequences;
   int64_t counted;  // targets that count, of all ranks
   OptimizerConfig optimizer = {};

@@ -82,8 +82,7 @@ MemoryLimit RankGroup::memory_limit(Device device) {
 }
 
 void RankGroup::check_same(std::string_view mine, std::string_view what) {
-  if (!group_) return;
-  const std::vector<std::string> all = group_->exchange(mine);
+  const std::vector<std::string> all = exchange(mine);
   for (size_t r = 1; r < all.size(); ++r)
     check(all[r] == all[0], "{}: rank 0 has \"{}\", rank {} has \"{}\"", what, all[0], r, all[r]);
 }
@@ -92,9 +91,7 @@ std::vector<std::string> RankGroup::exchange(std::string_view mine) {
   return group_ ? group_->exchange(mine) : std::vector<std::string>{std::string(mine)};
 }
 
-std::string RankGroup::of_rank_0(std::string_view mine) {
-  return group_ ? group_->exchange(is_rank_0() ? mine : "").front() : std::string(mine);
-}
+std::string RankGroup::of_rank_0(std::string_view mine) { return exchange(is_rank_0() ? mine : "").front(); }
 
 void RankGroup::enter_phase(std::string_view name, Timeout timeout) {
   if (group_) group_->enter_phase(name, timeout);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstring>
+#include <functional>
 #include <tuple>
 #include <type_traits>
 
@@ -213,21 +214,21 @@ template <class T>
 T atomicAdd(T* to, T value) {
   return std::atomic_ref(*to).fetch_add(value);
 }
-template <class T>
-T atomicMax(T* to, T value) {
+template <class T, class Better>
+T atomic_better(T* to, T value, Better better) {
   std::atomic_ref at(*to);
   T old = at;
-  while (old < value && !at.compare_exchange_weak(old, value)) {
+  while (better(value, old) && !at.compare_exchange_weak(old, value)) {
   }
   return old;
 }
 template <class T>
+T atomicMax(T* to, T value) {
+  return atomic_better(to, value, std::greater<T>());
+}
+template <class T>
 T atomicMin(T* to, T value) {
-  std::atomic_ref at(*to);
-  T old = at;
-  while (value < old && !at.compare_exchange_weak(old, value)) {
-  }
-  return old;
+  return atomic_better(to, value, std::less<T>());
 }
 inline unsigned atomicInc(unsigned* to, unsigned most) {
   std::atomic_ref at(*to);
