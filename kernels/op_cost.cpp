@@ -168,6 +168,17 @@ OpCost cost(const AdamW& a) {
     all += moved(part.param, part.param, part.low, part.low, part.grad, part.m, part.m, part.v, part.v);
   return all;
 }
+OpCost cost(const AdamWNorms& a) {
+  OpCost all = moved(a.sums);
+  for (const AdamWNorms::Range& range : a.ranges) {
+    const AdamW::Part& part = a.step.parts[range.part];
+    const auto of = [&](const Tensor& tensor) {
+      return tensor ? tensor.rows(range.first, range.count) : Tensor{};
+    };
+    all += moved(of(part.param), of(part.low), of(part.grad), of(part.m), of(part.v));
+  }
+  return all;
+}
 
 }  // namespace
 

@@ -216,6 +216,11 @@ void list(const AdamW& a, const Lists& to) {
     to.written("param", part.param)("m", part.m)("v", part.v);
   }
 }
+void list(const AdamWNorms& a, const Lists& to) {
+  for (const AdamW::Part& part : a.step.parts)
+    to.read("param", part.param)("grad", part.grad)("m", part.m)("v", part.v);
+  to.written("sums", a.sums);
+}
 
 }  // namespace
 

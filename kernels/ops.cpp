@@ -590,4 +590,17 @@ void AdamW::check_on(Device device) const {
   check(step >= 1, "{}: step counts from 1, found {}", kName, step);
 }
 
+void AdamWNorms::check_on(Device device) const {
+  step.check_on(device);
+  check_fields(kName, device, {{"sums", sums, DType::kF32, {std::ssize(ranges), 3}}});
+  for (const Range& range : ranges) {
+    check(range.part < step.parts.size(), "{}: part must be one of {}, found {}", kName, step.parts.size(),
+          range.part);
+    const int64_t count = step.parts[range.part].param.numel();
+    check(range.first >= 0 && range.first % 8 == 0 && range.count >= 0 && range.first + range.count <= count,
+          "{}: a range must begin at a multiple of 8 and lie within {} elements, found {} from {} on", kName,
+          count, range.count, range.first);
+  }
+}
+
 }  // namespace tessera

@@ -652,6 +652,22 @@ struct AdamW {
   void check_on(Device device) const;
 };
 
+// What an AdamW step is about to do, for some ranges of its parameters: sums[s] = the sums over range s of
+// the squares of the weights (masters), of the gradient as the step scales it, and of what the step adds to
+// the weights. It writes nothing else, and goes before the step. Zeros, if the step changes nothing.
+struct AdamWNorms {
+  static constexpr const char* kName = "adamw norms";
+  struct Range {
+    size_t part = 0;               // of the step
+    int64_t first = 0, count = 0;  // elements of the part; first: a multiple of 8
+  };
+  const AdamW& step;
+  std::span<const Range> ranges;
+  Tensor sums;  // [S, 3] fp32
+
+  void check_on(Device device) const;
+};
+
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
@@ -661,7 +677,7 @@ using AnyOp = std::variant<
     const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
     const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
     const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*>;
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
 
 const char* name_of(const AnyOp& op);
 

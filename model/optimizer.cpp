@@ -32,11 +32,7 @@ void Optimizer::share_norms() {
 
 void Optimizer::update(const Stream& stream, const Update& of) {
   store_.begin_update();
-  const UpdateStep update{.config = of.config,
-                          .grad_norm = grad_norms_,
-                          .learning_rate = of.learning_rate,
-                          .number = of.number,
-                          .verdict = of.verdict};
+  const UpdateStep update = step_of(of);
   std::vector<UpdatedPart> parts;
   for (size_t b = 0; b < store_.layout().buckets.size(); ++b) {
     if (store_.layout().buckets[b].trained == 0) continue;
@@ -47,6 +43,36 @@ void Optimizer::update(const Stream& stream, const Update& of) {
     parts.clear();
   }
   if (!parts.empty()) rule_.run(stream, parts, update);
+}
+
+void Optimizer::measure_update(const Stream& stream, const Update& of, const Tensor& sums) {
+  check(rule_.measure != nullptr, "{} cannot tell what its update is about to do", rule_.name);
+  const ParamLayout& layout = store_.layout();
+  std::vector<UpdatedPart> parts;
+  std::vector<size_t> part_of_bucket(layout.buckets.size());
+  for (size_t b = 0; b < layout.buckets.size(); ++b) {
+    if (layout.buckets[b].trained == 0) continue;
+    part_of_bucket[b] = parts.size();
+    parts.push_back(part_of(b, of.config));
+  }
+  std::vector<AdamWNorms::Range> ranges;
+  for (const ParamPlace& place : layout.places) {
+    if (!place.trained) continue;
+    const size_t part = part_of_bucket[place.bucket];
+    const int64_t each = parts[part].weights.shape[0], begins = store_.part().index * each,
+                  first = std::clamp<int64_t>(place.first - begins, 0, each),
+                  end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, each);
+    ranges.push_back({.part = part, .first = first, .count = end - first});
+  }
+  rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = sums});
+}
+
+UpdateStep Optimizer::step_of(const Update& update) const {
+  return {.config = update.config,
+          .grad_norm = grad_norms_,
+          .learning_rate = update.learning_rate,
+          .number = update.number,
+          .verdict = update.verdict};
 }
 
 UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config) const {

@@ -26,11 +26,16 @@ class Optimizer {
     Tensor verdict = {};
   };
   void update(const Stream& stream, const Update& update);
+  // What update() is about to do with the same arguments: for every trained parameter, in the order of the
+  // layout's places, the sums of squares of AdamWNorms, over the elements of this rank's part.
+  // Error: the rule cannot tell.
+  void measure_update(const Stream& stream, const Update& update, const Tensor& sums);  // [parameters, 3]
 
   const UpdateRule& rule() const { return rule_; }
   const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
 
  private:
+  UpdateStep step_of(const Update& update) const;
   UpdatedPart part_of(size_t bucket, const OptimizerConfig& config) const;
 
   ParamStore& store_;

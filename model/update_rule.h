@@ -44,11 +44,20 @@ struct UpdateStep {
   Tensor verdict = {};  // as AdamW's
 };
 
+// For the sums of squares of what a step is about to do: see AdamWNorms
+struct MeasuredRanges {
+  std::span<const AdamWNorms::Range> ranges;  // of the step's parts
+  Tensor sums;                                // [S, 3] fp32
+};
+
 struct UpdateRule {
   std::string name;
   std::vector<StateTensor> state;
   bool whole_matrices = false;  // no matrix may be cut into parts
   void (*run)(const Stream& stream, std::span<const UpdatedPart> parts, const UpdateStep& step);
+  // Before run() with the same arguments; none: nobody can ask
+  void (*measure)(const Stream& stream, std::span<const UpdatedPart> parts, const UpdateStep& step,
+                  const MeasuredRanges& ranges) = nullptr;
 };
 
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101), with moments in fp32 or bf16

@@ -52,6 +52,7 @@ void run(const SumLosses& a, const Launch& on);
 void run(const JudgeStep& a, const Launch& on);
 void run(const Inspect& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);
+void run(const AdamWNorms& a, const Launch& on);
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile = {});

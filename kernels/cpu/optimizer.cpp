@@ -64,22 +64,39 @@ void run(const JudgeStep& a, const Launch& /*on*/) {
 
 namespace {
 
-// The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
-void update_elements(const AdamW& a, const AdamW::Part& part, float clip, int64_t begin, int64_t end,
-                     double weight_decay) {
-  const double step = static_cast<double>(a.step);
-  const float denominator_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(a.beta2, step)));
-  const float rate = static_cast<float>(a.learning_rate / (1.0 - std::pow(a.beta1, step)));
-  const float keep = static_cast<float>(1.0 - a.learning_rate * weight_decay);
-  const float beta1 = static_cast<float>(a.beta1), gain1 = static_cast<float>(1.0 - a.beta1);
-  const float beta2 = static_cast<float>(a.beta2), gain2 = static_cast<float>(1.0 - a.beta2);
-  const float epsilon = static_cast<float>(a.epsilon);
-  const auto update = [=](float& p, float unclipped, float& m, float& v) {
+// Of an element of a step
+struct AdamWUpdate {
+  float denominator_scale, rate, keep, beta1, gain1, beta2, gain2, epsilon, clip;
+
+  AdamWUpdate(const AdamW& a, float scale, double weight_decay) {
+    const double step = static_cast<double>(a.step);
+    denominator_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(a.beta2, step)));
+    rate = static_cast<float>(a.learning_rate / (1.0 - std::pow(a.beta1, step)));
+    keep = static_cast<float>(1.0 - a.learning_rate * weight_decay);
+    beta1 = static_cast<float>(a.beta1), gain1 = static_cast<float>(1.0 - a.beta1);
+    beta2 = static_cast<float>(a.beta2), gain2 = static_cast<float>(1.0 - a.beta2);
+    epsilon = static_cast<float>(a.epsilon), clip = scale;
+  }
+  void operator()(float& p, float unclipped, float& m, float& v) const {
     const float g = unclipped * clip;
     m = beta1 * m + gain1 * g;
     v = beta2 * v + gain2 * g * g;
     p = p * keep - rate * m / (std::sqrt(v) * denominator_scale + epsilon);
-  };
+  }
+};
+
+bool changes_nothing(const AdamW& a) {
+  return !std::isfinite(norm_of_parts(a.grad_norm)) || (a.verdict && a.verdict.as<float>()[0] == 0);
+}
+
+float clip_of(const AdamW& a) {
+  if (a.max_norm <= 0) return 1.0f;
+  return std::min(1.0f, static_cast<float>(a.max_norm) / (norm_of_parts(a.grad_norm) + 1e-6f));
+}
+
+// The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
+void update_elements(const AdamW& a, const AdamW::Part& part, const AdamWUpdate& update, int64_t begin,
+                     int64_t end) {
   float* p = part.param.as<float>();
   const float* grad = part.grad.as<float>();
   if (part.m.dtype == DType::kF32) {
@@ -106,12 +123,63 @@ void update_elements(const AdamW& a, const AdamW::Part& part, float clip, int64_
 }  // namespace
 
 void run(const AdamW& a, const Launch& /*on*/) {
-  const float norm = norm_of_parts(a.grad_norm);
-  if (!std::isfinite(norm) || (a.verdict && a.verdict.as<float>()[0] == 0)) return;
-  const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
+  if (changes_nothing(a)) return;
+  const float clip = clip_of(a);
+  const AdamWUpdate decaying(a, clip, a.weight_decay), plain(a, clip, 0);
   for (const AdamW::Part& part : a.parts) {
-    update_elements(a, part, clip, 0, part.decayed, a.weight_decay);
-    update_elements(a, part, clip, part.decayed, part.param.numel(), 0);
+    update_elements(a, part, decaying, 0, part.decayed);
+    update_elements(a, part, plain, part.decayed, part.param.numel());
+  }
+}
+
+namespace {
+
+// The squares of some elements that decay alike, added to sums[3]
+void add_squares(const AdamW::Part& part, const AdamWUpdate& update, int64_t begin, int64_t end,
+                 double* sums) {
+  const float *p = part.param.as<float>(), *grad = part.grad.as<float>();
+  const bool bf16 = part.m.dtype == DType::kBF16;
+  double weights = 0, gradients = 0, updates = 0;
+  for (int64_t i = begin; i < end; ++i) {
+    float m = bf16 ? float_from_bf16(part.m.as<uint16_t>()[i]) : part.m.as<float>()[i],
+          v = bf16 ? float_from_bf16(part.v.as<uint16_t>()[i]) : part.v.as<float>()[i], updated = p[i];
+    update(updated, grad[i], m, v);
+    const double weight = p[i], gradient = grad[i] * update.clip, change = updated - p[i];
+    weights += weight * weight, gradients += gradient * gradient, updates += change * change;
+  }
+  sums[0] += weights, sums[1] += gradients, sums[2] += updates;
+}
+
+}  // namespace
+
+void run(const AdamWNorms& a, const Launch& on) {
+  constexpr int64_t kBlock = 1 << 14;            // elements summed in one go
+  constexpr int64_t kAtATime = kNormBlocks / 3;  // blocks, each with three partial sums
+  std::fill_n(a.sums.as<float>(), a.sums.numel(), 0.0f);
+  if (changes_nothing(a.step)) return;
+  auto* partials = reinterpret_cast<double*>(on.scratch(a.kName, kNormBytes));
+  const float clip = clip_of(a.step);
+  const AdamWUpdate decaying(a.step, clip, a.step.weight_decay), plain(a.step, clip, 0);
+  for (size_t s = 0; s < a.ranges.size(); ++s) {
+    const AdamWNorms::Range& range = a.ranges[s];
+    const AdamW::Part& part = a.step.parts[range.part];
+    const int64_t end = range.first + range.count;
+    double totals[3] = {};
+    for (int64_t from = range.first; from < end; from += kAtATime * kBlock) {
+      const int64_t blocks = std::min(kAtATime, (end - from + kBlock - 1) / kBlock);
+#pragma omp parallel for
+      for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t first = from + block * kBlock, last = std::min(end, first + kBlock),
+                      border = std::clamp(part.decayed, first, last);
+        double* sums = partials + 3 * block;
+        std::fill_n(sums, 3, 0.0);
+        add_squares(part, decaying, first, border, sums);
+        add_squares(part, plain, border, last, sums);
+      }
+      for (int64_t i = 0; i < 3 * blocks; ++i) totals[i % 3] += partials[i];
+    }
+    for (int64_t i = 0; i < 3; ++i)
+      a.sums.as<float>()[3 * static_cast<int64_t>(s) + i] = static_cast<float>(totals[i]);
   }
 }
 

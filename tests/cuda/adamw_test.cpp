@@ -260,5 +260,50 @@ TEST_F(CudaOps, AdamWTakesTheNormInParts) {
   EXPECT_EQ(stepped({1, std::numeric_limits<float>::infinity()}), stepped({std::nanf("")}));
 }
 
+// More ranges than one launch takes, and ranges of more blocks than one has partial sums for in a wave
+TEST_F(CudaOps, AdamWNorms) {
+  for (const DType dtype : kReal)
+    for (const DType grad_dtype : kReal)
+      for (const DType moments : kReal) {
+        if (dtype == DType::kF32 && grad_dtype != dtype) continue;
+        SCOPED_TRACE(
+            fmt::format("{} gradient {} moments {}", name_of(dtype), name_of(grad_dtype), name_of(moments)));
+        const int64_t count = 30'003;
+        const Twin p = input(DType::kF32, {count}), weights = output(dtype, {count}),
+                   low = output(DType::kU16, {count}), grad = input(grad_dtype, {count}, 0.1f),
+                   m = input(moments, {count}, 0.1f),
+                   norm = with_values(DType::kF32, {1}, [](int64_t) { return 20.0f; });
+        const Twin v =
+            with_values(moments, {count}, [](int64_t i) { return 0.01f * static_cast<float>(1 + i % 7); });
+        const bool halves = dtype == DType::kBF16;
+        if (halves) cuda().run(SplitMasters{.masters = p.cuda, .weights = weights.cuda, .low = low.cuda});
+        std::vector<AdamWNorms::Range> ranges{{.part = 0, .first = 0, .count = count},
+                                              {.part = 0, .first = 1600, .count = 20'001}};
+        for (int64_t i = 0; i < 100; ++i) ranges.push_back({.part = 0, .first = 8 * i, .count = i % 5});
+        const Twin sums = output(DType::kF32, {std::ssize(ranges), 3});
+        const AdamW on_cpu = step_of(
+            {{.param = p.cpu, .low = {}, .grad = grad.cpu, .m = m.cpu, .v = v.cpu, .decayed = 16'000}},
+            norm.cpu);
+        const AdamW on_cuda = step_of({{.param = halves ? weights.cuda : p.cuda,
+                                        .low = halves ? low.cuda : Tensor{},
+                                        .grad = grad.cuda,
+                                        .m = m.cuda,
+                                        .v = v.cuda,
+                                        .decayed = 16'000}},
+                                      norm.cuda);
+        cpu().run(AdamWNorms{.step = on_cpu, .ranges = ranges, .sums = sums.cpu});
+        const std::vector<char> before = bytes_of(on_cuda.parts[0].param);
+        run_twice({sums},
+                  [&] { cuda().run(AdamWNorms{.step = on_cuda, .ranges = ranges, .sums = sums.cuda}); });
+        expect_same(sums, "sums");
+        EXPECT_EQ(bytes_of(on_cuda.parts[0].param), before);
+        const Twin verdict = with_values(DType::kF32, {1}, [](int64_t) { return 0.0f; });
+        AdamW refused = on_cuda;
+        refused.verdict = verdict.cuda;
+        cuda().run(AdamWNorms{.step = refused, .ranges = ranges, .sums = sums.cuda});
+        for (const float sum : floats_of(sums.cuda)) ASSERT_EQ(sum, 0);
+      }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -330,5 +330,70 @@ TEST_F(AdamWOnCpu, RefusesWhatDoesNotFit) {
                    {"adamw: first_element ", "multiple of 8", "found 4"}));
 }
 
+// The sums are those of what the step then does, range by range: across blocks of the sums, across the end of
+// what decays, with moments in both dtypes.
+TEST_F(AdamWOnCpu, NormsAreThoseOfTheStepThatFollows) {
+  for (const DType moments : {DType::kF32, DType::kBF16}) {
+    const int64_t n = 40'000, decayed = 8 * 3000;
+    const Tensor p = make.normal({n}), g = make.normal({n}, 0.1), m = make.normal({n}, 0.01),
+                 v = make.zeros({n}), q = make.normal({16}), norm = make.zeros({1});
+    for (size_t i = 0; i < floats(v).size(); ++i) floats(v)[i] = floats(m)[i] * floats(m)[i];
+    const bool bf16 = moments == DType::kBF16;
+    AdamW step = plain_step(p, g, bf16 ? bf16_of(m) : m, bf16 ? bf16_of(v) : v);
+    step.parts[0].decayed = decayed;
+    const Tensor none = make.zeros({16});
+    step.parts.push_back({.param = q,
+                          .low = {},
+                          .grad = none,
+                          .m = bf16 ? bf16_of(none) : none,
+                          .v = bf16 ? bf16_of(none) : make.zeros({16})});
+    cpu.run(GlobalNorm{.tensors = {&g, 1}, .norm = norm});
+    step.grad_norm = norm, step.max_norm = 0.5 * floats(norm)[0], step.weight_decay = 0.1;
+    const std::vector<AdamWNorms::Range> ranges{{.part = 0, .first = 0, .count = 17},
+                                                {.part = 0, .first = 24, .count = n - 24},
+                                                {.part = 1, .first = 0, .count = 16},
+                                                {.part = 0, .first = 8, .count = 0}};
+    const Tensor sums = make.poisoned({4, 3}), before = make.copy_of(p);
+    const AdamWNorms norms{.step = step, .ranges = ranges, .sums = sums};
+    cpu.run(norms);
+    ASSERT_TRUE(same_bits(p, before)) << "the norms are no step";
+    cpu.run(step);
+    for (size_t r = 0; r < 2; ++r) {
+      double expected[3] = {};
+      for (int64_t i = ranges[r].first; i < ranges[r].first + ranges[r].count; ++i) {
+        const double gradient = 0.5 * floats(g)[i], change = floats(p)[i] - floats(before)[i];
+        expected[0] += static_cast<double>(floats(before)[i]) * floats(before)[i];
+        expected[1] += gradient * gradient, expected[2] += change * change;
+      }
+      for (size_t i = 0; i < 3; ++i)
+        EXPECT_NEAR(floats(sums)[3 * r + i], expected[i], tolerance::kCpuOperation * expected[i]) << i;
+    }
+    EXPECT_NEAR(floats(sums)[6], dot(q, q), tolerance::kCpuOperation * dot(q, q));
+    for (size_t i = 7; i < 12; ++i) EXPECT_EQ(floats(sums)[i], 0) << i;
+    const Tensor verdict = make.zeros({1});
+    step.verdict = verdict;
+    cpu.run(norms);
+    EXPECT_EQ(dot(sums, sums), 0) << "a step that changes nothing";
+  }
+}
+
+TEST_F(AdamWOnCpu, NormsRefuseWhatDoesNotFit) {
+  const Tensor p = make.zeros({16}), sums = make.zeros({1, 3});
+  const AdamW step = plain_step(p, p, p, p);
+  const auto refusal = [&](AdamWNorms::Range range, const Tensor& to) -> std::string {
+    try {
+      cpu.run(AdamWNorms{.step = step, .ranges = {&range, 1}, .sums = to});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({.part = 0, .first = 8, .count = 8}, sums), "");
+  EXPECT_TRUE(says(refusal({.part = 1, .first = 0, .count = 8}, sums), {"adamw norms", "part", "1"}));
+  EXPECT_TRUE(says(refusal({.part = 0, .first = 4, .count = 8}, sums), {"multiple of 8", "4"}));
+  EXPECT_TRUE(says(refusal({.part = 0, .first = 8, .count = 9}, sums), {"16 elements", "9"}));
+  EXPECT_TRUE(says(refusal({.part = 0, .first = 0, .count = 8}, p), {"sums"}));
+}
+
 }  // namespace
 }  // namespace tessera::testing

@@ -173,6 +173,9 @@ void visit_train(Section& train, Visit& visit) {
         "For the initial weights, the order of the data, dropout and the samples");
   visit("train.log_every", train.log_every, Whole{.at_least = 1},
         "Steps between printed lines, each with the means of its steps; metrics.jsonl has every step");
+  visit("train.inside_every", train.inside_every, Whole{},
+        "Steps between records of what goes on inside the model, in metrics.jsonl and report.html: norms of "
+        "weights, gradients and updates; 0: never");
   visit("train.report", train.report, Flag{},
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},

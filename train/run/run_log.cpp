@@ -10,6 +10,7 @@
 #include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
+#include "train/run/inside_line.h"
 #include "train/session/sampler.h"
 
 namespace tessera {
@@ -118,6 +119,9 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks());
   const int64_t memory = ledger.peak_bytes();
   time_left_.took(TimeLeft::kStep, seconds);
+  steps_ += 1;
+  const double most = config_.optimizer.max_grad_norm;
+  if (most > 0 && result.grad_norm > most) clipped_steps_ += 1;
   const int64_t uncounted = shape_.tokens_per_step() - tokens.counted;
   interval_.add({.loss = result.loss,
                  .seconds = seconds,
@@ -149,6 +153,14 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   if (run_.step % config_.train.log_every != 0 && run_.step != config_.steps()) return line_.show(status);
   line_.keep(status);
   interval_ = {};
+}
+
+void RunLog::inside(const InsideFigures& figures) {
+  if (!metrics_) return;
+  nlohmann::ordered_json line = inside_json(figures);
+  if (config_.optimizer.max_grad_norm > 0) line["clipped"] = clipped_steps_ / steps_;
+  steps_ = clipped_steps_ = 0;
+  record("inside", line);
 }
 
 // A step cannot exceed the device's peak: if it does, the peak was measured under load.

@@ -43,6 +43,8 @@ class RunLog {
   // Without a token that counts the step was skipped, and `result` is not looked at.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             double seconds, const MemoryLedger& ledger);
+  // After step(), of the same one
+  void inside(const InsideFigures& figures);
   // A step that made no update, since its loss or gradient norm is not finite; `skips` of them so far
   void skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
                     int64_t skips);
@@ -75,6 +77,7 @@ class RunLog {
   double sequences_per_epoch_ = 1;
   double peak_flops_ = 0, peak_printed_ = 0;  // of one device; as it was last printed
   int64_t memory_recorded_ = 0;               // bytes, in the last line of type memory
+  double steps_ = 0, clipped_steps_ = 0;      // since the last line of type inside
   Clock::time_point started_ = Clock::now();
 };
 

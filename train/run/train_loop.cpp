@@ -234,6 +234,7 @@ bool TrainLoop::train_step(int64_t step) {
   }
   if (!skips) step_seconds_ = all[1] / ranks;
   run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
+  if (const auto inside = skips ? std::nullopt : phase().state().inside()) run_.log.inside(*inside);
   return true;
 }
 

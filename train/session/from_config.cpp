@@ -146,6 +146,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fp8 = c.train.fp8,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
+                 .inside_every = c.train.inside_every,
                  .mesh = {.data = c.data_ranks(), .context = c.parallel.context},
                  .context_heads = c.parallel.context_heads,
                  .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},

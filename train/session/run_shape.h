@@ -60,6 +60,7 @@ struct RunShape {
   bool cuda_graphs = false;      // train.cuda_graphs
   Fp8Config fp8 = {};            // train.gemm_dtype and train.fp8
   bool fused_head = false;       // see Model
+  int64_t inside_every = 0;      // train.inside_every
 
   MeshShape mesh = {};              // the ranks of the run
   int64_t context_heads = 0;        // see SessionShape

@@ -75,6 +75,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
   verdict_ = take("verdict on an update", DType::kF32, {1});
+  if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store());
   set_counted(shape.tokens_per_step());
 }
 
@@ -163,7 +164,8 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
-  losses_.values(), norms_.values();  // of the step before, if nobody asked for them
+  losses_.values(), norms_.values(), inside();  // of the step before, if nobody asked for them
+  observed_ = inside_ && step % shape_.inside_every == 0;
   fp8().begin_step(stream());
   store().begin_step();
   for (int64_t m = 0; m < micro_steps; ++m) {
@@ -255,10 +257,12 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   optimizer_.share_norms();
   norms_.start();
   judge();
-  optimizer_.update(stream(), {.config = config,
-                               .learning_rate = learning_rate,
-                               .number = step - skipped_updates_,
-                               .verdict = verdict_});
+  const Optimizer::Update update{.config = config,
+                                 .learning_rate = learning_rate,
+                                 .number = step - skipped_updates_,
+                                 .verdict = verdict_};
+  if (observed_) inside_->measure(optimizer_, update);
+  optimizer_.update(stream(), update);
 }
 
 // All ranks come to the same verdict, from the same numbers.
@@ -287,6 +291,11 @@ TrainState::StepResult TrainState::finish_step() {
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
   return {.loss = loss, .grad_norm = std::sqrt(squares)};
+}
+
+std::optional<InsideFigures> TrainState::inside() {
+  if (!observed_) return {};
+  return inside_->figures();
 }
 
 }  // namespace tessera

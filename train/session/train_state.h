@@ -23,6 +23,7 @@
 #include "model/activation_offload.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
+#include "train/session/inside.h"
 #include "train/session/session.h"
 
 namespace tessera {
@@ -63,6 +64,8 @@ class TrainState {
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
+  // Of the last step, where it is one of every shape.inside_every. After finish_step()
+  std::optional<InsideFigures> inside();
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() { return store().axis().rank(); }
@@ -122,6 +125,8 @@ class TrainState {
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
+  std::optional<Inside> inside_;          // with shape_.inside_every
+  bool observed_ = false;                 // the last step, by inside_
   bool stepped_ = false;                  // the first step is over
 };
 

@@ -76,5 +76,40 @@ TEST_F(RunMetrics, ARunThatNeverEvaluatesNeedsNoHeldOutText) {
   refused(sets({"train.folder=refused", "data.train=short.txt"}), {"validation fraction", "too few"});
 }
 
+TEST_F(RunMetrics, WhatGoesOnInsideIsRecordedAtItsSteps) {
+  const Words common{"evaluation.every=0", "sampling.every=0", "optimizer.max_grad_norm=0.5",
+                     "optimizer.schedule=constant"};
+  const auto of = [&](const Words& more) { return sets(with(common, more)); };
+  trains(of({"train.steps=5", "train.inside_every=2", "checkpoint.every=5"}));
+  trains(with(of({"train.steps=8", "train.inside_every=2"}), {"--resume"}));
+  trains(of({"train.steps=8", "train.folder=without"}));
+  EXPECT_EQ(losses("out"), losses("without")) << "records change no bit";
+  std::vector<int> steps;
+  double clipped = 0, since = 0;
+  for (const auto& line : lines("out")) {
+    if (line.at("type") == "resume") clipped = since = 0;
+    if (line.at("type") == "step") since += 1, clipped += line.at("grad_norm") > 0.5;
+    if (line.at("type") != "inside") continue;
+    steps.push_back(line.at("step"));
+    EXPECT_EQ(line.at("clipped").get<double>(), clipped / since) << line;
+    clipped = since = 0;
+    std::vector<std::string> parts;
+    for (const auto& [part, norms] : line.at("weight_norm").items()) {
+      parts.push_back(part);
+      const size_t layers = part == "token_table" || part == "position_table" || part == "norm" ? 1 : 2;
+      for (const char* figure : {"weight_norm", "gradient_norm", "update_norm", "update_ratio"}) {
+        ASSERT_EQ(line.at(figure).at(part).size(), layers) << part;
+        for (const auto& value : line.at(figure).at(part)) EXPECT_GT(value.get<double>(), 0) << part;
+      }
+      EXPECT_NEAR(line["update_ratio"][part][0].get<double>(),
+                  line["update_norm"][part][0].get<double>() / norms[0].get<double>(), 1e-4);
+    }
+    EXPECT_EQ(parts, (Words{"token_table", "position_table", "norms", "attention.qkv", "attention.out",
+                            "mlp.expand", "mlp.contract", "norm"}));
+  }
+  EXPECT_EQ(steps, (std::vector<int>{2, 4, 6, 8}));
+  for (const auto& line : lines("without")) EXPECT_NE(line.at("type"), "inside");
+}
+
 }  // namespace
 }  // namespace tessera::testing

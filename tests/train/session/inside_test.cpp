@@ -1,0 +1,217 @@
+// What goes on inside a step, as train.inside_every has it: the norms are those of the step, on any ranks,
+// and the step has the bits that it has without them.
+#include "train/session/inside.h"
+
+#include "tests/data_parallel.h"
+#include "tests/frozen_steps.h"
+#include "tests/model_families.h"
+#include "tests/tolerances.h"
+
+namespace tessera::testing {
+namespace {
+
+using Parts = std::vector<InsideFigures::Part>;
+
+// Of every step, by one rank or several
+struct Observed {
+  std::vector<InsideFigures> figures;
+  std::string weights;
+  std::vector<double> losses;
+};
+Observed observe(const Ranks& ranks, RunShape shape, int steps = 2) {
+  Observed found;
+  const auto take = [&](TrainState& state) {
+    if (const auto inside = state.inside()) found.figures.push_back(*inside);
+  };
+  // run_shared() runs several steps at once: of these the last one is seen.
+  found.losses = run_shared(ranks, {.shape = shape, .steps = steps, .after = [&](TrainState& state) {
+                                      take(state);
+                                      found.weights = weight_bytes(state);
+                                    }});
+  return found;
+}
+
+double weight_norm_of(const InsideFigures& figures, const std::string& name, size_t layer) {
+  for (const InsideFigures::Part& part : figures.parts)
+    if (part.name == name) return part.layers.at(layer).weight;
+  ADD_FAILURE() << "no part " << name;
+  return NAN;
+}
+
+std::vector<std::string> names_of(const Parts& parts) {
+  std::vector<std::string> names;
+  for (const InsideFigures::Part& part : parts) names.push_back(part.name);
+  return names;
+}
+
+void expect_near(const Parts& found, const Parts& expected, double tolerance) {
+  ASSERT_EQ(names_of(found), names_of(expected));
+  for (size_t p = 0; p < found.size(); ++p)
+    for (size_t l = 0; l < expected[p].layers.size(); ++l) {
+      const InsideFigures::Norms &a = found[p].layers.at(l), &b = expected[p].layers[l];
+      SCOPED_TRACE(fmt::format("{} of block {}", found[p].name, l));
+      EXPECT_NEAR(a.weight, b.weight, tolerance * b.weight);
+      EXPECT_NEAR(a.gradient, b.gradient, tolerance * b.gradient);
+      EXPECT_NEAR(a.update, b.update, tolerance * b.update);
+    }
+}
+
+TEST(Inside, PartsAreNamedByTheirParameters) {
+  const auto name = [](const char* of, int64_t block, ParamPart part) {
+    return part_of({.name = of, .shape = {1}, .init = Init::kZero, .block = block, .part = part});
+  };
+  EXPECT_EQ(name("blocks.11.attention.qkv.weight", 11, ParamPart::kAttention), "attention.qkv");
+  EXPECT_EQ(name("blocks.0.mlp.expand.bias", 0, ParamPart::kMlp), "mlp.expand");
+  EXPECT_EQ(name("blocks.3.norm1.weight", 3, ParamPart::kNorms), "norms");
+  EXPECT_EQ(name("blocks.3.attention.q_norm.weight", 3, ParamPart::kNorms), "norms");
+  EXPECT_EQ(name("blocks.3.attention.out.lora_b", 3, ParamPart::kAttention), "attention.out.lora_b");
+  EXPECT_EQ(name("norm.weight", -1, ParamPart::kNorms), "norm");
+  EXPECT_EQ(name("token_table", -1, ParamPart::kEmbeddings), "token_table");
+  EXPECT_EQ(name("head.weight", -1, ParamPart::kHead), "head");
+}
+
+// Against the masters before and after a step, and its gradients
+TEST(Inside, NormsAreThoseOfTheStep) {
+  const ModelConfig qwen3 =
+      with_qwen3_parts({.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 24});
+  const ModelConfig models[] = {kSharedModel, qwen3};
+  for (const ModelConfig& model : models) {
+    RunShape shape = shared_shape(1);
+    shape.model = model, shape.inside_every = 2;
+    HostTensors make;
+    std::vector<NamedTensor> before, after, gradients;
+    double norm = 0;
+    std::optional<InsideFigures> inside;
+    run_shared({}, {.shape = shape, .steps = 1, .after = [&](TrainState& state) {
+                      EXPECT_FALSE(state.inside()) << "step 1 is not one of every two";
+                      before = masters_on_host(state, make);
+                    }});
+    run_shared({}, {.shape = shape, .steps = 2, .after = [&](TrainState& state) {
+                      inside = state.inside();
+                      norm = state.finish_step().grad_norm;
+                      after = masters_on_host(state, make);
+                      gradients = on_host(state.stream(), state.grads(), model, make);
+                    }});
+    ASSERT_TRUE(inside);
+    if (&model == &models[0]) EXPECT_GT(norm, kTestOptimizer.max_grad_norm) << "the step should clip";
+    const double clip = std::min(1.0, kTestOptimizer.max_grad_norm / norm);
+    std::map<std::string, std::array<double, 3>> expected;  // squares, by part and block
+    const auto key = [](const std::string& part, int64_t block) { return fmt::format("{} {}", part, block); };
+    size_t i = 0;
+    const Params none = [&] {
+      Params params;
+      params.blocks.resize(static_cast<size_t>(model.layers));
+      return params;
+    }();
+    for_each_param(none, model, [&](const ParamInfo& info, const Tensor&) {
+      auto& squares = expected[key(part_of(info), info.block)];
+      for (size_t e = 0; e < floats(before[i].tensor).size(); ++e) {
+        const double w = floats(before[i].tensor)[e], g = clip * floats(gradients[i].tensor)[e],
+                     u = floats(after[i].tensor)[e] - floats(before[i].tensor)[e];
+        squares[0] += w * w, squares[1] += g * g, squares[2] += u * u;
+      }
+      ++i;
+    });
+    size_t seen = 0;
+    for (const InsideFigures::Part& part : inside->parts)
+      for (size_t l = 0; l < part.layers.size(); ++l, ++seen) {
+        const bool outside = part.layers.size() == 1;
+        SCOPED_TRACE(key(part.name, outside ? -1 : static_cast<int64_t>(l)));
+        const auto& squares = expected.at(key(part.name, outside ? -1 : static_cast<int64_t>(l)));
+        const InsideFigures::Norms& norms = part.layers[l];
+        for (const auto& [found, square] :
+             {std::pair{norms.weight, squares[0]}, std::pair{norms.gradient, squares[1]},
+              std::pair{norms.update, squares[2]}})
+          EXPECT_NEAR(found, std::sqrt(square), tolerance::kCpuOperation * std::sqrt(square));
+      }
+    EXPECT_EQ(seen, expected.size());
+  }
+}
+
+TEST(Inside, ChangesNoBitOfTheTraining) {
+  RunShape shape = shared_shape(1);
+  shape.cuda_graphs = true;
+  const Observed without = observe({}, shape, 4);
+  EXPECT_TRUE(without.figures.empty());
+  for (const int64_t every : {1, 2}) {
+    shape.inside_every = every;
+    const Observed with = observe({}, shape, 4);
+    EXPECT_EQ(with.figures.size(), 1u);
+    EXPECT_EQ(with.losses, without.losses);
+    EXPECT_TRUE(with.weights == without.weights);
+  }
+}
+
+TEST(Inside, ThePlanIsTheStep) {
+  for (const int64_t every : {1, 3}) {
+    RunShape shape = shared_shape(1);
+    shape.inside_every = every;
+    expect_plan_is_the_step({.device = Device::kCpu}, shape);
+  }
+}
+
+TEST(Inside, OffloadedAndInRam) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 2;
+  const Observed there = observe({}, shape);
+  ASSERT_EQ(there.figures.size(), 1u);
+  for (const Offload& offload :
+       {Offload{.optimizer = true}, Offload{.weights = true}, Offload{.gradients = true},
+        Offload{.optimizer = true, .weights = true, .gradients = true}}) {
+    shape.offload = offload, shape.poison = Poison::kYes;
+    const Observed here = observe({}, shape);
+    ASSERT_EQ(here.figures.size(), 1u);
+    expect_near(here.figures[0].parts, there.figures[0].parts, 0);
+  }
+}
+
+TEST(Inside, WhatIsFrozenIsAbsent) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 2;
+  shape.freeze = frozen({ParamPart::kEmbeddings, ParamPart::kNorms}, {{1, 1}});
+  const Observed found = observe({}, shape);
+  ASSERT_EQ(found.figures.size(), 1u);
+  EXPECT_EQ(names_of(found.figures[0].parts),
+            (std::vector<std::string>{"attention.qkv", "attention.out", "mlp.expand", "mlp.contract"}));
+  EXPECT_GT(weight_norm_of(found.figures[0], "mlp.expand", 0), 0);
+  EXPECT_TRUE(std::isnan(weight_norm_of(found.figures[0], "mlp.expand", 1))) << "a frozen block";
+  EXPECT_GT(weight_norm_of(found.figures[0], "mlp.expand", 2), 0);
+}
+
+TEST(Inside, AdaptersAreTwoPartsEach) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 1;
+  shape.model.lora = {.rank = 4};
+  shape.freeze = Freeze::all_but_adapters();
+  const Observed found = observe({}, shape, 1);
+  ASSERT_EQ(found.figures.size(), 1u);
+  const Parts& parts = found.figures[0].parts;
+  EXPECT_EQ(names_of(parts),
+            (std::vector<std::string>{"attention.qkv.lora_a", "attention.qkv.lora_b", "attention.out.lora_a",
+                                      "attention.out.lora_b", "mlp.expand.lora_a", "mlp.expand.lora_b",
+                                      "mlp.contract.lora_a", "mlp.contract.lora_b"}));
+  EXPECT_GT(parts[0].layers[0].weight, 0);
+  EXPECT_EQ(parts[1].layers[0].weight, 0) << "B begins at zero";
+  EXPECT_GT(parts[1].layers[0].update, 0);
+}
+
+void expect_the_figures_of_one(int size, Shard shard) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  on_ranks(size, [&](const Ranks& ranks) {
+    RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
+    alone.inside_every = shape.inside_every = 3;
+    const Observed one = observe({}, alone, 3), ours = observe(ranks, shape, 3);
+    ASSERT_EQ(ours.figures.size(), 1u);
+    expect_near(ours.figures[0].parts, one.figures[0].parts, tolerance::kLossesOfRanks);
+  });
+}
+TEST(Inside, TwoRanksHaveTheNormsOfOne) {
+  for (const Shard shard : kAllShards) expect_the_figures_of_one(2, shard);
+}
+TEST(Inside, ThreeRanksHaveTheNormsOfOne) {
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_figures_of_one(3, shard);
+}
+
+}  // namespace
+}  // namespace tessera::testing

@@ -1,0 +1,35 @@
+#include "train/run/inside_line.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A line has thousands of numbers in a large model. One that is not finite becomes null.
+double five_digits(double value) { return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr); }
+
+}  // namespace
+
+Json inside_json(const InsideFigures& figures) {
+  Json weights = Json::object(), gradients = Json::object(), updates = Json::object(),
+       ratios = Json::object();
+  for (const InsideFigures::Part& part : figures.parts)
+    for (const InsideFigures::Norms& norms : part.layers) {
+      weights[part.name].push_back(five_digits(norms.weight));
+      gradients[part.name].push_back(five_digits(norms.gradient));
+      updates[part.name].push_back(five_digits(norms.update));
+      ratios[part.name].push_back(norms.weight > 0 ? five_digits(norms.update / norms.weight) : NAN);
+    }
+  return {{"weight_norm", std::move(weights)},
+          {"gradient_norm", std::move(gradients)},
+          {"update_norm", std::move(updates)},
+          {"update_ratio", std::move(ratios)}};
+}
+
+}  // namespace tessera

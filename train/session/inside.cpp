@@ -1,0 +1,77 @@
+#include "train/session/inside.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kSums = 3;  // of weights, gradients, updates
+
+InsideFigures::Part& part_named(InsideFigures& figures, const std::string& name, size_t layers) {
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const auto found = std::ranges::find(figures.parts, name, &InsideFigures::Part::name);
+  if (found != figures.parts.end()) return *found;
+  figures.parts.push_back({.name = name,
+                           .layers = std::vector<InsideFigures::Norms>(
+                               layers, {.weight = kNone, .update = kNone, .gradient = kNone})});
+  return figures.parts.back();
+}
+
+// sqrt(norm^2 + squares); NaN is a norm of nothing yet
+void add_squares_to(double& norm, double squares) {
+  norm = std::sqrt((std::isnan(norm) ? 0 : norm * norm) + squares);
+}
+
+}  // namespace
+
+std::string part_of(const ParamInfo& info) {
+  if (info.block >= 0 && info.part == ParamPart::kNorms) return "norms";
+  std::string name = info.name;
+  if (info.block >= 0) name.erase(0, name.find('.', name.find('.') + 1) + 1);  // "blocks.3."
+  for (const std::string_view end : {".weight", ".bias"})
+    if (name.ends_with(end)) name.erase(name.size() - end.size());
+  return name;
+}
+
+Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store)
+    : stream_(stream),
+      store_(store),
+      trained_(std::ranges::count_if(store.layout().places, &ParamPlace::trained)),
+      sums_(stream, host,
+            arena.alloc(MemoryTag::kOptimizer, "sums of squares", DType::kF32,
+                        {store.part().count * trained_ * kSums})) {}
+
+void Inside::measure(Optimizer& optimizer, const Optimizer::Update& update) {
+  const Tensor all = sums_.device(), own = store_.part().of(all);
+  optimizer.measure_update(stream_, update, own.view({trained_, kSums}));
+  if (store_.part().count > 1) {
+    store_.axis().all_gather({.part = own, .whole = all});
+    store_.axis().wait();
+  }
+  sums_.start();
+}
+
+InsideFigures Inside::figures() {
+  const std::span<const float> sums = sums_.values();
+  const auto layers = static_cast<size_t>(store_.model().layers),
+             parts = static_cast<size_t>(store_.part().count), each = static_cast<size_t>(trained_ * kSums);
+  InsideFigures figures;
+  size_t at = 0;
+  for (const ParamPlace& place : store_.layout().places) {
+    if (!place.trained) continue;
+    double squares[kSums] = {};
+    for (size_t part = 0; part < parts; ++part)
+      for (size_t i = 0; i < kSums; ++i) squares[i] += sums[part * each + at + i];
+    at += kSums;
+    const bool outside = place.info.block < 0;
+    InsideFigures::Norms& norms = part_named(figures, part_of(place.info), outside ? 1 : layers)
+                                      .layers[outside ? 0 : static_cast<size_t>(place.info.block)];
+    add_squares_to(norms.weight, squares[0]);
+    add_squares_to(norms.gradient, squares[1]);
+    add_squares_to(norms.update, squares[2]);
+  }
+  return figures;
+}
+
+}  // namespace tessera

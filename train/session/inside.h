@@ -1,0 +1,52 @@
+// Inside: what goes on inside a model, at every so many steps of training (train.inside_every).
+//
+// Norms are those of an update: before AdamW changes anything, an operation reads what AdamW will read, and
+// sums the squares of weights, gradients and updates of each parameter. Where ranks split the optimizer each
+// has the sums of its elements, which are gathered. Other steps have none of these operations, and no step
+// waits for them: they are fetched as losses are.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "model/optimizer.h"
+#include "train/session/host_tensors.h"
+
+namespace tessera {
+
+// Of one step. A part is what the parameters of a linear layer, a table or a norm are: "attention.qkv",
+// "norms", "token_table".
+struct InsideFigures {
+  struct Norms {
+    double weight = 0, update = 0;
+    double gradient = 0;  // as AdamW takes it: after clipping
+  };
+  struct Part {
+    std::string name;
+    std::vector<Norms> layers;  // outside of the blocks: one. NaN where a block trains no such part
+  };
+  std::vector<Part> parts;  // those that are trained, in the order of a forward
+};
+
+// The part of a parameter: its name without the block and without "weight" or "bias". All norms of a block
+// are one part; the matrices of an adapter are two.
+std::string part_of(const ParamInfo& info);
+
+class Inside {
+ public:
+  Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store);
+
+  // Before optimizer.update() with the same arguments. Every rank calls it.
+  void measure(Optimizer& optimizer, const Optimizer::Update& update);
+  // Of the last measure(). Waits until they are known.
+  InsideFigures figures();
+
+ private:
+  Stream stream_;
+  ParamStore& store_;
+  int64_t trained_;     // parameters
+  FetchedTensor sums_;  // [parts, trained_, 3]
+};
+
+}  // namespace tessera
