@@ -135,6 +135,9 @@ OpCost cost(const AttentionBackward& a) {
   one += {.bytes = query_statistics(a.plan), .flops = 5 * attention_product(a.plan)};
   return one;
 }
+// K is read about once for each head of keys, the products are a few
+OpCost cost(const AttentionSample& a) { return moved(a.k, a.largest_and_entropy); }
+OpCost cost(const DeadUnits& a) { return moved(a.x, a.maxima, a.maxima, a.dead); }
 OpCost cost(const MoveHeads& a) { return moved(a.from, a.to, a.rows); }
 OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
 OpCost cost(const RotaryAppend& a) { return cost(a.rotary) + cost(a.append); }

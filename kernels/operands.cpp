@@ -163,6 +163,11 @@ void list(const AttentionBackward& a, const Lists& to) {
   to.read("q", a.q)("k", a.k)("v", a.v)("y", a.y)("dy", a.dy);
   to.written("dq", a.dq)("dk", a.dk)("dv", a.dv);
 }
+void list(const AttentionSample& a, const Lists& to) { to.read("q", a.q)("k", a.k); }
+void list(const DeadUnits& a, const Lists& to) {
+  to.read("x", a.x)("maxima", a.maxima);
+  to.written("maxima", a.maxima)("dead", a.dead);
+}
 void list(const MoveHeads& a, const Lists& to) {
   to.read("from", a.from);
   to.written("to", a.to);

@@ -78,14 +78,10 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
   }
 }
 
-void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
-                            const Heads& k, const Heads& v, const MaskTables& tables,
-                            const Dropout& dropout) {
+void check_mask_tables(const char* op, const AttentionPlan& plan, Device device, const MaskTables& tables,
+                       const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
   const auto& [documents, seen_by, query_tokens] = tables;
-  check_attention_heads(
-      op, plan, device,
-      {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
   if (s.mask.has_tables()) {
     check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
   } else if (documents) {
@@ -101,6 +97,16 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
   check(s.mask.dealt || !(seen_by || query_tokens),
         "{}: seen_by and query_tokens need a plan of dealt queries, found a plan of mask: {}", op,
         to_string(s.mask));
+}
+
+void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,
+                            const Heads& k, const Heads& v, const MaskTables& tables,
+                            const Dropout& dropout) {
+  const AttentionShape& s = plan.shape;
+  check_attention_heads(
+      op, plan, device,
+      {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}, {"v", v, s.kv_tokens, s.kv_heads}});
+  check_mask_tables(op, plan, device, tables, dropout);
 }
 
 struct NamedTensor {
@@ -448,6 +454,20 @@ void AttentionForward::check_on(Device device) const {
   check_fields(kName, device, {{"saved", saved, plan.saved_dtype, plan.saved_shape}});
   check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
   check_attention_dropout(kName, plan, dropout);
+}
+
+void AttentionSample::check_on(Device device) const {
+  const AttentionShape& s = plan.shape;
+  check_attention_heads(kName, plan, device,
+                        {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
+  check_mask_tables(kName, plan, device, tables, {});
+  check_fields(kName, device, {{"largest_and_entropy", largest_and_entropy, DType::kF32, {s.heads, 2}}});
+}
+
+void DeadUnits::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_fields(kName, device,
+               {{"maxima", maxima, DType::kF32, {x.shape[1]}}, {"dead", dead, DType::kF32, {1}}});
 }
 
 void AttentionBackward::check_on(Device device) const {

@@ -412,6 +412,40 @@ struct AttentionBackward {
   void check_on(Device device) const;
 };
 
+// What attention does with some of its queries, for an observer. With the scores s = scale q k^T of the keys
+// that a query sees, and p = softmax(s): of each head the largest s, and the mean over the queries of the
+// entropy -sum p log p, in nats. Nothing is dropped. A query that sees no key does not count; if none does,
+// the largest is -inf and the entropy 0.
+struct AttentionSample {
+  static constexpr const char* kName = "attention sample";
+  static constexpr int64_t kSequences = 8, kQueries = 64;  // at most: the first ones; of each, evenly spaced
+  static int64_t sequences(const AttentionShape& shape) { return std::min(shape.batch, kSequences); }
+  static int64_t queries(const AttentionShape& shape) { return std::min(shape.tokens, kQueries); }
+  // Sampled query number i of so many tokens. The last one is the last token.
+  static constexpr int64_t query(int64_t i, int64_t tokens) {
+    return tokens <= kQueries ? i : (i + 1) * tokens / kQueries - 1;
+  }
+
+  const AttentionPlan& plan;
+  Heads q, k;                  // as AttentionForward takes them
+  MaskTables tables = {};      // likewise
+  Tensor largest_and_entropy;  // [H, 2] fp32
+
+  void check_on(Device device) const;
+};
+
+// Units of an MLP that do nothing, for an observer: maxima[f] = max(maxima[f], |x[n, f]|), and dead[0] = how
+// many of them are at most kThreshold. So the rows of x can come in chunks.
+struct DeadUnits {
+  static constexpr const char* kName = "dead units";
+  static constexpr float kThreshold = 1e-5f;
+  Tensor x;       // [N, F], the activated hidden layer
+  Tensor maxima;  // [F] fp32; zeros before the first rows
+  Tensor dead;    // [1] fp32
+
+  void check_on(Device device) const;
+};
+
 // Rows of heads in another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0 where
 // that is below 0. Rows are counted over all sequences. Between fp32 and bf16 values are converted.
 struct MoveHeads {
@@ -675,9 +709,10 @@ using AnyOp = std::variant<
     const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*, const Dequantise*,
     const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
     const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
-    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
+    const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
+    const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
+    const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
+    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
 
 const char* name_of(const AnyOp& op);
 

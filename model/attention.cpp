@@ -95,6 +95,13 @@ void attend(const Stream& stream, const Attention& a) {
                                 .workspace = a.workspace,
                                 .dropout = part.dropout(a),
                                 .tables = a.tables});
+    if (a.sample)
+      stream.run(AttentionSample{
+          .plan = a.plan,
+          .q = part.of(in.q),
+          .k = keys.k,
+          .tables = a.tables,
+          .largest_and_entropy = a.sample.rows(part.index * a.plan.shape.heads, a.plan.shape.heads)});
   }
 }
 

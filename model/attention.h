@@ -73,6 +73,7 @@ struct Attention {
   Tensor positions = {};                  // of the batch, as the next
   MaskTables tables = {};
   ContextPass context = {};
+  Tensor sample = {};  // [H, 2]: what a forward writes of some queries, see AttentionSample; none: nothing
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
   Tensor starts = {};  // [B], see KvCache

@@ -65,12 +65,24 @@ struct Model {
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
 float attention_scale(const ModelConfig& config, size_t layer, float plans);
 
+// What a forward of a training writes about itself, at some steps
+struct Probe {
+  Tensor attention;    // [L, H, 2] fp32: see AttentionSample
+  Tensor unit_maxima;  // [F] fp32: room for a layer
+  Tensor dead_units;   // [L] fp32
+
+  Tensor attention_of(size_t layer) const {  // [H, 2]
+    return attention.rows(static_cast<int64_t>(layer), 1).view({attention.shape[1], 2});
+  }
+};
+
 struct Pass {
   const Stream& stream;
   const Model& model;
   const Batch& batch;
   const ActiveDropout& dropout;
   bool accumulate = true;  // gradients of parameters; else they are overwritten
+  const Probe* probe = nullptr;
 };
 
 // [N, C] as [B, T, C]

@@ -106,7 +106,11 @@ void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& ta
   if (rows.rank() > 0)  // else of decoding
     take({plan.saved_name, plan.saved_dtype, rows, MemoryTag::kAttention}, s.attention.row_state);
 }
-void attention_forward(const Block& b, const Neighbours&) { attend(b.stream, b.attention()); }
+void attention_forward(const Block& b, const Neighbours&) {
+  Attention attention = b.attention();
+  if (b.pass.probe) attention.sample = b.pass.probe->attention_of(b.layer);
+  attend(b.stream, attention);
+}
 void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   attend_backward(b.stream, b.attention(),
                   {.d_output = g.attention_output,
@@ -253,6 +257,10 @@ LinearForward contract_gemm(const Block& b, const Tensor& add) {
           .add = add};
 }
 void contract_forward(const Block& b, const Neighbours& n) {
+  if (const Probe* probe = b.pass.probe)
+    b.stream.run(DeadUnits{.x = b.s.mlp.hidden,
+                           .maxima = probe->unit_maxima,
+                           .dead = probe->dead_units.rows(static_cast<int64_t>(b.layer), 1)});
   LinearForward gemm = contract_gemm(b, b.dropout(DropoutKind::kMlpBranch) ? Tensor{} : b.s.residual_mid);
   gemm.fp8_x = n.from_writer.x(gemm.x).y;
   linear_forward(b.stream, b.linear(Stage::kContract), gemm);
@@ -584,6 +592,7 @@ LinearLayer Block::linear(Stage stage) const {
 
 void forward_stages(const Block& block, Keep kept) {
   const auto [whole, chunked] = stage_lists(block);
+  if (const Probe* probe = block.pass.probe) block.stream.run(FillZero{probe->unit_maxima});
   for (const StageRow* row : whole) {
     if (kept.keeps(row->stage)) continue;
     run_forward(block, *row, kept);

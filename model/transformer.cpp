@@ -77,7 +77,9 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
   Saved saved = allocate_saved(arena, model, model.keep);
   ActivationOffload* offload = model.offload;
   if (offload) offload->use(saved, model);
-  forward(pass, saved);
+  Pass probed = pass;  // not what the backward computes again
+  probed.probe = trained.probe;
+  forward(probed, saved);
 
   phase.next("backward");
   const Tensor& like = saved.embedded;

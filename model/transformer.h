@@ -40,6 +40,7 @@ struct TrainBatch {
   Tensor gradient_scale, losses;
   ActiveDropout dropout = {};
   bool accumulate = true;
+  const Probe* probe = nullptr;  // null: none
 };
 void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained);
 

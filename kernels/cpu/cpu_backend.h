@@ -37,6 +37,8 @@ void run(const LoraForward& a, const Launch& on);
 void run(const LoraBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);
+void run(const AttentionSample& a, const Launch& on);
+void run(const DeadUnits& a, const Launch& on);
 void run(const MoveHeads& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);
 void run(const RotaryAppend& a, const Launch& on);

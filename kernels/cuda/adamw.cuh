@@ -2,6 +2,8 @@
 // kernels of AdamW and of its norms.
 #pragma once
 
+#include <math.h>  // isfinite() for device code
+
 #include <cmath>
 
 #include "kernels/base/master.h"

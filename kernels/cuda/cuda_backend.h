@@ -72,6 +72,8 @@ class CudaBackend final : public Backend {
   void run_op(const LoraBackward& a, const Launch& on);
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
+  void run_op(const AttentionSample& a, const Launch& on);
+  void run_op(const DeadUnits& a, const Launch& on);
   void run_op(const MoveHeads& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);
   void run_op(const RotaryAppend& a, const Launch& on);

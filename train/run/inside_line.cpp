@@ -26,10 +26,18 @@ Json inside_json(const InsideFigures& figures) {
       updates[part.name].push_back(five_digits(norms.update));
       ratios[part.name].push_back(norms.weight > 0 ? five_digits(norms.update / norms.weight) : NAN);
     }
+  const auto list = [](const std::vector<double>& values) {
+    Json numbers = Json::array();
+    for (const double value : values) numbers.push_back(five_digits(value));
+    return numbers;
+  };
   return {{"weight_norm", std::move(weights)},
           {"gradient_norm", std::move(gradients)},
           {"update_norm", std::move(updates)},
-          {"update_ratio", std::move(ratios)}};
+          {"update_ratio", std::move(ratios)},
+          {"attention_logit", list(figures.attention_logit)},
+          {"attention_entropy", list(figures.attention_entropy)},
+          {"dead_units", list(figures.dead_units)}};
 }
 
 }  // namespace tessera

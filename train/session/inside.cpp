@@ -23,6 +23,15 @@ void add_squares_to(double& norm, double squares) {
   norm = std::sqrt((std::isnan(norm) ? 0 : norm * norm) + squares);
 }
 
+Probe allocate_probe(Arena& arena, const ModelConfig& model) {
+  const auto take = [&](const char* name, const Shape& shape) {
+    return arena.alloc(MemoryTag::kData, name, DType::kF32, shape);
+  };
+  return {.attention = take("sample of attention", {model.layers, model.heads, 2}),
+          .unit_maxima = take("largest values of units", {model.mlp_width}),
+          .dead_units = take("dead units", {model.layers})};
+}
+
 }  // namespace
 
 std::string part_of(const ParamInfo& info) {
@@ -38,9 +47,12 @@ Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& stor
     : stream_(stream),
       store_(store),
       trained_(std::ranges::count_if(store.layout().places, &ParamPlace::trained)),
+      probe_(allocate_probe(arena, store.model())),
       sums_(stream, host,
             arena.alloc(MemoryTag::kOptimizer, "sums of squares", DType::kF32,
-                        {store.part().count * trained_ * kSums})) {}
+                        {store.part().count * trained_ * kSums})),
+      attention_(stream, host, probe_.attention),
+      dead_units_(stream, host, probe_.dead_units) {}
 
 void Inside::measure(Optimizer& optimizer, const Optimizer::Update& update) {
   const Tensor all = sums_.device(), own = store_.part().of(all);
@@ -49,14 +61,32 @@ void Inside::measure(Optimizer& optimizer, const Optimizer::Update& update) {
     store_.axis().all_gather({.part = own, .whole = all});
     store_.axis().wait();
   }
-  sums_.start();
+  for (FetchedTensor* tensor : {&sums_, &attention_, &dead_units_}) tensor->start();
+}
+
+InsideFigures Inside::sampled() {
+  InsideFigures figures;
+  const std::span<const float> attention = attention_.values(), dead = dead_units_.values();
+  const auto heads = static_cast<size_t>(store_.model().heads);
+  const auto units = static_cast<double>(store_.model().mlp_width);
+  for (size_t layer = 0; layer < dead.size(); ++layer) {
+    double largest = -std::numeric_limits<double>::infinity(), entropies = 0;
+    for (size_t head = 0; head < heads; ++head) {
+      const size_t at = 2 * (layer * heads + head);
+      largest = std::max<double>(largest, attention[at]), entropies += attention[at + 1];
+    }
+    figures.attention_logit.push_back(largest);
+    figures.attention_entropy.push_back(entropies / static_cast<double>(heads));
+    figures.dead_units.push_back(dead[layer] / units);
+  }
+  return figures;
 }
 
 InsideFigures Inside::figures() {
   const std::span<const float> sums = sums_.values();
   const auto layers = static_cast<size_t>(store_.model().layers),
              parts = static_cast<size_t>(store_.part().count), each = static_cast<size_t>(trained_ * kSums);
-  InsideFigures figures;
+  InsideFigures figures = sampled();
   size_t at = 0;
   for (const ParamPlace& place : store_.layout().places) {
     if (!place.trained) continue;

@@ -2,14 +2,16 @@
 //
 // Norms are those of an update: before AdamW changes anything, an operation reads what AdamW will read, and
 // sums the squares of weights, gradients and updates of each parameter. Where ranks split the optimizer each
-// has the sums of its elements, which are gathered. Other steps have none of these operations, and no step
-// waits for them: they are fetched as losses are.
+// has the sums of its elements, which are gathered. What a forward does is sampled in a rank's first
+// micro-batch (Probe), by operations beside attention and the MLP. Other steps have none of these, and no
+// step waits for them: they are fetched as losses are.
 #pragma once
 
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "model/model.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
 
@@ -27,6 +29,9 @@ struct InsideFigures {
     std::vector<Norms> layers;  // outside of the blocks: one. NaN where a block trains no such part
   };
   std::vector<Part> parts;  // those that are trained, in the order of a forward
+  // Of this rank's first micro-batch, by layer. The largest score, over the heads; in nats, the mean over the
+  // heads; the share of units of the MLP: see AttentionSample, DeadUnits
+  std::vector<double> attention_logit, attention_entropy, dead_units;
 };
 
 // The part of a parameter: its name without the block and without "weight" or "bias". All norms of a block
@@ -37,16 +42,21 @@ class Inside {
  public:
   Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store);
 
+  const Probe& probe() const { return probe_; }  // of the first micro-batch
   // Before optimizer.update() with the same arguments. Every rank calls it.
   void measure(Optimizer& optimizer, const Optimizer::Update& update);
   // Of the last measure(). Waits until they are known.
   InsideFigures figures();
 
  private:
+  InsideFigures sampled();  // without norms
+
   Stream stream_;
   ParamStore& store_;
-  int64_t trained_;     // parameters
+  int64_t trained_;  // parameters
+  Probe probe_;
   FetchedTensor sums_;  // [parts, trained_, 3]
+  FetchedTensor attention_, dead_units_;
 };
 
 }  // namespace tessera

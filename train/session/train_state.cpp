@@ -177,6 +177,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
       copy_row(input->device(), m, 0);
     run({.first = m == 0,
          .last = last,
+         .probed = observed_ && m == 0,
          .dropout = {.probabilities = shape_.model.dropout,
                      .key = dropout_key(shape_.seed, step),
                      .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)}});
@@ -222,7 +223,8 @@ void TrainState::compute(const MicroStep& micro_step) {
                .gradient_scale = gradient_scale_.device(),
                .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
                .dropout = micro_step.dropout,
-               .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last})});
+               .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last}),
+               .probe = micro_step.probed ? &inside_->probe() : nullptr});
 }
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
@@ -234,14 +236,16 @@ bool TrainState::can_be_graph(const MicroStep& micro_step) {
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have
 // loaded what they load at their first use: neither may happen while its graph is made.
 void TrainState::run(const MicroStep& micro_step) {
-  MicroStepGraph& graph = graphs_[micro_step.first ? 0 : 1];
+  MicroStepGraph& graph = graphs_[micro_step.probed ? 1 : micro_step.first ? 0 : 2];
   if (!can_be_graph(micro_step) || graph.place != arena_.place()) {
     graph = {.operations = {}, .place = arena_.place()};
     return compute(micro_step);
   }
   if (!graph.operations)
     graph.operations = stream().backend().make_graph(
-        stream().queue(), [this, first = micro_step.first] { compute({.first = first, .last = false}); });
+        stream().queue(), [this, first = micro_step.first, probed = micro_step.probed] {
+          compute({.first = first, .last = false, .probed = probed});
+        });
   graph.operations->run();
 }
 

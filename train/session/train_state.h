@@ -82,6 +82,7 @@ class TrainState {
   // How a micro-step is run
   struct MicroStep {
     bool first, last;  // of its step
+    bool probed;       // by inside_
     ActiveDropout dropout = {};
   };
   struct MicroStepGraph {
@@ -123,7 +124,7 @@ class TrainState {
   Tensor verdict_;                        // [1] fp32, see JudgeStep
   int64_t counted_tokens_;                // of the step, on all ranks
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
-  std::array<MicroStepGraph, 2> graphs_;  // the first of a step, and the others
+  std::array<MicroStepGraph, 3> graphs_;  // the first of a step, the first if it is probed, and the others
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
   std::optional<Inside> inside_;          // with shape_.inside_every
   bool observed_ = false;                 // the last step, by inside_

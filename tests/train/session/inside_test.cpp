@@ -213,5 +213,101 @@ TEST(Inside, ThreeRanksHaveTheNormsOfOne) {
   for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_figures_of_one(3, shard);
 }
 
+void expect_same_sample(const InsideFigures& a, const InsideFigures& b) {
+  EXPECT_EQ(a.attention_logit, b.attention_logit);
+  EXPECT_EQ(a.attention_entropy, b.attention_entropy);
+  EXPECT_EQ(a.dead_units, b.dead_units);
+}
+
+// From other roundings in the blocks below
+void expect_close_sample(const InsideFigures& a, const InsideFigures& b) {
+  for (size_t layer = 0; layer < b.attention_logit.size(); ++layer) {
+    EXPECT_NEAR(a.attention_logit[layer], b.attention_logit[layer], tolerance::kCpuAgainstPyTorch);
+    EXPECT_NEAR(a.attention_entropy[layer], b.attention_entropy[layer], tolerance::kCpuAgainstPyTorch);
+  }
+  EXPECT_EQ(a.dead_units, b.dead_units);
+}
+
+// Of the first micro-batch, one sequence of 17 tokens; however the rest of the step is done
+TEST(Inside, TheSampleIsThatOfTheFirstForward) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 1;
+  const auto figures_of = [](const RunShape& of, int steps = 1) {
+    const Observed found = observe({}, of, steps);
+    EXPECT_EQ(found.figures.size(), 1u);
+    return found.figures.at(0);
+  };
+  const InsideFigures plain = figures_of(shape);
+  ASSERT_EQ(plain.attention_logit.size(), 3u);
+  for (size_t layer = 0; layer < 3; ++layer) {
+    EXPECT_GT(plain.attention_entropy[layer], 1) << "close to even at first";
+    EXPECT_LT(plain.attention_entropy[layer], std::log(17));
+    EXPECT_GT(plain.attention_logit[layer], 0);
+    EXPECT_EQ(plain.dead_units[layer], 0);
+  }
+  RunShape graphs = shape, recomputed = shape, chunks = shape, offloaded = shape, naive = shape;
+  recomputed.keep = ByBlock<Keep>(Keep{Recomputed::kBlock});
+  expect_same_sample(figures_of(recomputed), plain);
+  chunks.mlp_chunk = 5;
+  expect_close_sample(figures_of(chunks), plain);
+  offloaded.offload = {.activations = true}, offloaded.poison = Poison::kYes;
+  expect_same_sample(figures_of(offloaded), plain);
+  naive.attention = AttentionKind::kNaive;
+  expect_close_sample(figures_of(naive), plain);
+  // A micro-step that is probed has a graph of its own.
+  graphs.cuda_graphs = true;
+  for (const int64_t every : {1, 2}) {
+    graphs.inside_every = every;
+    expect_same_sample(figures_of(graphs, 6), figures_of(shape, 6));
+  }
+}
+
+// Units whose bias keeps them below 0 are dead.
+TEST(Inside, CountsDeadUnits) {
+  constexpr int64_t kDead = 5;
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 1, shape.model.mlp = Mlp::kRelu;
+  std::optional<InsideFigures> inside;
+  run_shared({}, {.shape = shape,
+                  .before =
+                      [&](TrainState& state) {
+                        HostTensors make;
+                        for (const ParamPlace& place : state.store().layout().places) {
+                          if (place.info.name != "blocks.1.mlp.expand.bias") continue;
+                          const Tensor bias = make.zeros(place.info.shape);
+                          std::fill_n(bias.as<float>(), kDead, -100.0f);
+                          state.store().writer()(place, bias);
+                        }
+                      },
+                  .after = [&](TrainState& state) { inside = state.inside(); }});
+  ASSERT_TRUE(inside);
+  EXPECT_EQ(inside->dead_units[1], static_cast<double>(kDead) / static_cast<double>(shape.model.mlp_width));
+  EXPECT_EQ(inside->dead_units[2], 0);
+}
+
+// Each rank of a context has the queries of its own tokens; together they are all of a sequence.
+TEST(Inside, RanksOfAContextHaveTheirOwnQueries) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  on_ranks(2, [&](const Ranks& ranks) {
+    RunShape alone = shared_shape(1), shape = shared_shape(1);
+    alone.inside_every = shape.inside_every = 1;
+    shape.mesh = {.data = 1, .context = 2};
+    const Observed one = observe({}, alone, 1), ours = observe(ranks, shape, 1);
+    ASSERT_EQ(ours.figures.size(), 1u);
+    for (size_t layer = 0; layer < 3; ++layer) {
+      const double mine = ours.figures[0].attention_logit[layer];
+      double largest = -INFINITY;
+      for (const std::string& text : ranks.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
+        double theirs = 0;
+        std::memcpy(&theirs, text.data(), sizeof theirs);
+        largest = std::max(largest, theirs);
+      }
+      EXPECT_NEAR(largest, one.figures[0].attention_logit[layer], tolerance::kLossesOfRanks);
+    }
+    expect_near(ours.figures[0].parts, one.figures[0].parts, tolerance::kLossesOfRanks);
+  });
+}
+
 }  // namespace
 }  // namespace tessera::testing

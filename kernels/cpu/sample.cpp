@@ -1,0 +1,92 @@
+// What an observer of a training sees of attention and of the MLP.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/attention/mask.h"
+#include "kernels/base/view.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace tessera::cpu {
+namespace {
+
+using attention::Mask;
+using attention::Span;
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+struct QueryScores {
+  float largest = kNothing;
+  double entropy = 0;
+};
+
+QueryScores scores_of(const AttentionPlan& plan, const float* q, const View<float>& k, Span seen) {
+  QueryScores found;
+  double sum = 0, weighted = 0;  // of exp(s - largest), and of (s - largest) exp(s - largest)
+  for (int key = seen.begin; key < seen.end; ++key) {
+    const float* row = k.row_begin(key);
+    float dot = 0;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t d = 0; d < plan.shape.head_dim; ++d) dot += q[d] * row[d];
+    const float score = plan.scale * dot;
+    if (score == kNothing) continue;
+    if (score > found.largest || sum == 0) {
+      const double down = sum == 0 ? 0 : found.largest - score, share = std::exp(down);
+      weighted = (weighted + down * sum) * share, sum *= share;
+      found.largest = score;
+    }
+    const double down = score - found.largest, share = std::exp(down);
+    weighted += down * share, sum += share;
+  }
+  if (sum > 0) found.entropy = std::log(sum) - weighted / sum;
+  return found;
+}
+
+}  // namespace
+
+void run(const AttentionSample& a, const Launch& /*on*/) {
+  const AttentionShape& s = a.plan.shape;
+  const int64_t sequences = AttentionSample::sequences(s), queries = AttentionSample::queries(s);
+#pragma omp parallel for
+  for (int64_t h = 0; h < s.heads; ++h) {
+    float largest = kNothing;
+    double entropies = 0;
+    int64_t count = 0;
+    for (int64_t b = 0; b < sequences; ++b) {
+      const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
+      const View<float> q = heads_of<float>(a.q).one_head(b, h),
+                        k = heads_of<float>(a.k).one_head(b, h / s.group());
+      for (int64_t i = 0; i < queries; ++i) {
+        const auto query = static_cast<int>(AttentionSample::query(i, s.tokens));
+        const QueryScores one = scores_of(a.plan, q.row_begin(query), k, mask.keys_of(query));
+        if (one.largest == kNothing) continue;
+        largest = std::max(largest, one.largest);
+        entropies += one.entropy, ++count;
+      }
+    }
+    float* to = a.largest_and_entropy.as<float>() + 2 * h;
+    to[0] = largest;
+    to[1] = count > 0 ? static_cast<float>(entropies / static_cast<double>(count)) : 0.0f;
+  }
+}
+
+void run(const DeadUnits& a, const Launch& /*on*/) {
+  constexpr int64_t kColumns = 256;  // at a time
+  const int64_t N = a.x.shape[0], F = a.x.shape[1];
+  float* maxima = a.maxima.as<float>();
+#pragma omp parallel for
+  for (int64_t first = 0; first < F; first += kColumns) {
+    const int64_t end = std::min(F, first + kColumns);
+    for (int64_t n = 0; n < N; ++n) {
+      const float* row = a.x.as<float>() + n * F;
+      // NaN stays, as the largest.
+      for (int64_t i = first; i < end; ++i)
+        maxima[i] = std::abs(row[i]) <= maxima[i] || std::isnan(maxima[i]) ? maxima[i] : std::abs(row[i]);
+    }
+  }
+  a.dead.as<float>()[0] = static_cast<float>(
+      std::count_if(maxima, maxima + F, [](float most) { return most <= DeadUnits::kThreshold; }));
+}
+
+}  // namespace tessera::cpu
