@@ -237,6 +237,13 @@ function nearest(line, at) {
   line.x.forEach((v, i) => { if (known(line.values[i]) && (best < 0 || Math.abs(v - at) < Math.abs(line.x[best] - at))) best = i; });
   return best;
 }
+function show_tip(event) {  // beside the pointer
+  const tip = $("tip");
+  tip.hidden = false;
+  const over = event.pageX + 18 + tip.offsetWidth > document.documentElement.clientWidth;
+  tip.style.left = `${Math.max(0, over ? event.pageX - 18 - tip.offsetWidth : event.pageX + 18)}px`;
+  tip.style.top = `${event.pageY + 14}px`;
+}
 function hover(index, event) {
   const here = place[index], tip = $("tip");
   if (!here) return;
@@ -261,10 +268,7 @@ function hover(index, event) {
   }
   for (const run of shown()) for (const e of run.events)
     if (Math.abs(here.x(e[choices.x]) - px) < 5) element(tip, "div", {}, `${single ? "" : run.name + ": "}${e.kind}, step ${group(e.step)}${e.text ? ": " + short_text(e) : ""}`);
-  tip.hidden = false;
-  const over = event.pageX + 18 + tip.offsetWidth > document.documentElement.clientWidth;
-  tip.style.left = `${Math.max(0, over ? event.pageX - 18 - tip.offsetWidth : event.pageX + 18)}px`;
-  tip.style.top = `${event.pageY + 14}px`;
+  show_tip(event);
   for (const other of Object.values(place)) {  // the same place in all charts
     const cursor = other.svg.querySelector(".cursor");
     for (const k of ["x1", "x2"]) cursor.setAttribute(k, Math.min(other.right, Math.max(other.left, other.x(at))));

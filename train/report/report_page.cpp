@@ -39,8 +39,10 @@ class Numbers {
 
 // {"width":4,"step":[...],"tokens":[...],"seconds":[...],
 //  "loss":{"mean":[...],"least":[...],"greatest":[...]}}
-// If a bucket is one step, only the mean is written.
-std::string curves_json(const ThinnedCurves& curves, std::span<const char* const> names) {
+// If a bucket is one step, or with kMeans, only the mean is written.
+enum class Written : uint8_t { kAll, kMeans };
+template <class Names>
+std::string curves_json(const ThinnedCurves& curves, const Names& names, Written written = Written::kAll) {
   Numbers step, tokens, seconds;
   for (const auto& [index, bucket] : curves.buckets()) {
     step.add(static_cast<double>(bucket.last.step), "{:.0f}");
@@ -58,7 +60,7 @@ std::string curves_json(const ThinnedCurves& curves, std::span<const char* const
       greatest.add(value.greatest);
     }
     json += fmt::format(",\n\"{}\":{{\"mean\":{}", names[i], std::move(mean).done());
-    if (curves.width() > 1)
+    if (curves.width() > 1 && written == Written::kAll)
       json +=
           fmt::format(",\"least\":{},\"greatest\":{}", std::move(least).done(), std::move(greatest).done());
     json += "}";
@@ -111,10 +113,17 @@ std::string run_json(const RunRecord& run) {
   for (const auto& [name, curves] : run.tasks())
     tasks +=
         fmt::format("{}{}:{}", tasks.empty() ? "" : ",\n", text_of(name), curves_json(curves, kAccuracy));
+  std::string inside;
+  for (const auto& [name, curves] : run.inside()) {
+    std::vector<std::string> layers;
+    for (size_t layer = 0; layer < curves.curves(); ++layer) layers.push_back(std::to_string(layer));
+    inside += fmt::format("{}{}:{}", inside.empty() ? "" : ",\n", text_of(name),
+                          curves_json(curves, layers, Written::kMeans));
+  }
   constexpr std::array kValidation = {"validation_loss"};
   return json + ",\n\"curves\":" + curves_json(run.steps(), RunRecord::kStepCurves) +
          ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + ",\n\"tasks\":{" + tasks +
-         "}}";
+         "},\n\"inside\":{" + inside + "}}";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // report.html but for its charts: what the reader has chosen, tables, samples, and keeping up with a run.
 // The reader's choices, kept in the address, so that they survive a reload.
-const choices = { x: "step", smooth: "auto", scale: "linear", outliers: "", from: "", to: "", off: "", samples: "0" };
+const choices = { x: "step", smooth: "auto", scale: "linear", outliers: "", from: "", to: "", off: "", samples: "0", inside: "", inside_run: "0" };
 for (const [key, value] of new URLSearchParams(location.hash.slice(1))) if (key in choices) choices[key] = value;
 function choose(changes) {
   Object.assign(choices, changes);
@@ -42,6 +42,7 @@ function draw_all() {
   charts.forEach(draw);
   draw_memory();
   draw_positions();
+  draw_inside();
   draw_events_table();
   draw_samples();
   draw_runs();
@@ -237,6 +238,7 @@ charts.forEach((chart, i) => {
     element(element(positions, "h2", {}, "Loss by position"), "span", { class: "faint" }, single ? ", validation; dashed: the first evaluation of each sequence length" : ", validation");
     element(positions, "svg", { class: "chart", id: "positions", role: "img", style: "cursor:default" });
   }
+  make_inside();
   const events = element($("charts"), "figure", { class: "panel" });
   element(element(events, "h2", {}, "Events"), "span", { class: "faint" }, ", the newest first");
   const list = element(events, "div", { class: "scroll", id: "events", tabindex: "0" });

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kDeepest = 4;        // nested lists and objects: a line has two
 constexpr size_t kLongest = 16 << 20;  // bytes of a line
-constexpr size_t kMostTaskName = 100;  // bytes
+constexpr size_t kMostName = 100;      // bytes of a task, or a figure
 
 double number(const Json& line, const char* key) {
   const auto found = line.find(key);
@@ -39,6 +39,27 @@ std::string cut(std::string text, size_t most) {
 }
 
 }  // namespace
+
+void visit_inside(const Json& line,
+                  const std::function<void(const std::string& name, const std::vector<double>&)>& visit) {
+  constexpr std::array kOfEveryLine = {"type", "step", "tokens", "epoch", "elapsed", "time"};
+  const auto list = [&](const std::string& name, const Json& json) {
+    std::vector<double> values;
+    const auto take = [&](const Json& one) { values.push_back(one.is_number() ? one.get<double>() : kNone); };
+    if (json.is_array())
+      for (const Json& one : json) take(one);
+    else if (json.is_number())
+      take(json);
+    if (!values.empty()) visit(name, values);
+  };
+  for (const auto& [key, figure] : line.items()) {
+    if (std::ranges::find(kOfEveryLine, key) != kOfEveryLine.end()) continue;
+    if (!figure.is_object())
+      list(key, figure);
+    else
+      for (const auto& [part, values] : figure.items()) list(key + "/" + part, values);
+  }
+}
 
 Json parse_metrics_line(std::string_view line) {
   try {
@@ -65,6 +86,8 @@ void RunRecord::add(std::string_view line) {
     add_step(json);
   } else if (type == "evaluation") {
     add_evaluation(json);
+  } else if (type == "inside") {
+    add_inside(json);
   } else if (type == "sample") {
     add_sample(json);
   } else if (type == "memory") {
@@ -149,11 +172,21 @@ void RunRecord::add_tasks(const Json& line) {
   const auto found = line.find("tasks");
   if (found == line.end() || !found->is_object()) return;
   for (const auto& [name, figures] : found->items()) {
-    const std::string task = cut(name, kMostTaskName);
+    const std::string task = cut(name, kMostName);
     const double accuracy = figures.is_object() ? number(figures, "accuracy") : kNone;
     if (!std::isfinite(accuracy) || (!tasks_.contains(task) && tasks_.size() == kMostTasks)) continue;
     tasks_.try_emplace(task, 1).first->second.add(last_, std::span(&accuracy, 1));
   }
+}
+
+void RunRecord::add_inside(const Json& line) {
+  visit_inside(line, [&](const std::string& name, const std::vector<double>& values) {
+    const size_t layers = std::min(values.size(), kMostLayers);
+    const std::string figure = cut(name, kMostName);
+    if (layers == 0 || (!inside_.contains(figure) && inside_.size() == kMostInside)) return;
+    ThinnedCurves& curves = inside_.try_emplace(figure, layers, kMostColumns).first->second;
+    if (curves.curves() == layers) curves.add(last_, std::span(values).first(layers));
+  });
 }
 
 void RunRecord::add_sample(const Json& line) {

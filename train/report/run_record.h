@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,11 @@
 #include "train/report/thinned_curves.h"
 
 namespace tessera {
+
+// The figures of a line of type "inside": calls visit(name, values) for each, where the values are by layer,
+// NaN for those that are absent: "attention_logit", "update_ratio/mlp.expand".
+void visit_inside(const nlohmann::json& line,
+                  const std::function<void(const std::string& name, const std::vector<double>&)>& visit);
 
 // A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null for any other line.
 // Lines of older versions have no type: their keys tell it.
@@ -38,7 +44,9 @@ class RunRecord {
   };
   static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
   static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
-  struct Event {                            // start, resume, phase, checkpoint, best, signal or stop
+  static constexpr size_t kMostInside = 64, kMostLayers = 256;  // figures, and layers of each, that are drawn
+  static constexpr size_t kMostColumns = 120;                   // of a heat map
+  struct Event {  // start, resume, phase, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
   };
@@ -60,6 +68,8 @@ class RunRecord {
   const std::map<std::string, ThinnedCurves>& tasks() const { return tasks_; }
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
+  // What goes on inside, by the names of visit_inside(): a curve for each layer
+  const std::map<std::string, ThinnedCurves>& inside() const { return inside_; }
   // Those of the first evaluation of each sequence length, and of the newest
   const std::vector<Positions>& positions() const { return positions_; }
   const std::vector<Event>& events() const { return events_; }
@@ -82,12 +92,13 @@ class RunRecord {
   void add_evaluation(const nlohmann::json& line);
   void add_positions(const nlohmann::json& line);
   void add_tasks(const nlohmann::json& line);
+  void add_inside(const nlohmann::json& line);
   void add_sample(const nlohmann::json& line);
   void add_event(const nlohmann::json& line, const std::string& type);
 
   RunPlace last_;
   ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
-  std::map<std::string, ThinnedCurves> tasks_;
+  std::map<std::string, ThinnedCurves> tasks_, inside_;
   std::optional<Loss> last_validation_, best_validation_;
   std::vector<Positions> positions_;
   std::vector<Event> events_;

@@ -47,6 +47,14 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
   if (first) events.start(line["type"] == "start" ? 0 : line["type"] == "resume" ? step + 1 : step, wall);
   if (line["type"] == "step")
     for (const char* key : RunRecord::kStepCurves) add(fmt::format("train/{}", key), key);
+  if (line["type"] == "inside")
+    visit_inside(line, [&](const std::string& name, const std::vector<double>& values) {
+      for (size_t layer = 0; layer < values.size(); ++layer) {
+        const std::string of_layer = values.size() > 1 ? fmt::format("/{}", layer) : "";
+        if (std::isfinite(values[layer]))
+          events.scalar(fmt::format("inside/{}{}", name, of_layer), step, wall, values[layer]);
+      }
+    });
   if (line["type"] != "evaluation") return;
   add("validation/loss", "validation_loss");
   if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object())

@@ -19,7 +19,7 @@ void ThinnedCurves::add(const RunPlace& at, std::span<const double> values) {
   for (size_t i = 0; i < curves_; ++i)
     if (std::isfinite(values[i]))
       bucket.values[i].add({.least = values[i], .greatest = values[i], .sum = values[i], .count = 1});
-  while (buckets_.size() > kMostBuckets) widen();
+  while (buckets_.size() > most_buckets_) widen();
 }
 
 void ThinnedCurves::widen() {

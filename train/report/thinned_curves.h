@@ -21,7 +21,7 @@ struct RunPlace {
 
 class ThinnedCurves {
  public:
-  static constexpr size_t kMostBuckets = 1000;  // with two extremes each, 2,000 points a curve
+  static constexpr size_t kMostBuckets = 1000;  // with two extremes each, 2,000 points a curve, unless told
 
   struct Value {
     double least = std::numeric_limits<double>::infinity();
@@ -36,7 +36,9 @@ class ThinnedCurves {
     std::vector<Value> values;  // one of each curve
   };
 
-  explicit ThinnedCurves(size_t curves) : curves_(curves) {}
+  explicit ThinnedCurves(size_t curves, size_t most_buckets = kMostBuckets)
+      : curves_(curves), most_buckets_(most_buckets) {}
+  size_t curves() const { return curves_; }
   // `values` has one value for each curve; a value that is not finite counts as absent. Steps may come in any
   // order.
   void add(const RunPlace& at, std::span<const double> values);
@@ -47,7 +49,7 @@ class ThinnedCurves {
  private:
   void widen();
 
-  size_t curves_;
+  size_t curves_, most_buckets_;
   int64_t width_ = 1;
   std::map<int64_t, Bucket> buckets_;
 };

@@ -214,6 +214,16 @@ TEST_F(TensorBoard, ReadsBackARunThatWasResumed) {
   EXPECT_EQ(by_tensorboard.size(), found.size());
 }
 
+TEST_F(TensorBoard, HasWhatGoesOnInside) {
+  ASSERT_EQ(train({"--set", "train.inside_every=3", "--set", "model.layers=2"}).status, 0);
+  const std::map<std::string, float> found = scalars(folder / "out/tensorboard");
+  for (const char* tag : {"update_ratio/attention.qkv/0", "weight_norm/norms/1", "gradient_norm/token_table",
+                          "attention_entropy/1", "dead_units/0", "clipped"})
+    for (const char* step : {" 3", " 6"})
+      EXPECT_TRUE(found.contains("inside/" + std::string(tag) + step)) << tag << step;
+  EXPECT_FALSE(found.contains("inside/clipped 4"));
+}
+
 TEST_F(TensorBoard, IsOffUnlessAskedFor) {
   ASSERT_EQ(train({"--set", "train.tensorboard=false", "--set", "train.steps=2"}).status, 0);
   EXPECT_FALSE(fs::exists(folder / "out/tensorboard"));

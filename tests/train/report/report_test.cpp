@@ -66,6 +66,27 @@ TEST_F(ReportOfARun, HoldsItsCurvesAtTheEnd) {
   }
 }
 
+TEST_F(ReportOfARun, HasWhatGoesOnInside) {
+  ASSERT_EQ(train({"--set", "train.inside_every=2", "--set", "train.steps=6"}).status, 0);
+  ASSERT_EQ(train({"--set", "train.inside_every=2", "--resume"}).status, 0);
+  const json inside = data_of("out/report.html")["runs"][0]["inside"];
+  for (const char* name :
+       {"update_ratio/attention.qkv", "weight_norm/norm", "gradient_norm/mlp.expand",
+        "update_norm/token_table", "attention_logit", "attention_entropy", "dead_units", "clipped"}) {
+    ASSERT_TRUE(inside.contains(name)) << name;
+    EXPECT_EQ(inside[name]["step"], json({2, 4, 6, 8})) << name << ": with those before the resume";
+    EXPECT_EQ(inside[name]["0"]["mean"].size(), 4u);
+    EXPECT_FALSE(inside[name].contains("1")) << "one layer";
+  }
+  std::ifstream metrics(folder / "out/metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const json one = json::parse(line);
+    if (one["type"] != "inside") continue;
+    const size_t column = one["step"].get<size_t>() / 2 - 1;
+    EXPECT_EQ(inside["weight_norm/norm"]["0"]["mean"][column], one["weight_norm"]["norm"][0]);
+  }
+}
+
 TEST_F(ReportOfARun, ChangesNoBitAndCanBeLeftOut) {
   ASSERT_EQ(train({}).status, 0);
   ASSERT_EQ(train({"--set", "train.folder=plain", "--set", "train.report=false"}).status, 0);
@@ -133,6 +154,24 @@ seen.push("runs: " + document.querySelectorAll("#runs_rows tr").length);
 const marked = [...document.querySelectorAll("#chart_0 [data-event]")];
 seen.push("marks: " + marked.map((e) => e.dataset.event).join(" "));
 seen.push("state: " + $("state").textContent);
+const canvas = $("inside"), pixels = () => canvas.toDataURL();
+for (const inside of Object.keys(inside_run().inside))
+  for (const x of ["seconds", "tokens", "step"]) {
+    choose({ inside, x });
+    if (!/in the end -?[0-9]/.test(canvas.getAttribute("aria-label"))) throw Error(canvas.getAttribute("aria-label"));
+  }
+choose({ inside: "update_ratio/attention.qkv" });
+const first_map = pixels(), canvas_box = canvas.getBoundingClientRect();
+const point_at = (column, layer) => canvas.dispatchEvent(new PointerEvent("pointermove", {
+  clientX: canvas_box.left + (heat_place.edges[column][0] + heat_place.edges[column][1]) / 2,
+  clientY: canvas_box.top + heat_place.top + (layer + 0.5) * heat_place.height }));
+point_at(1, 1);
+seen.push("heat: " + $("tip").textContent);
+point_at(1, 2);
+seen.push("absent: " + $("tip").textContent);
+choose({ inside: "dead_units" });
+seen.push("other map: " + (first_map !== pixels()) + " " + $("inside_part").hidden + " " + $("inside_figure").options.length);
+canvas.dispatchEvent(new PointerEvent("pointerleave"));
 element(document.body, "div", { id: "seen" }, seen.join("; "));
 </script>)";
 
@@ -159,6 +198,15 @@ struct PageInABrowser : ReportOfARun {
   }
 };
 
+// A line of type "inside" of a model of three layers
+std::string inside_line(const std::string& place, int step) {
+  return R"({"type":"inside",)" + place +
+         fmt::format(R"(,"update_ratio":{{"attention.qkv":[0.00{0},0.0{0},null],"token_table":[0.5]}},)"
+                     R"("attention_logit":[1.5,2.5,{0}],"dead_units":[0,0.25,0],"clipped":0.{0}}})"
+                     "\n",
+                     step);
+}
+
 // Like what a run writes, with every type of line.
 std::string metrics_of_a_run(const std::string& name, double floor) {
   std::string lines =
@@ -177,6 +225,7 @@ std::string metrics_of_a_run(const std::string& name, double floor) {
       lines += R"({"type":"memory",)" + place +
                R"(,"bytes_by_tag":{"weights":3000,"data":1096}})"
                "\n";
+    if (step % 3 == 0) lines += inside_line(place, step);
     if (step % 3 == 0)
       lines += R"({"type":"evaluation",)" + place + R"(,"validation_loss":)" +
                std::to_string(floor + 5.5 / step) + "}\n" + R"({"type":"sample",)" + place +
@@ -209,7 +258,8 @@ TEST_F(PageInABrowser, OfOneRunWorks) {
   expect(seen(browser, "a/report.html"),
          {"tip: step 5, 160 tokens, 10 s", "zoomed: true true true", "back: true", "samples: 3 true",
           "validation: 3", "runs: 0", "marks: start checkpoint signal stop resume checkpoint checkpoint stop",
-          "state: finished"});
+          "state: finished", "heat: step 6, 192 tokens, 22 sattention.qkv, layer 1: update / weight 0.06",
+          "absent: step 6", "layer 2: update / weight none", "other map: true true 4"});
 }
 
 TEST_F(PageInABrowser, OfSeveralRunsWorks) {
@@ -220,8 +270,8 @@ TEST_F(PageInABrowser, OfSeveralRunsWorks) {
     write(std::string(name) + "/metrics.jsonl", metrics_of_a_run(name, name[0] == 'a' ? 1 : 2));
   }
   ASSERT_EQ(report({"a", "b", "--output", "both.html"}).status, 0);
-  expect(seen(browser, "both.html"), {"tip: step 5", "a, training", "b, validation", "zoomed: true",
-                                      "validation: 6", "runs: 2", "samples: 3"});
+  expect(seen(browser, "both.html"), {"heat: a, step 6", "tip: step 5", "a, training", "b, validation",
+                                      "zoomed: true", "validation: 6", "runs: 2", "samples: 3"});
 }
 
 struct ReportProgram : ReportOfARun {

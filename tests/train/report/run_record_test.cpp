@@ -279,5 +279,46 @@ TEST(ReportPage, NoTextInARunEndsItsData) {
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
 }
 
+// A million steps of a large model: 48 layers, 20 figures of each, recorded at every tenth step of the last
+TEST(ReportPage, OfWhatGoesOnInsideIsBounded) {
+  RunRecord run;
+  std::string parts;
+  for (int part = 0; part < 20; ++part) {
+    parts += fmt::format("{}\"part {}\":[", part > 0 ? "," : "", part);
+    for (int layer = 0; layer < 48; ++layer) parts += layer > 0 ? ",0.0012345" : "null";
+    parts += "]";
+  }
+  for (int64_t step = 1000; step <= 1'000'000; step += 1000)
+    run.add(fmt::format(R"({{"type":"inside","step":{},"update_ratio":{{{}}},"clipped":{}}})", step, parts,
+                        step == 500'000 ? 1 : 0));
+  ASSERT_EQ(run.inside().size(), 21u);
+  const ThinnedCurves& one = run.inside().at("update_ratio/part 3");
+  EXPECT_EQ(one.curves(), 48u);
+  EXPECT_LE(one.buckets().size(), RunRecord::kMostColumns);
+  EXPECT_GT(one.buckets().size(), RunRecord::kMostColumns / 3);
+  EXPECT_EQ(one.buckets().begin()->second.values[0].count, 0) << "null is absent";
+  EXPECT_NEAR(one.buckets().begin()->second.values[47].mean(), 0.0012345, 1e-12);
+  double clipped = 0;
+  for (const auto& [index, bucket] : run.inside().at("clipped").buckets()) clipped += bucket.values[0].sum;
+  EXPECT_EQ(clipped, 1);
+  EXPECT_LT(report_page({.runs = std::span(&run, 1), .written = ""}).size(), size_t{2} << 20);
+}
+
+TEST(ReportPage, IsSoundWhateverStandsInALineOfInside) {
+  RunRecord run;
+  for (const char* line :
+       {R"({"type":"inside","step":1,"a":{"b":[1,2]},"c":[],"d":"text","e":{"f":{}},"g":true})",
+        R"({"type":"inside","step":2,"a":{"b":[1,2,3]},"c":[null,"x"]})",
+        R"({"type":"inside","step":3,"a":{"b":[5,"</script>"]}})"})
+    run.add(line);
+  EXPECT_EQ(run.inside().size(), 2u);
+  EXPECT_EQ(run.inside().at("a/b").buckets().size(), 2u) << "a line of another model is left out";
+  for (int i = 0; i < 200; ++i) run.add(fmt::format(R"({{"type":"inside","step":4,"figure {}":[1]}})", i));
+  EXPECT_EQ(run.inside().size(), RunRecord::kMostInside);
+  const std::string data = report_json({.runs = std::span(&run, 1), .written = ""});
+  const nlohmann::json parsed = nlohmann::json::parse(data);
+  EXPECT_EQ(parsed["runs"][0]["inside"]["a/b"]["1"]["mean"], (nlohmann::json{2, nullptr}));
+}
+
 }  // namespace
 }  // namespace tessera::testing
