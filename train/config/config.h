@@ -152,9 +152,10 @@ struct Config {
     bool deterministic = true;
     int64_t seed = 1337;
     int64_t log_every = 10;
-    int64_t inside_every = 0;  // steps; 0: never
-    bool report = true;        // report.html in the folder
-    bool tensorboard = false;  // tensorboard/ in the folder
+    int64_t inside_every = 0;          // steps; 0: never
+    bool report = true;                // report.html in the folder
+    bool tensorboard = false;          // tensorboard/ in the folder
+    std::string metrics_command = "";  // empty: none
     bool operator==(const Train&) const = default;
   } train;
 

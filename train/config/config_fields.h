@@ -175,11 +175,15 @@ void visit_train(Section& train, Visit& visit) {
         "Steps between printed lines, each with the means of its steps; metrics.jsonl has every step");
   visit("train.inside_every", train.inside_every, Whole{},
         "Steps between records of what goes on inside the model, in metrics.jsonl and report.html: norms of "
-        "weights, gradients and updates; 0: never");
+        "weights, gradients and updates, attention's logits and entropy, dead units; 0: never");
   visit("train.report", train.report, Flag{},
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},
         "Also write TensorBoard's event files, to tensorboard/ in the run's folder");
+  visit("train.metrics_command", train.metrics_command, Text{},
+        "A command that rank 0 starts by /bin/sh once, and that gets each line of metrics.jsonl on its "
+        "standard "
+        "input, to send figures elsewhere; \"\": none");
 }
 
 template <class Section, class Visit>

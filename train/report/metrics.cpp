@@ -47,10 +47,10 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step
   check(file_.is_open(), "cannot append to {}: {}", path.string(), std::strerror(errno));
 }
 
-void MetricsFile::write(const nlohmann::ordered_json& line) {
+std::string MetricsFile::write(const nlohmann::ordered_json& line) {
   const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const off_t end = lseek(file_.get(), 0, SEEK_END);
-  if (write_all(file_.get(), text)) return;
+  if (write_all(file_.get(), text)) return text;
   const int reason = errno;
   // A partial line would corrupt the next one. If it cannot be removed here, a resume drops it.
   if (end >= 0 && ftruncate(file_.get(), end) != 0) errno = reason;

@@ -23,8 +23,8 @@ class MetricsFile {
   // that step, too. Incomplete lines are dropped. Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 
-  // Appends a line, whole or not at all. Error: disk full.
-  void write(const nlohmann::ordered_json& line);
+  // Appends a line, whole or not at all. Its text, with the line break. Error: disk full.
+  std::string write(const nlohmann::ordered_json& line);
   void sync();  // the lines written so far survive a loss of power. Error: the disk failed
 
   // Whether a line of this type at `keep_to_step` was kept

@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kQuietSeconds = 60;   // without output, after which a log gets a status line
 constexpr double kWorthANotice = 1.1;  // times the peak that was last printed
+constexpr const char* kCommandOutput = "metrics_command.log";
 
 }  // namespace
 
@@ -27,6 +28,13 @@ RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
 void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step) {
   metrics_.emplace(path, keep_to_step);
   report_.emplace(config_, line_);
+  const std::string& command = config_.train.metrics_command;
+  if (!command.empty()) command_.emplace(command, path.parent_path() / kCommandOutput);
+}
+
+void RunLog::tell_of_command() {
+  if (!command_) return;
+  if (const std::string trouble = command_->take_trouble(); !trouble.empty()) line_.notice(trouble);
 }
 
 // A line of metrics.jsonl: what every line has, then the figures of its type.
@@ -39,7 +47,9 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
                               {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
                               {"time", utc_time()}};
   line.update(figures);
-  metrics_->write(line);
+  const std::string text = metrics_->write(line);
+  if (command_) command_->write(text);
+  tell_of_command();
 }
 
 void RunLog::take(const RunDescription& description) {
@@ -228,6 +238,8 @@ void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(nu
 void RunLog::stop(const char* reason, const std::string& message) {
   record("stop", {{"reason", reason}, {"message", message}});
   report_.reset();  // writes the page a last time
+  if (command_) command_->finish();
+  tell_of_command();
 }
 
 }  // namespace tessera

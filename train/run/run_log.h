@@ -11,6 +11,7 @@
 #include "train/report/run_report.h"
 #include "train/run/checkpoint.h"
 #include "train/run/data_loss.h"
+#include "train/run/metrics_command.h"
 #include "train/run/position_losses.h"
 #include "train/run/progress.h"
 #include "train/tasks/score.h"
@@ -29,7 +30,8 @@ class RunLog {
   RunLog(const Config& config, const RunState& run, bool speaks);
 
   StatusLine& line() { return line_; }
-  void open_metrics(const std::filesystem::path& path, int64_t keep_to_step);  // as MetricsFile
+  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`.
+  void open_metrics(const std::filesystem::path& path, int64_t keep_to_step);
   // Whether metrics.jsonl already had a line of this type for the step that the run resumes from.
   bool has(const std::string& type) const { return metrics_ && metrics_->kept(type); }
   void sync() {
@@ -63,6 +65,7 @@ class RunLog {
   using Clock = std::chrono::steady_clock;
   void take(const RunDescription& description);
   void record(const char* type, const nlohmann::ordered_json& figures);
+  void tell_of_command();
   void step_without_loss(double learning_rate, double seconds);
   void raise_peak(double flops);
 
@@ -70,7 +73,8 @@ class RunLog {
   const RunState& run_;
   StatusLine line_;
   std::optional<MetricsFile> metrics_;
-  std::optional<RunReport> report_;  // follows metrics_
+  std::optional<MetricsCommand> command_;  // gets the lines of metrics_
+  std::optional<RunReport> report_;        // follows metrics_
   TimeLeft time_left_;
   Interval interval_;  // since the last printed line
   RunShape shape_{};

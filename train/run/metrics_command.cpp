@@ -1,0 +1,169 @@
+#include "train/run/metrics_command.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "kernels/base/check.h"
+#include "kernels/base/signals.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kWhat = "the program of train.metrics_command";
+
+// The attributes and file actions of posix_spawn(), with their ends
+struct SpawnSettings {
+  posix_spawnattr_t attributes;
+  posix_spawn_file_actions_t files;
+
+  SpawnSettings() {
+    posix_spawnattr_init(&attributes), posix_spawn_file_actions_init(&files);
+    sigset_t none, all;
+    sigemptyset(&none), sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes,
+                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  }
+  ~SpawnSettings() { posix_spawnattr_destroy(&attributes), posix_spawn_file_actions_destroy(&files); }
+};
+
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
+}  // namespace
+
+MetricsCommand::MetricsCommand(const std::string& command, std::filesystem::path output)
+    : output_(std::move(output)) {
+  Pipe pipe = make_pipe("train.metrics_command");
+  SpawnSettings with;
+  posix_spawn_file_actions_adddup2(&with.files, pipe.read.get(), STDIN_FILENO);
+  posix_spawn_file_actions_addopen(&with.files, STDOUT_FILENO, output_.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                   0666);
+  posix_spawn_file_actions_adddup2(&with.files, STDOUT_FILENO, STDERR_FILENO);
+  std::string shell = "/bin/sh", flag = "-c", text = command;
+  char* const argv[] = {shell.data(), flag.data(), text.data(), nullptr};
+  const int error = posix_spawn(&program_, shell.c_str(), &with.files, &with.attributes, argv, environ);
+  check(error == 0, "cannot start train.metrics_command={}: {}", command, std::strerror(error));
+  to_ = std::move(pipe.write);
+  check(fcntl(to_.get(), F_SETFL, O_NONBLOCK) == 0, "train.metrics_command: {}", std::strerror(errno));
+  thread_ = std::thread([this] { work(); });
+}
+
+MetricsCommand::~MetricsCommand() { finish(); }
+
+void MetricsCommand::write(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  if (closed_ || ends_) return;
+  const auto size = static_cast<int64_t>(line.size());
+  if (bytes_ + size > kMostBytes)
+    return tell(
+        fmt::format("{} does not read its input: {} MiB of lines wait, and what does not fit is left "
+                    "out. The run goes on",
+                    kWhat, kMostBytes >> 20));
+  lines_.push_back(line), bytes_ += size;
+  changed_.notify_one();
+}
+
+std::string MetricsCommand::take_trouble() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(trouble_, "");
+}
+
+void MetricsCommand::tell(std::string trouble) {
+  if (!std::exchange(told_, true)) trouble_ = std::move(trouble);
+}
+
+void MetricsCommand::work() {
+  // Signals are for the thread that runs the training; a write to a pipe without a reader fails with EPIPE.
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return ends_ || !lines_.empty(); });
+    if (lines_.empty()) return;
+    const std::string line = std::move(lines_.front());
+    lines_.pop_front(), bytes_ -= static_cast<int64_t>(line.size());
+    lock.unlock();
+    const bool sent = send(line);
+    lock.lock();
+    if (sent) continue;
+    closed_ = true, bytes_ = 0;
+    lines_.clear();
+    return;
+  }
+}
+
+bool MetricsCommand::send(const std::string& line) {
+  constexpr int kMilliseconds = 100;  // after which a thread that waits looks whether it should end
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t sent = ::write(to_.get(), line.data() + done, line.size() - done);
+    if (sent > 0) {
+      done += static_cast<size_t>(sent);
+      continue;
+    }
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+      const std::string end = end_of_program();
+      const std::lock_guard lock(mutex_);
+      tell(fmt::format("{} {} and gets no more lines. The run goes on. What it printed: {}", kWhat,
+                       end.empty() ? "has closed its input" : end, output_.string()));
+      return false;
+    }
+    pollfd event{.fd = to_.get(), .events = POLLOUT, .revents = 0};
+    poll(&event, 1, kMilliseconds);
+    const std::lock_guard lock(mutex_);
+    if (!ends_ || Clock::now() < last_) continue;
+    tell(
+        fmt::format("{} did not read the last lines within {:.0f} s; they are left out", kWhat, kEndSeconds));
+    return false;
+  }
+  return true;
+}
+
+// A pipe is closed a moment before its program has ended.
+std::string MetricsCommand::end_of_program() {
+  constexpr double kMoment = 1;  // seconds
+  int status = 0;
+  for (const Clock::time_point start = Clock::now(); program_ != 0;) {
+    if (waitpid(program_, &status, WNOHANG) == program_) {
+      program_ = 0;
+      return WIFSIGNALED(status) ? "was ended by " + name_of_signal(WTERMSIG(status))
+                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
+    }
+    if (seconds_since(start) > kMoment) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return "";
+}
+
+void MetricsCommand::finish() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true, last_ = Clock::now() + seconds(kEndSeconds);
+    changed_.notify_one();
+  }
+  thread_.join();
+  to_.close();
+  std::string end;
+  do end = end_of_program();
+  while (end.empty() && program_ != 0 && Clock::now() < last_);
+  const std::lock_guard lock(mutex_);
+  if (program_ != 0)
+    tell(fmt::format("{} still runs {:.0f} s after the last line, and is left alone", kWhat, kEndSeconds));
+  else if (!end.empty() && end != "ended with exit code 0")
+    tell(fmt::format("{} {}. What it printed: {}", kWhat, end, output_.string()));
+}
+
+}  // namespace tessera
