@@ -238,11 +238,11 @@ charts.forEach((chart, i) => {
     element(element(positions, "h2", {}, "Loss by position"), "span", { class: "faint" }, single ? ", validation; dashed: the first evaluation of each sequence length" : ", validation");
     element(positions, "svg", { class: "chart", id: "positions", role: "img", style: "cursor:default" });
   }
-  make_inside();
   const events = element($("charts"), "figure", { class: "panel" });
   element(element(events, "h2", {}, "Events"), "span", { class: "faint" }, ", the newest first");
   const list = element(events, "div", { class: "scroll", id: "events", tabindex: "0" });
   element(element(list, "table"), "tbody", { id: "events_rows" });
+  make_inside();
   const panel = element($("charts"), "section", { class: "panel wide" }), head = element(panel, "div", { class: "row" });
   element(head, "h2", {}, "Samples");
   const which = element(head, "select", { id: "samples_of", "aria-label": "samples of this run" });
