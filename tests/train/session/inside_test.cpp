@@ -1,59 +1,18 @@
 // What goes on inside a step, as train.inside_every has it: the norms are those of the step, on any ranks,
 // and the step has the bits that it has without them.
-#include "train/session/inside.h"
-
-#include "tests/data_parallel.h"
 #include "tests/frozen_steps.h"
+#include "tests/inside_steps.h"
 #include "tests/model_families.h"
 #include "tests/tolerances.h"
 
 namespace tessera::testing {
 namespace {
 
-using Parts = std::vector<InsideFigures::Part>;
-
-// Of every step, by one rank or several
-struct Observed {
-  std::vector<InsideFigures> figures;
-  std::string weights;
-  std::vector<double> losses;
-};
-Observed observe(const Ranks& ranks, RunShape shape, int steps = 2) {
-  Observed found;
-  const auto take = [&](TrainState& state) {
-    if (const auto inside = state.inside()) found.figures.push_back(*inside);
-  };
-  // run_shared() runs several steps at once: of these the last one is seen.
-  found.losses = run_shared(ranks, {.shape = shape, .steps = steps, .after = [&](TrainState& state) {
-                                      take(state);
-                                      found.weights = weight_bytes(state);
-                                    }});
-  return found;
-}
-
 double weight_norm_of(const InsideFigures& figures, const std::string& name, size_t layer) {
   for (const InsideFigures::Part& part : figures.parts)
     if (part.name == name) return part.layers.at(layer).weight;
   ADD_FAILURE() << "no part " << name;
   return NAN;
-}
-
-std::vector<std::string> names_of(const Parts& parts) {
-  std::vector<std::string> names;
-  for (const InsideFigures::Part& part : parts) names.push_back(part.name);
-  return names;
-}
-
-void expect_near(const Parts& found, const Parts& expected, double tolerance) {
-  ASSERT_EQ(names_of(found), names_of(expected));
-  for (size_t p = 0; p < found.size(); ++p)
-    for (size_t l = 0; l < expected[p].layers.size(); ++l) {
-      const InsideFigures::Norms &a = found[p].layers.at(l), &b = expected[p].layers[l];
-      SCOPED_TRACE(fmt::format("{} of block {}", found[p].name, l));
-      EXPECT_NEAR(a.weight, b.weight, tolerance * b.weight);
-      EXPECT_NEAR(a.gradient, b.gradient, tolerance * b.gradient);
-      EXPECT_NEAR(a.update, b.update, tolerance * b.update);
-    }
 }
 
 TEST(Inside, PartsAreNamedByTheirParameters) {
@@ -131,12 +90,12 @@ TEST(Inside, NormsAreThoseOfTheStep) {
 TEST(Inside, ChangesNoBitOfTheTraining) {
   RunShape shape = shared_shape(1);
   shape.cuda_graphs = true;
-  const Observed without = observe({}, shape, 4);
-  EXPECT_TRUE(without.figures.empty());
+  const InsideSteps without = observe_inside({}, shape, 4);
+  EXPECT_FALSE(without.figures);
   for (const int64_t every : {1, 2}) {
     shape.inside_every = every;
-    const Observed with = observe({}, shape, 4);
-    EXPECT_EQ(with.figures.size(), 1u);
+    const InsideSteps with = observe_inside({}, shape, 4);
+    EXPECT_TRUE(with.figures);
     EXPECT_EQ(with.losses, without.losses);
     EXPECT_TRUE(with.weights == without.weights);
   }
@@ -153,15 +112,15 @@ TEST(Inside, ThePlanIsTheStep) {
 TEST(Inside, OffloadedAndInRam) {
   RunShape shape = shared_shape(1);
   shape.inside_every = 2;
-  const Observed there = observe({}, shape);
-  ASSERT_EQ(there.figures.size(), 1u);
+  const InsideSteps there = observe_inside({}, shape);
+  ASSERT_TRUE(there.figures);
   for (const Offload& offload :
        {Offload{.optimizer = true}, Offload{.weights = true}, Offload{.gradients = true},
         Offload{.optimizer = true, .weights = true, .gradients = true}}) {
     shape.offload = offload, shape.poison = Poison::kYes;
-    const Observed here = observe({}, shape);
-    ASSERT_EQ(here.figures.size(), 1u);
-    expect_near(here.figures[0].parts, there.figures[0].parts, 0);
+    const InsideSteps here = observe_inside({}, shape);
+    ASSERT_TRUE(here.figures);
+    expect_near_norms(here.figures->parts, there.figures->parts, 0);
   }
 }
 
@@ -169,13 +128,13 @@ TEST(Inside, WhatIsFrozenIsAbsent) {
   RunShape shape = shared_shape(1);
   shape.inside_every = 2;
   shape.freeze = frozen({ParamPart::kEmbeddings, ParamPart::kNorms}, {{1, 1}});
-  const Observed found = observe({}, shape);
-  ASSERT_EQ(found.figures.size(), 1u);
-  EXPECT_EQ(names_of(found.figures[0].parts),
+  const InsideSteps found = observe_inside({}, shape);
+  ASSERT_TRUE(found.figures);
+  EXPECT_EQ(part_names(found.figures->parts),
             (std::vector<std::string>{"attention.qkv", "attention.out", "mlp.expand", "mlp.contract"}));
-  EXPECT_GT(weight_norm_of(found.figures[0], "mlp.expand", 0), 0);
-  EXPECT_TRUE(std::isnan(weight_norm_of(found.figures[0], "mlp.expand", 1))) << "a frozen block";
-  EXPECT_GT(weight_norm_of(found.figures[0], "mlp.expand", 2), 0);
+  EXPECT_GT(weight_norm_of(*found.figures, "mlp.expand", 0), 0);
+  EXPECT_TRUE(std::isnan(weight_norm_of(*found.figures, "mlp.expand", 1))) << "a frozen block";
+  EXPECT_GT(weight_norm_of(*found.figures, "mlp.expand", 2), 0);
 }
 
 TEST(Inside, AdaptersAreTwoPartsEach) {
@@ -183,10 +142,10 @@ TEST(Inside, AdaptersAreTwoPartsEach) {
   shape.inside_every = 1;
   shape.model.lora = {.rank = 4};
   shape.freeze = Freeze::all_but_adapters();
-  const Observed found = observe({}, shape, 1);
-  ASSERT_EQ(found.figures.size(), 1u);
-  const Parts& parts = found.figures[0].parts;
-  EXPECT_EQ(names_of(parts),
+  const InsideSteps found = observe_inside({}, shape, 1);
+  ASSERT_TRUE(found.figures);
+  const InsideParts& parts = found.figures->parts;
+  EXPECT_EQ(part_names(parts),
             (std::vector<std::string>{"attention.qkv.lora_a", "attention.qkv.lora_b", "attention.out.lora_a",
                                       "attention.out.lora_b", "mlp.expand.lora_a", "mlp.expand.lora_b",
                                       "mlp.contract.lora_a", "mlp.contract.lora_b"}));
@@ -201,9 +160,9 @@ void expect_the_figures_of_one(int size, Shard shard) {
   on_ranks(size, [&](const Ranks& ranks) {
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.inside_every = shape.inside_every = 3;
-    const Observed one = observe({}, alone, 3), ours = observe(ranks, shape, 3);
-    ASSERT_EQ(ours.figures.size(), 1u);
-    expect_near(ours.figures[0].parts, one.figures[0].parts, tolerance::kLossesOfRanks);
+    const InsideSteps one = observe_inside({}, alone, 3), ours = observe_inside(ranks, shape, 3);
+    ASSERT_TRUE(ours.figures);
+    expect_near_norms(ours.figures->parts, one.figures->parts, tolerance::kLossesOfRanks);
   });
 }
 TEST(Inside, TwoRanksHaveTheNormsOfOne) {
@@ -233,9 +192,9 @@ TEST(Inside, TheSampleIsThatOfTheFirstForward) {
   RunShape shape = shared_shape(1);
   shape.inside_every = 1;
   const auto figures_of = [](const RunShape& of, int steps = 1) {
-    const Observed found = observe({}, of, steps);
-    EXPECT_EQ(found.figures.size(), 1u);
-    return found.figures.at(0);
+    const InsideSteps found = observe_inside({}, of, steps);
+    EXPECT_TRUE(found.figures);
+    return found.figures.value();
   };
   const InsideFigures plain = figures_of(shape);
   ASSERT_EQ(plain.attention_logit.size(), 3u);
@@ -293,19 +252,19 @@ TEST(Inside, RanksOfAContextHaveTheirOwnQueries) {
     RunShape alone = shared_shape(1), shape = shared_shape(1);
     alone.inside_every = shape.inside_every = 1;
     shape.mesh = {.data = 1, .context = 2};
-    const Observed one = observe({}, alone, 1), ours = observe(ranks, shape, 1);
-    ASSERT_EQ(ours.figures.size(), 1u);
+    const InsideSteps one = observe_inside({}, alone, 1), ours = observe_inside(ranks, shape, 1);
+    ASSERT_TRUE(ours.figures);
     for (size_t layer = 0; layer < 3; ++layer) {
-      const double mine = ours.figures[0].attention_logit[layer];
+      const double mine = ours.figures->attention_logit[layer];
       double largest = -INFINITY;
       for (const std::string& text : ranks.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
         double theirs = 0;
         std::memcpy(&theirs, text.data(), sizeof theirs);
         largest = std::max(largest, theirs);
       }
-      EXPECT_NEAR(largest, one.figures[0].attention_logit[layer], tolerance::kLossesOfRanks);
+      EXPECT_NEAR(largest, one.figures->attention_logit[layer], tolerance::kLossesOfRanks);
     }
-    expect_near(ours.figures[0].parts, one.figures[0].parts, tolerance::kLossesOfRanks);
+    expect_near_norms(ours.figures->parts, one.figures->parts, tolerance::kLossesOfRanks);
   });
 }
 
