@@ -51,6 +51,9 @@ MetricsCommand::MetricsCommand(const std::string& command, std::filesystem::path
   posix_spawn_file_actions_addopen(&with.files, STDOUT_FILENO, output_.c_str(), O_WRONLY | O_CREAT | O_APPEND,
                                    0666);
   posix_spawn_file_actions_adddup2(&with.files, STDOUT_FILENO, STDERR_FILENO);
+#if __GLIBC_PREREQ(2, 34)  // connections to other ranks end with this process
+  posix_spawn_file_actions_addclosefrom_np(&with.files, STDERR_FILENO + 1);
+#endif
   std::string shell = "/bin/sh", flag = "-c", text = command;
   char* const argv[] = {shell.data(), flag.data(), text.data(), nullptr};
   const int error = posix_spawn(&program_, shell.c_str(), &with.files, &with.attributes, argv, environ);

@@ -43,8 +43,9 @@ TEST_F(MetricsCommands, GetEveryLine) {
 TEST_F(MetricsCommands, OfSeveralRanksAreOne) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  trains(by(2, "out", {"train.steps=3", "train.metrics_command=cat >> seen.jsonl"}));
+  trains(by(2, "out", {"train.steps=3", "train.metrics_command=ls /proc/self/fd > open; cat >> seen.jsonl"}));
   EXPECT_EQ(text("seen.jsonl"), text("out/metrics.jsonl"));
+  EXPECT_EQ(text("open"), "0\n1\n2\n3\n") << "of ls, whose folder is the fourth; no connection of a rank";
 }
 
 TEST_F(MetricsCommands, ThatEndEarlyAreToldOfOnce) {
