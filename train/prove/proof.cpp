@@ -49,6 +49,17 @@ nlohmann::ordered_json finite(double value) {
 
 }  // namespace
 
+void Difference::add(std::span<const float> found, std::span<const float> expected) {
+  constexpr size_t kChunk = size_t{1} << 18;
+  const size_t count = found.size(), chunks = (count + kChunk - 1) / kChunk;
+  std::vector<Difference> of(chunks);
+#pragma omp parallel for if (chunks > 1)
+  for (size_t c = 0; c < chunks; ++c)
+    for (size_t i = c * kChunk; i < std::min(count, (c + 1) * kChunk); ++i)
+      of[c].add(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+  for (const Difference& each : of) add(each);
+}
+
 Verdict Proof::verdict() const {
   if (!skipped.empty()) return Verdict::kSkipped;
   if (!judged) return Verdict::kReported;

@@ -23,13 +23,16 @@ class Difference {
   void add(double found, double expected) {
     const double d = found - expected;
     squares_ += d * d, reference_ += expected * expected;
-    largest_ = d == d ? std::fmax(largest_, std::abs(d)) : d;
+    see_largest(std::abs(d));
     ++count_;
   }
-  void add(std::span<const float> found, std::span<const float> expected) {  // of the same length
-    for (size_t i = 0; i < found.size(); ++i)
-      add(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+  void add(const Difference& more) {
+    squares_ += more.squares_, reference_ += more.reference_;
+    see_largest(more.largest_);
+    count_ += more.count_;
   }
+  // `expected` may be longer. The same sum on any number of threads.
+  void add(std::span<const float> found, std::span<const float> expected);
   // Relative to ||b||, or to `least` if that is larger; NaN if any element is
   double relative(double least = 0) const {
     const double norm = std::fmax(std::sqrt(reference_), least);
@@ -40,6 +43,10 @@ class Difference {
   int64_t count() const { return count_; }
 
  private:
+  void see_largest(double x) {  // a NaN stays
+    if (!(x <= largest_) && largest_ == largest_) largest_ = x;
+  }
+
   double squares_ = 0, reference_ = 0, largest_ = 0;
   int64_t count_ = 0;
 };

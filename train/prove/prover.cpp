@@ -71,18 +71,18 @@ std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& 
                    .allowed = allowed});
   }
   std::map<std::string, const ParamValues*> known;
-  double squares = 0, count = 0;
+  Difference whole;  // its reference
   for (const ParamValues& each : expected.gradients) {
     known[each.name] = &each;
-    for (const float g : each.values) squares += static_cast<double>(g) * static_cast<double>(g);
-    count += static_cast<double>(each.values.size());
+    whole.add(each.values, each.values);
   }
-  const double typical = allowed::kSmallGradient * std::sqrt(squares / std::max(count, 1.0));
+  const double count = static_cast<double>(std::max<int64_t>(whole.count(), 1)),
+               typical = allowed::kSmallGradient * whole.norm() / std::sqrt(count);
   for (const ParamValues& each : found.gradients) {
     const auto other = known.find(each.name);
     check(other != known.end(), "a gradient of {} was computed in one way and not in the other", each.name);
     Difference d;
-    d.add(each.values, std::span(other->second->values).subspan(static_cast<size_t>(each.first)));
+    d.add(each.values, other->second->values.subspan(static_cast<size_t>(each.first)));
     all.push_back({.what = "gradient",
                    .where = each.name,
                    .difference = d.relative(typical * std::sqrt(static_cast<double>(d.count()))),

@@ -59,7 +59,7 @@ class Prover {
 
   void describe();
   void prove_attention();
-  Proof prove_kind(const StepRecord& found, const StepRecord* naive, const StepRecord& exact,
+  Proof prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                    AttentionKind kind) const;
   void prove_documents();
   void prove_micro_batch();

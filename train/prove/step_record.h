@@ -19,7 +19,8 @@ namespace tessera {
 struct ParamValues {
   std::string name;
   int64_t block, first;
-  std::vector<float> values;
+  std::shared_ptr<const float[]> memory;  // of several parameters, as a rule
+  std::span<const float> values;          // in it
 };
 
 struct StepRecord {
