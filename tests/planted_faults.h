@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "train/session/device.h"
 
 namespace tessera::testing {
 
@@ -36,16 +36,19 @@ inline std::function<std::unique_ptr<Backend>(const DeviceTraits&)> planted(Faul
   };
 }
 
-// The elements of a tensor of any device in fp32, as `change` leaves them
+// The elements of a tensor of any device in fp32, as `change` leaves them. No observer of `be` sees it.
 template <class Change>
 void change_values(const Tensor& tensor, Backend& be, const Launch& on, const Change& change) {
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
   const Tensor host{values.data(), DType::kF32, tensor.shape, Device::kCpu};
-  be.run(Copy{tensor, host}, on);
   be.synchronize(on.stream);
+  const std::unique_ptr<Backend> unseen = make_backend(be.traits());
+  const Launch apart{.workspace = on.workspace, .stream = unseen->stream()};
+  unseen->run(Copy{tensor, host}, apart);
+  unseen->synchronize(apart.stream);
   change(std::span(values));
-  be.run(Copy{host, tensor}, on);
-  be.synchronize(on.stream);
+  unseen->run(Copy{host, tensor}, apart);
+  unseen->synchronize(apart.stream);
 }
 
 // Head `head` of attention's output by a hundredth too large

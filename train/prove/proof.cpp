@@ -143,6 +143,7 @@ nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
                    {"tokens", proof.tokens},
                    {"reason", proof.reason},
                    {"skipped", proof.skipped},
+                   {"seconds", proof.seconds},
                    {"measures", std::move(measures)}});
   }
   return all;

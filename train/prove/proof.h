@@ -70,6 +70,7 @@ struct Proof {
   std::vector<Measure> measures = {};
   std::string reason = {};   // what is allowed, and why
   std::string skipped = {};  // why; then there are no measures
+  double seconds = 0;        // that it took
   bool judged = true;
 
   Verdict verdict() const;

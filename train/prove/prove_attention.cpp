@@ -60,18 +60,27 @@ Proof Prover::prove_kind(const StepRecord& found, const std::vector<Measure>& na
   return proof;
 }
 
+Proof Prover::proof_of_rows(const std::string& name, const RowCheck& rows, const std::string& of) const {
+  return {.name = name,
+          .compared = fmt::format("{} rows and keys of {}, again on the host in fp64", rows.rows(), of),
+          .tokens = S_ * T_,
+          .measures = rows.measures(),
+          .reason = allowed::kRowReason};
+}
+
 void Prover::prove_attention() {
   const bool low = base_shape_->dtype != DType::kF32;
   const AttentionKind own = config_.model.attention;
   std::string why;
   Way exact_way = way();
   exact_way.attention = AttentionKind::kNaive, exact_way.precision = Precision::kFp32;
+  const auto sees_attention = [](StepJob& job) { job.sees_attention = true; };
   std::optional<StepRecord> exact;
   std::vector<Measure> naives;
   if (asked(ProofKind::kAttention)) {
     show("naive in fp32");
     if (const auto shape = largest_shape(exact_way, device_, why))
-      exact = record(*shape, device_, data_.sequences);
+      exact = record(*shape, device_, data_.sequences, sees_attention);
     else
       skip("attention", "naive in fp32 " + why + ": the rows below take its place");
   }
@@ -80,7 +89,7 @@ void Prover::prove_attention() {
     Way naive_way = way();
     naive_way.attention = AttentionKind::kNaive;
     if (const auto shape = largest_shape(naive_way, device_, why))
-      naives = compare_all(record(*shape, device_, data_.sequences), *exact, 0);
+      naives = compare_all(record(*shape, device_, data_.sequences, sees_attention), *exact, 0);
   }
   for (const AttentionKind kind : {AttentionKind::kFlash, AttentionKind::kCudnn}) {
     if (kind == AttentionKind::kCudnn && device_.device != Device::kCuda) continue;
@@ -95,15 +104,13 @@ void Prover::prove_attention() {
     show(name_of(kind));
     RowCheck rows(data_.sequences,
                   {.blocks = base_shape_->model.layers, .sequences = S_, .sequence_length = T_});
-    StepRecord found = record(*shape, device_, data_.sequences, asked(ProofKind::kRows) ? &rows : nullptr);
+    StepRecord found = record(*shape, device_, data_.sequences, [&](StepJob& job) {
+      job.sees_attention = exact.has_value();
+      if (asked(ProofKind::kRows)) job.rows = &rows;
+    });
     if (exact) add(prove_kind(found, naives, *exact, kind));
     if (asked(ProofKind::kRows))
-      add({.name = "rows",
-           .compared = fmt::format("{} rows and keys of {}'s attention, again on the host in fp64",
-                                   rows.rows(), name_of(kind)),
-           .tokens = S_ * T_,
-           .measures = rows.measures(),
-           .reason = allowed::kRowReason});
+      add(proof_of_rows("rows", rows, fmt::format("{}'s attention", name_of(kind))));
     if (kind == own && shape->micro_batch == base_shape_->micro_batch) base_ = std::move(found);
   }
 }

@@ -122,7 +122,8 @@ void Prover::prove_documents() {
   const auto shape = largest_shape(together, device_, why), own_shape = shape_that_fits(own, device_, why);
   if (!shape || !own_shape) return skip("documents", why);
   show("packed documents");
-  const StepRecord found = record(*shape, device_, packed);
+  RowCheck rows(packed, {.blocks = base_shape_->model.layers, .sequences = S_, .sequence_length = T_});
+  const StepRecord found = record(*shape, device_, packed, [&](StepJob& job) { job.rows = &rows; });
   show("documents in sequences of their own");
   StepRecord expected = record(*own_shape, device_, apart(packed, documents, longest));
   std::vector<float> losses;
@@ -138,6 +139,7 @@ void Prover::prove_documents() {
        .tokens = S_ * T_,
        .measures = compare_records(found, expected, allowed::of_model(shape->dtype, shape->model.layers)),
        .reason = allowed::kModelReason});
+  add(proof_of_rows("documents", rows, "attention within packed documents"));
 }
 
 void Prover::prove_micro_batch() {
@@ -168,7 +170,7 @@ void Prover::prove_resume() {
                                       format_bytes(bytes), std::filesystem::temp_directory_path().string()));
   const TemporaryFolder folder;
   StepJob job = job_of(shape, data_.sequences);
-  job.sees_attention = false;
+  job.sees_gradients = false;
   job.learning_rate = config_.optimizer.learning_rate;
   const std::unique_ptr<Backend> be = make_(device_);
   StepRecord expected, found;
@@ -180,6 +182,7 @@ void Prover::prove_resume() {
     StepRunner runner(*be, shape);
     base = load(runner.state());
     runner.step(job, 1);
+    job.sees_gradients = true;
     RunState state;
     state.step = 1, state.seed = config_.train.seed, state.micro_batch = shape.micro_batch;
     state.sequence_length = T_, state.device = device_.device, state.base = base;
@@ -233,7 +236,7 @@ Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard sha
                  : std::span(of).subspan(static_cast<size_t>(first * each), static_cast<size_t>(mine * each));
     };
     StepJob job = job_of(*shape, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
-    job.counted = counted_, job.sees_attention = false;
+    job.counted = counted_;
     found = runner.step(job);
   }
   const double loss = ranks_.sum({found.loss})[0] / static_cast<double>(ranks_.size());

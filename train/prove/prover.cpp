@@ -191,12 +191,12 @@ StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) const {
 }
 
 StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
-                          RowCheck* rows) {
+                          const std::function<void(StepJob&)>& changes) {
   const std::unique_ptr<Backend> be = make_(device);
   StepRunner runner(*be, shape);
   load(runner.state());
   StepJob job = job_of(shape, of);
-  job.rows = rows;
+  if (changes) changes(job);
   return runner.step(job);
 }
 
@@ -206,6 +206,12 @@ const StepRecord& Prover::base() {
     base_ = record(*base_shape_, device_, data_.sequences);
   }
   return *base_;
+}
+
+void Prover::add(Proof proof) {
+  proof.seconds = seconds_since(last_);
+  last_ = Clock::now();
+  proofs_.push_back(std::move(proof));
 }
 
 bool Prover::asked(ProofKind kind) const {

@@ -38,8 +38,8 @@ std::shared_ptr<const float[]> HostMemory::read(const Tensor& tensor, Backend& b
   return piece->memory;
 }
 
-HostHeads RowCheck::on_host(const Heads& heads, Backend& be, const Launch& on) {
-  const Tensor& t = heads.tensor;
+HostHeads RowCheck::on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on) {
+  const Tensor t = heads.tensor.rows(0, sequences);
   return {.values = memory_.read(t, be, on),
           .tokens = t.shape[1],
           .row = t.shape[2] * t.shape[3],
@@ -49,15 +49,15 @@ HostHeads RowCheck::on_host(const Heads& heads, Backend& be, const Launch& on) {
 
 // What an operation of attention reads, and y of a forward
 template <class Op>
-RowCheck::Inputs RowCheck::inputs_of(const Op& op, Backend& be, const Launch& on) {
-  Inputs inputs{.q = on_host(op.q, be, on),
-                .k = on_host(op.k, be, on),
-                .v = on_host(op.v, be, on),
-                .y = on_host(op.y, be, on),
+RowCheck::Inputs RowCheck::inputs_of(const Op& op, int64_t sequences, Backend& be, const Launch& on) {
+  Inputs inputs{.q = on_host(op.q, sequences, be, on),
+                .k = on_host(op.k, sequences, be, on),
+                .v = on_host(op.v, sequences, be, on),
+                .y = on_host(op.y, sequences, be, on),
                 .dy = {},
                 .lse = {}};
-  if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, be, on);
-  if (op.plan.kind != AttentionKind::kNaive) inputs.lse = memory_.read(op.saved, be, on);
+  if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, sequences, be, on);
+  if (op.plan.kind != AttentionKind::kNaive) inputs.lse = memory_.read(op.saved.rows(0, sequences), be, on);
   memory_.forget();  // what the next operation finds there is not this
   return inputs;
 }
@@ -140,9 +140,16 @@ std::vector<RowCheck::Row> RowCheck::samples(int64_t block, int64_t first, const
   return rows;
 }
 
+int64_t RowCheck::sampled(int64_t block, int64_t first, const AttentionShape& s) const {
+  int64_t last = 0;
+  for (const int64_t heads : {s.heads, s.kv_heads})
+    for (const Row& row : samples(block, first, s, heads)) last = std::max(last, row.b);
+  return last + 1;
+}
+
 void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be,
                        const Launch& on) {
-  inputs_ = inputs_of(op, be, on);
+  inputs_ = inputs_of(op, sampled(block, first, op.plan.shape), be, on);
   const Of of(inputs_, op.plan);
   const int64_t D = of.head_dim, H = op.plan.shape.heads;
   check_rows(block, samples(block, first, op.plan.shape, H), [&](const Row& row, OfHead& found) {
@@ -179,14 +186,17 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
   inputs_ = {};
 }
 
-void RowCheck::before_backward(const AttentionBackward& op, Backend& be, const Launch& on) {
-  inputs_ = inputs_of(op, be, on);
+void RowCheck::before_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                               const Launch& on) {
+  inputs_ = inputs_of(op, sampled(block, first, op.plan.shape), be, on);
 }
 
 void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
                               const Launch& on) {
   if (!inputs_.lse) return;
-  const HostHeads dq = on_host(op.dq, be, on), dk = on_host(op.dk, be, on), dv = on_host(op.dv, be, on);
+  const int64_t read = sampled(block, first, op.plan.shape);
+  const HostHeads dq = on_host(op.dq, read, be, on), dk = on_host(op.dk, read, be, on),
+                  dv = on_host(op.dv, read, be, on);
   memory_.forget();
   const Of of(inputs_, op.plan);
   const AttentionShape& s = op.plan.shape;

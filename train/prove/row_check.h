@@ -55,7 +55,8 @@ class RowCheck {
   // After the forward of a block, over sequences from `first` on
   void forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be, const Launch& on);
   // Before and after its backward
-  void before_backward(const AttentionBackward& op, Backend& be, const Launch& on);
+  void before_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                       const Launch& on);
   void after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
                       const Launch& on);
 
@@ -86,13 +87,15 @@ class RowCheck {
     int64_t begin, end;
   };
   struct Of;  // the problem of an operation
-  HostHeads on_host(const Heads& heads, Backend& be, const Launch& on);
+  HostHeads on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on);
   template <class Op>
-  Inputs inputs_of(const Op& op, Backend& be, const Launch& on);
+  Inputs inputs_of(const Op& op, int64_t sequences, Backend& be, const Launch& on);
   void check_rows(int64_t block, const std::vector<Row>& rows,
                   const std::function<void(const Row&, OfHead&)>& check);
   Keys seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const;
   std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
+  // The first sequences of the operation, among which all samples are
+  int64_t sampled(int64_t block, int64_t first, const AttentionShape& shape) const;
 
   std::vector<int32_t> documents_;
   int64_t T_;

@@ -27,7 +27,8 @@ class StepWatch final : public OpObserver {
 
   void before(const AnyOp& op, Backend& be, const Launch& on) override {
     if (const auto* backward = std::get_if<const AttentionBackward*>(&op); backward && job_.rows)
-      job_.rows->before_backward(**backward, be, on);
+      job_.rows->before_backward(be.place().block, be.place().micro_batch * job_.shape.micro_batch,
+                                 **backward, be, on);
   }
   void after(const AnyOp& op, Backend& be, const Launch& on) override {
     const OpPlace& at = be.place();
@@ -85,7 +86,7 @@ StepRecord StepRunner::step(const StepJob& job, int64_t number) {
     const TrainState::StepResult result = state_->finish_step();
     record.loss = result.loss, record.grad_norm = result.grad_norm;
   }
-  record.gradients = gradients_of(*state_);
+  if (job.sees_gradients) record.gradients = gradients_of(*state_);
   return record;
 }
 
