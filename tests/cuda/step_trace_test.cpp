@@ -43,7 +43,7 @@ TEST_F(CudaStepTrace, KernelsBelongToOperations) {
   EXPECT_EQ(operations["attention backward"], 2);
   EXPECT_EQ(operations["attention.qkv, forward"], 2);
   EXPECT_EQ(operations["attention.qkv, dW"], 2);
-  EXPECT_EQ(operations["adamw"], 1);
+  EXPECT_GE(operations["adamw"], 1);
   for (const auto& [name, count] : operations) EXPECT_GE(kernels_of[name], count) << name;
   EXPECT_GT(kernels, 40);
   EXPECT_LT(alone, kernels / 4) << "copies of inputs and results belong to no operation, kernels do";

@@ -65,7 +65,7 @@ Sequences apart(const Sequences& packed, const std::vector<Document>& documents,
 }
 
 // The first tokens of the first sequence
-Sequences beginning(const Sequences& of, int64_t length) {
+Sequences first_tokens(const Sequences& of, int64_t length) {
   const auto first = [&](const std::vector<int32_t>& values, int64_t each) {
     return std::vector<int32_t>(values.begin(), values.begin() + (values.empty() ? 0 : each * length));
   };
@@ -289,7 +289,7 @@ void Prover::prove_device() {
   std::string why;
   const auto on_gpu = shape_that_fits(one, device_, why), on_cpu = shape_that_fits(one, cpu, why);
   if (!on_gpu || !on_cpu) return skip("device", why);
-  const Sequences first = beginning(data_.sequences, length);
+  const Sequences first = first_tokens(data_.sequences, length);
   if (counted(first.targets) == 0)
     return skip("device", fmt::format("no target of the first {} tokens counts", length));
   show("the GPU in fp32");

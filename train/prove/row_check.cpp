@@ -17,6 +17,10 @@ double dot(const float* a, const float* b, int64_t n) {
   for (int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * static_cast<double>(b[d]);
   return sum;
 }
+Tensor beginning(const Tensor& t, int64_t sequences) {  // [B, ...]
+  const int64_t B = t.shape[0];
+  return t.view({B, t.numel() / B}).rows(0, sequences);
+}
 double square(double x) { return x * x; }
 double widened(float x) { return x; }
 
@@ -39,8 +43,8 @@ std::shared_ptr<const float[]> HostMemory::read(const Tensor& tensor, Backend& b
 }
 
 HostHeads RowCheck::on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on) {
-  const Tensor t = heads.tensor.rows(0, sequences);
-  return {.values = memory_.read(t, be, on),
+  const Tensor& t = heads.tensor;
+  return {.values = memory_.read(beginning(t, sequences), be, on),
           .tokens = t.shape[1],
           .row = t.shape[2] * t.shape[3],
           .head_dim = t.shape[3],
@@ -57,7 +61,8 @@ RowCheck::Inputs RowCheck::inputs_of(const Op& op, int64_t sequences, Backend& b
                 .dy = {},
                 .lse = {}};
   if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, sequences, be, on);
-  if (op.plan.kind != AttentionKind::kNaive) inputs.lse = memory_.read(op.saved.rows(0, sequences), be, on);
+  if (op.plan.kind != AttentionKind::kNaive)
+    inputs.lse = memory_.read(beginning(op.saved, sequences), be, on);
   memory_.forget();  // what the next operation finds there is not this
   return inputs;
 }

@@ -12,11 +12,10 @@ using Json = nlohmann::json;
 
 struct StepTraceOfBench : TrainRanks {
   Json traced(int ranks) const {
-    const ProcessResult result =
-        run_process(BENCH_BINARY,
-                    {"step", "--config", "small.yaml", "--device", "cpu", "--steps", "1", "--warmup", "0",
-                     "--ranks", std::to_string(ranks), "--trace", "step.json"},
-                    {.folder = folder});
+    const ProcessResult result = run_process(BENCH_BINARY,
+                                             {"step", "--config", "small.yaml", "--steps", "1", "--warmup",
+                                              "0", "--ranks", std::to_string(ranks), "--trace", "step.json"},
+                                             {.folder = folder});
     EXPECT_EQ(result.status, 0) << result.error;
     EXPECT_NE(result.out.find("  trace         step.json: "), std::string::npos) << result.out;
     return Json::parse(read_file(folder / "step.json"))["traceEvents"];
@@ -48,8 +47,8 @@ TEST_F(StepTraceOfBench, HasEveryOperationOfEveryRank) {
     for (auto& [rank, names] : found) {
       EXPECT_EQ(names["attention forward"], 2);
       EXPECT_EQ(names["attention backward"], 2);
-      EXPECT_EQ(names["adamw"], 1);
-      EXPECT_EQ(names["attention.qkv, dW"], 2);
+      EXPECT_GE(names["adamw"], 1);
+      EXPECT_EQ(names["attention.qkv, backward"], 2);
       EXPECT_EQ(names["reduce-scatter"] > 0, ranks == 2);
     }
   }
