@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/html_page.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -147,6 +148,17 @@ nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
                    {"measures", std::move(measures)}});
   }
   return all;
+}
+
+nlohmann::ordered_json to_json(const ProofSubject& of, const std::vector<Proof>& proofs) {
+  return {{"ok", all_hold(proofs)}, {"verdict", verdict_line(proofs)},
+          {"model", of.model},      {"device", of.device},
+          {"data", of.data},        {"proofs", to_json(proofs)}};
+}
+
+std::string prove_page(const nlohmann::ordered_json& json) {
+  return page_with_data(prove_page_template(), "PROOFS_DATA",
+                        json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace tessera

@@ -85,4 +85,14 @@ std::string verdict_line(const std::vector<Proof>& proofs);
 bool all_hold(const std::vector<Proof>& proofs);
 nlohmann::ordered_json to_json(const std::vector<Proof>& proofs);
 
+// What was proven: lines for a person
+struct ProofSubject {
+  std::string model, device, data;
+};
+// All of it, as --json has it
+nlohmann::ordered_json to_json(const ProofSubject& of, const std::vector<Proof>& proofs);
+// The page of --html, which needs no network, of that JSON
+std::string prove_page(const nlohmann::ordered_json& json);
+const char* prove_page_template();
+
 }  // namespace tessera

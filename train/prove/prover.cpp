@@ -218,15 +218,13 @@ bool Prover::asked(ProofKind kind) const {
   return options_.only.empty() || std::ranges::find(options_.only, name_of(kind)) != options_.only.end();
 }
 
-void Prover::describe() {
-  line_.print_labelled(
-      "model",
-      fmt::format("{}: {} parameters", model_.weights.empty() ? "random weights" : model_.weights.string(),
-                  format_count(static_cast<double>(base_shape_->model.parameters()))));
-  line_.print_labelled("device",
-                       fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
-                                   name_of(base_shape_->dtype), name_of(base_shape_->attention)));
-  line_.print_labelled("data", fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_));
+ProofSubject Prover::subject() const {
+  return {.model = fmt::format("{}: {} parameters",
+                               model_.weights.empty() ? "random weights" : model_.weights.string(),
+                               format_count(static_cast<double>(base_shape_->model.parameters()))),
+          .device = fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
+                                name_of(base_shape_->dtype), name_of(base_shape_->attention)),
+          .data = fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_)};
 }
 
 std::vector<Proof> Prover::run() {
@@ -235,7 +233,10 @@ std::vector<Proof> Prover::run() {
   check(base_shape_.has_value(), "the step cannot run as the run has it: {}", why);
   ranks_.enter_phase("the proofs", Timeout::kNone);
   if (ranks_.is_rank_0()) {
-    describe();
+    const ProofSubject of = subject();
+    line_.print_labelled("model", of.model);
+    line_.print_labelled("device", of.device);
+    line_.print_labelled("data", of.data);
     if (asked(ProofKind::kAttention) || asked(ProofKind::kRows)) prove_attention();
     if (asked(ProofKind::kDocuments)) prove_documents();
     if (asked(ProofKind::kMicroBatch)) prove_micro_batch();

@@ -41,6 +41,7 @@ class Prover {
  public:
   Prover(const ProvedModel& model, const ProveOptions& options, RankGroup& ranks, const BackendMaker& make);
   std::vector<Proof> run();
+  ProofSubject subject() const;
 
  private:
   Way way() const;  // the run's, one sequence at a time
@@ -59,7 +60,6 @@ class Prover {
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
   const StepRecord& base();  // the run's way, at the largest micro-batch
 
-  void describe();
   void prove_attention();
   Proof prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                    AttentionKind kind) const;

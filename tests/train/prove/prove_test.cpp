@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/browser.h"
 #include "tests/planted_faults.h"
 #include "tests/train_ranks.h"
 #include "train/session/device.h"
@@ -171,6 +172,36 @@ TEST_F(Prove, FindsAStepThatDoesNotResume) {
   const std::vector<Proof> all = proofs(o, planted(fault));
   ASSERT_EQ(names(all, Verdict::kFailed), std::set<std::string>{"resume"}) << proof_table(all);
   EXPECT_EQ(of(all, "resume").worst().back()->what, "weight after it");
+}
+
+// The page draws every proof and every tensor, in a browser, and its script has no error.
+TEST_F(Prove, ThePageDrawsEveryTensor) {
+  ProveOptions o = options();
+  o.html = (folder / "prove.html").string();
+  const std::vector<Proof> all = proofs(o);
+  std::string page = read_file(folder / "prove.html");
+  EXPECT_NE(page.find("ok: flash, rows, documents, micro_batch, resume"), std::string::npos);
+  const std::string browser = find_browser();
+  if (browser.empty()) GTEST_SKIP() << "no Chromium is installed: the page was not opened";
+  page.replace(page.find("</head>"), 0,
+               "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
+  write("tried.html", page);
+  const ProcessResult result = open_in_browser(browser, folder, "tried.html");
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(result.out.find("data-error="), std::string::npos);
+  const auto count = [&](const std::string& part) {
+    size_t found = 0;
+    for (size_t at = 0; (at = result.out.find(part, at)) != std::string::npos; at += part.size()) ++found;
+    return found;
+  };
+  size_t dots = 0;
+  for (const Proof& proof : all)
+    for (const Measure* worst : proof.worst()) {
+      const auto of_kind = std::ranges::count(proof.measures, worst->what, &Measure::what);
+      if (of_kind > 1) dots += static_cast<size_t>(of_kind);
+    }
+  EXPECT_EQ(count("<circle"), dots);
+  EXPECT_EQ(count("<section"), all.size());
 }
 
 TEST_F(Prove, WrongArguments) {
