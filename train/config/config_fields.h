@@ -196,6 +196,11 @@ void visit_bad_step(Section& on_bad_step, Visit& visit) {
         "A step whose loss or gradient norm is not finite; stop: end the run, and say where the first bad "
         "value "
         "comes from; skip: leave weights and optimizer as they are, and go on with the next step");
+  visit("train.on_bad_step.spike", on_bad_step.spike, OneOf<OnSpike>{},
+        "A step whose loss or gradient norm lies far above those of the steps before; ignore: train on it "
+        "as on any other; skip, stop: as for nonfinite");
+  visit("train.on_bad_step.spike_score", on_bad_step.spike_score, Number{.above = 0, .at_most = 1e6},
+        "How far above is a spike: in deviations from the median of the last 128 steps, estimated robustly");
   visit("train.on_bad_step.most_skips", on_bad_step.most_skips, Whole{.at_least = 1},
         "How many steps a run may skip; the next one stops it");
 }

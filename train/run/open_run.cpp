@@ -82,6 +82,14 @@ void OpenRun::check_options(const TrainerOptions& options) {
                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
 }
 
+// Steps of another size, or sequences of another length, have other losses and norms.
+RecentSteps OpenRun::recent_of(const RunState& was, const Config& config, const RunShape& shape) {
+  const bool compare =
+      was.recent.tokens_per_step == shape.tokens_per_step() && was.sequence_length == shape.sequence_length;
+  if (!config.train.on_bad_step.judges_spikes()) return {};
+  return compare ? was.recent : RecentSteps{.tokens_per_step = shape.tokens_per_step()};
+}
+
 // Plans of all phases, and the run's state: from the configuration, and from `checkpoint` if there is one
 void OpenRun::take_shape(Checkpoint checkpoint) {
   if (checkpoint) {
@@ -107,6 +115,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .freeze = text_of(config.train.freeze),
          .lora = text_of(config.train.lora),
          .skipped_updates = was.skipped_updates,
+         .recent = recent_of(was, config, shape),
          .base = was.base};
 }
 
@@ -215,6 +224,7 @@ void OpenRun::begin_next_phase() {
   phase.reset();   // two phases need not fit together
   phase = std::make_unique<RunPhase>(config, next, plans_[next], now.shift);
   now.data_position = position_with_length(now, shape().sequence_length);
+  now.recent = recent_of(now, config, shape());
   now.sequence_length = shape().sequence_length;
   now.micro_batch = shape().micro_batch;
   now.mlp_chunk = shape().mlp_chunk;

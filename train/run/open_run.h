@@ -56,6 +56,7 @@ class OpenRun {
 
   void check_options(const TrainerOptions& options);
   void take_shape(Checkpoint checkpoint);
+  static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);
   void plan_every_phase(size_t first, Checkpoint checkpoint);
   void take_data(Checkpoint checkpoint);
   void check_later_data() const;

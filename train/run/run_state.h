@@ -13,6 +13,7 @@
 #include "kernels/base/tensor.h"
 #include "model/fp8.h"
 #include "train/config/config.h"
+#include "train/run/recent_steps.h"
 
 namespace tessera {
 
@@ -50,6 +51,7 @@ struct RunState {
   std::string freeze = "none";             // train.freeze; checkpoints without it: none
   std::string lora = "none";               // train.lora; checkpoints without it: none
   int64_t skipped_updates = 0;             // steps of `step` that made none; checkpoints without it: 0
+  RecentSteps recent = {};                 // empty where train.on_bad_step.spike is ignore
   Fp8Scales fp8_scales = {};  // train.gemm_dtype=fp8: of the next step; save_checkpoint() fills it in
   std::string base = "";      // with adapters: load_base() of the weights that they belong to
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format

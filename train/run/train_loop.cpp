@@ -201,7 +201,9 @@ bool TrainLoop::train_step(int64_t step) {
   };
   const StepTokens tokens = next_tokens_;
   const bool skips = tokens.counted == 0;
+  const StepLimits limits = limits_of(run_.now.recent, run_.config.train.on_bad_step.spike_score);
   phase().state().set_skipped_updates(run_.now.skipped_updates);
+  phase().state().set_limits(limits);
   if (!skips && !phase().state().step(phase().next(), tokens.counted, optimizer_config(run_.config),
                                       learning_rate, step, continues))
     return false;
@@ -217,44 +219,70 @@ bool TrainLoop::train_step(int64_t step) {
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = all[0] / ranks;
   arena_phase.end();
-  const bool is_bad = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
-  if (is_bad && !may_skip())
-    stop_at({.step = step,
-             .loss = result.loss,
-             .grad_norm = result.grad_norm,
-             .own_loss = own_loss,
-             .counted_tokens = tokens.counted,
-             .learning_rate = learning_rate});
-  run_.now.step = step;
-  run_.now.data_position = position;
-  if (is_bad) {
-    phase().state().take_back_step();
-    run_.log.skipped_step(result, learning_rate, seconds_since(start), ++run_.now.skipped_updates);
+  if (result.verdict != StepVerdict::kUpdate) {
+    handle({.step = step,
+            .verdict = result.verdict,
+            .loss = result.loss,
+            .grad_norm = result.grad_norm,
+            .own_loss = own_loss,
+            .counted_tokens = tokens.counted,
+            .learning_rate = learning_rate,
+            .limits = limits},
+           seconds_since(start));
     return true;
   }
+  run_.now.step = step;
+  run_.now.data_position = position;
   if (!skips) step_seconds_ = all[1] / ranks;
+  if (!skips && run_.config.train.on_bad_step.judges_spikes())
+    run_.now.recent.add(result.loss, result.grad_norm);
   run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
   return true;
 }
 
-// Whether one more bad step may be skipped
-bool TrainLoop::may_skip() const {
-  const OnBadStep& rule = run_.config.train.on_bad_step;
-  return rule.nonfinite == OnNonfinite::kSkip && run_.now.skipped_updates < rule.most_skips;
+// A step that took `seconds` and made no update
+void TrainLoop::handle(BadStep bad, double seconds) {
+  Sequences own;
+  phase().fetch_step(run_.now.data_position, run_.ranks.place(Axis::kData), own);
+  const StepInputs inputs{.ranks = run_.ranks,
+                          .state = phase().state(),
+                          .own = own,
+                          .position = run_.now.data_position,
+                          .optimizer = optimizer_config(run_.config),
+                          .origin = [this](int64_t position, std::optional<int64_t> token) {
+                            return phase().data().origin(position, token);
+                          }};
+  bad.worst = worst_sequences(inputs);
+  if (bad.is_spike()) bad.scores = scores_of(run_.now.recent, bad.loss, bad.grad_norm);
+  if (!may_skip(bad)) stop_at(bad, inputs);
+  phase().state().take_back_step();
+  run_.now.step = bad.step;
+  run_.now.data_position += shape().sequences_per_step();
+  ++run_.now.skipped_updates;
+  run_.log.skipped_step(bad, seconds);
 }
 
-// A loss or a gradient norm that is not finite
-void TrainLoop::stop_at(const BadStep& bad) {
+// Whether the rule for such a step is to skip it, and one more may be skipped
+bool TrainLoop::may_skip(const BadStep& bad) const {
+  const OnBadStep& rule = run_.config.train.on_bad_step;
+  const bool skips = bad.is_spike() ? rule.spike == OnSpike::kSkip : rule.nonfinite == OnNonfinite::kSkip;
+  return skips && run_.now.skipped_updates < rule.most_skips;
+}
+
+void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs) {
   finish_saving(/*waits=*/true);
-  std::string why = explain_bad_step(run_, bad);
-  if (run_.config.train.on_bad_step.nonfinite == OnNonfinite::kSkip)
-    why += fmt::format("\nThe run has skipped {} steps, as many as train.on_bad_step.most_skips allows",
-                       run_.now.skipped_updates);
+  std::string why = explain_bad_step(inputs, bad);
+  if (bad.is_spike()) why += "\nThe sequences with the highest losses:";
+  for (const std::string& worst : bad.worst)
+    if (bad.is_spike()) why += "\n  " + worst;
+  if (const int64_t skips = run_.now.skipped_updates; skips == run_.config.train.on_bad_step.most_skips)
+    why +=
+        fmt::format("\nThe run has skipped {} steps, as many as train.on_bad_step.most_skips allows", skips);
   fail(
-      "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the last "
+      "step {}: {}. The weights were not changed by this step; the last "
       "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
       "(optimizer.max_grad_norm) usually helps.\n{}",
-      bad.step, bad.loss, bad.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
+      bad.step, bad.figures(), latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
 }
 
 bool TrainLoop::is_out_of_patience() const {

@@ -44,8 +44,9 @@ class TrainLoop {
   bool evaluates_first() const;
   void begin_phase();
   bool train_step(int64_t step);
-  bool may_skip() const;
-  [[noreturn]] void stop_at(const BadStep& bad);
+  void handle(BadStep bad, double seconds);
+  bool may_skip(const BadStep& bad) const;
+  [[noreturn]] void stop_at(const BadStep& bad, const StepInputs& inputs);
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
   std::vector<TaskResult> evaluate_tasks();
