@@ -234,7 +234,7 @@ void check_bad_step(const SourcedConfig& sourced) {
   const OnBadStep& rule = sourced.config.train.on_bad_step;
   sourced.require(rule.judges_spikes() || rule.spike_score == OnBadStep().spike_score,
                   "train.on_bad_step.spike_score", "has no effect with", "train.on_bad_step.spike",
-                  "set train.on_bad_step.spike=skip or stop too");
+                  "set train.on_bad_step.spike=skip, rewind or stop too");
 }
 
 void check_data(const SourcedConfig& sourced) {

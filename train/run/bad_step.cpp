@@ -88,7 +88,7 @@ std::string suspects(RankGroup& group, double own_loss) {
 }
 
 // The loss of all ranks, and the norm; without an update
-TrainState::StepResult compute_again(const StepInputs& inputs, const BadStep& bad) {
+TrainState::StepResult result_again(const StepInputs& inputs, const BadStep& bad) {
   TrainState& state = inputs.state;
   state.take_back_step();
   state.set_limits(StepLimits::nothing());
@@ -107,23 +107,27 @@ std::string hardware_text(const TrainState::StepResult& again, const std::string
       again.loss, again.grad_norm, suspected);
 }
 
-std::string explain_spike(const StepInputs& inputs, const BadStep& bad) {
-  const TrainState::StepResult again = compute_again(inputs, bad);
+std::string spike_text(const StepInputs& inputs, const BadStep& bad, const TrainState::StepResult& again) {
+  if (!bad.is_bad(again)) return hardware_text(again, "");
+  const std::string text = "Computed once more from the same weights and sequences, ";
   if (again.loss == bad.loss && again.grad_norm == bad.grad_norm)
-    return "Computed once more from the same weights and sequences, they are the same: it is the data, or "
-           "what training has made of the weights";
-  if (!inputs.state.shape().deterministic)
-    return fmt::format(
-        "Computed once more from the same weights and sequences, the loss is {} and the gradient norm {}. "
-        "They may differ a little, since train.deterministic is false",
-        again.loss, again.grad_norm);
-  return hardware_text(again, "");
+    return text + "they are the same: it is the data, or what training has made of the weights";
+  return text + fmt::format("the loss is {} and the gradient norm {}: a spike again, of other bits.{}",
+                            again.loss, again.grad_norm,
+                            inputs.state.shape().deterministic
+                                ? " On the same device and by as many ranks they would be the same"
+                                : "");
 }
 
 }  // namespace
 
+bool BadStep::is_bad(const TrainState::StepResult& result) const {
+  return !std::isfinite(result.loss) || !std::isfinite(result.grad_norm) || result.loss > limits.loss ||
+         result.grad_norm > limits.grad_norm;
+}
+
 std::string BadStep::figures() const {
-  const std::string text = fmt::format("the loss is {} and the gradient norm {}", loss, grad_norm);
+  const std::string text = fmt::format("the loss is {:.6g} and the gradient norm {:.6g}", loss, grad_norm);
   return is_spike() ? text + fmt::format(", with scores of {:.1f} and {:.1f}", scores.loss, scores.grad_norm)
                     : text;
 }
@@ -162,30 +166,32 @@ std::vector<std::string> worst_sequences(const StepInputs& inputs) {
   return texts;
 }
 
-std::string explain_bad_step(const StepInputs& inputs, const BadStep& bad) {
+ComputedAgain compute_again(const StepInputs& inputs, const BadStep& bad) {
   constexpr double kNothing = std::numeric_limits<double>::max();
   RankGroup& ranks = inputs.ranks;
   ranks.enter_phase(fmt::format("step {} once more, operation by operation", bad.step), Timeout::kNone);
-  if (bad.is_spike()) return explain_spike(inputs, bad);
   TrainState::StepResult again{};
   std::optional<BadValue> found;
   {
     BadValueSearch search(inputs.state);
-    again = compute_again(inputs, bad);
+    again = result_again(inputs, bad);
     found = search.found();
   }
   const std::vector<double> numbers = ranks.gather(found ? static_cast<double>(found->number) : kNothing);
   const auto first = std::ranges::min_element(numbers);
-  const std::string suspected = suspects(ranks, bad.own_loss);
+  const std::string suspected = bad.is_spike() ? "" : suspects(ranks, bad.own_loss);
   if (*first < kNothing) {
     const bool mine = found && first - numbers.begin() == ranks.rank();
     std::string text;
     for (const std::string& one : ranks.exchange(mine ? value_text(inputs, *found) : "")) text += one;
-    return "Computed once more from the same weights and sequences, " + text;
+    return {again, "Computed once more from the same weights and sequences, " + text};
   }
-  if (std::isfinite(again.loss) && std::isfinite(again.grad_norm)) return hardware_text(again, suspected);
-  return "Computed once more, every operation of every rank had finite results: a sum over the ranks is too "
-         "large for its dtype";
+  if (!std::isfinite(again.loss) || !std::isfinite(again.grad_norm))
+    return {
+        again,
+        "Computed once more, every operation of every rank had finite results: a sum over the ranks is too "
+        "large for its dtype"};
+  return {again, bad.is_spike() ? spike_text(inputs, bad, again) : hardware_text(again, suspected)};
 }
 
 }  // namespace tessera

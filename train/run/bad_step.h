@@ -27,6 +27,8 @@ struct BadStep {
   std::vector<std::string> worst = {};  // worst_sequences()
 
   bool is_spike() const { return verdict == StepVerdict::kAbove; }
+  // A result that is not finite, or above the limits that the step had
+  bool is_bad(const TrainState::StepResult& result) const;
   const char* kind() const { return is_spike() ? "spike" : "nonfinite"; }
   // "the loss is 9.1 and the gradient norm 3.2, with scores of 31.0 and 12.4"
   std::string figures() const;
@@ -48,8 +50,12 @@ struct StepInputs {
 // ranks, which call this together.
 std::vector<std::string> worst_sequences(const StepInputs& inputs);
 
-// Computes the step again, without an update, and says where the first bad value comes from, or of a spike
-// whether the result is the same: the text is the same on all ranks, which call this together.
-std::string explain_bad_step(const StepInputs& inputs, const BadStep& bad);
+struct ComputedAgain {
+  TrainState::StepResult result;  // the loss of all ranks
+  std::string text;               // where the first bad value comes from; of a spike, whether it is one again
+};
+// Computes the step once more, without an update, and looks at every operation. The same on all ranks, which
+// call this together.
+ComputedAgain compute_again(const StepInputs& inputs, const BadStep& bad);
 
 }  // namespace tessera

@@ -42,7 +42,7 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   if (!metrics_) return;
   nlohmann::ordered_json line{{"type", type},
                               {"step", run_.step},
-                              {"tokens", run_.data_position * run_.sequence_length},
+                              {"tokens", run_.tokens()},
                               {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
                               {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
                               {"time", utc_time()}};
@@ -112,6 +112,24 @@ void RunLog::skipped_step(const BadStep& bad, double seconds) {
       "The highest loss has {}",
       bad.step, bad.figures(), run_.skipped_updates, config_.train.on_bad_step.most_skips,
       bad.worst.empty() ? "none" : bad.worst[0]));
+}
+
+void RunLog::go_back(const BadStep& bad, double seconds) {
+  interval_ = {};
+  line_.notice(fmt::format(
+      "step {}: {}; the run goes back to step {}, and on with the data after the bad step: {} sequences are "
+      "left out. So far {} of at most {} times. The highest loss has {}",
+      bad.step, bad.figures(), run_.step, (bad.step - run_.step) * shape_.sequences_per_step(), run_.rewinds,
+      config_.train.on_bad_step.most_rewinds, bad.worst.empty() ? "none" : bad.worst[0]));
+  if (!metrics_) return;
+  report_.reset();  // it follows the file
+  metrics_->drop_after(run_.step);
+  report_.emplace(config_, line_);
+  nlohmann::ordered_json figures{{"bad_step", bad.step}, {"reason", bad.kind()}};
+  figures.update(figures_of(bad));
+  figures["seconds"] = seconds;
+  record("rewind", figures);
+  sync();
 }
 
 void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,

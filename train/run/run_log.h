@@ -45,6 +45,8 @@ class RunLog {
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             double seconds, const MemoryLedger& ledger);
   void skipped_step(const BadStep& bad, double seconds);
+  // The run has gone back to the step of its RunState, and the lines of later steps with it.
+  void go_back(const BadStep& bad, double seconds);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);

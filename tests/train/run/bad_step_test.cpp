@@ -219,5 +219,51 @@ TEST_F(BadStepOfARun, SkipsAStep) {
                {"step 4: the loss is nan", "attention forward in block 0", "has skipped 1 steps"});
 }
 
+// Step 3 goes bad once: the run goes back to step 2, and on with the sequences of step 4.
+TEST_F(BadStepOfARun, GoesBack) {
+  int64_t passes = 0;
+  EXPECT_EQ(message_of({.settings = {"train.on_bad_step.nonfinite=rewind", "train.steps=6"},
+                        .fault =
+                            [&](const AnyOp& op, const OpPlace& place) {
+                              const auto* forward = std::get_if<const AttentionForward*>(&op);
+                              if (!forward || place.block != 0 || place.micro_batch != 0) return;
+                              if (++passes == 3) element((*forward)->y.tensor, 3) = NAN;
+                            }}),
+            "");
+  const RunState state = read_run_state(folder / "out" / "checkpoints" / "step_00000006");
+  EXPECT_EQ(state.rewinds, 1);
+  EXPECT_EQ(state.skipped_updates, 0);
+  EXPECT_EQ(state.data_position, 7 * 8);
+  EXPECT_EQ(state.passed_over_tokens, 256);
+  EXPECT_EQ(state.before_bad_steps, std::set<int64_t>{2});
+}
+
+// Folders of faults that are no longer there, and of one that is in the weights
+TEST_F(BadStepOfARun, IsReplayed) {
+  const auto replay = [&](const std::string& bad) {
+    return run_process(TRAIN_BINARY, {"--replay", "out/" + bad}, {.folder = folder});
+  };
+  int64_t passes = 0;
+  message_of({.fault = [&](const AnyOp& op, const OpPlace& place) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (!forward || place.block != 0 || place.micro_batch != 0) return;
+    if (++passes == 3) element((*forward)->y.tensor, 3) = NAN;
+  }});
+  const ProcessResult healthy = replay("bad_step_00000003");
+  EXPECT_EQ(healthy.status, 0) << healthy.error;
+  expect_parts(healthy.out, {"step 3: the loss is nan", "the hardware is suspect", "not bad this time"});
+  for (const int ranks : {1, 2}) {
+    fs::remove_all(folder / "out");
+    const Run run{.settings = {ranks == 1 ? "parallel.shard=none" : "parallel.shard=weights"},
+                  .spoils = [](OpenRun& open) { spoil(open, "blocks.1.mlp.expand.weight", 5 * 32 + 3); }};
+    expect_of_ranks(ranks, run, {"--replay ", "out/bad_step_00000001"});
+    const ProcessResult bad = replay("bad_step_00000001");
+    EXPECT_EQ(bad.status, 1) << bad.error;
+    expect_parts(bad.out, {"step 1: the loss is nan", "linear forward in block 1, in the forward",
+                           "It reads weight (blocks.1.mlp.expand.weight, fp32 [128, 32]",
+                           "the first at [5, 3]", "text.txt, tokens ", "the step is bad again"});
+  }
+}
+
 }  // namespace
 }  // namespace tessera::testing
