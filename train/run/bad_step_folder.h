@@ -1,12 +1,12 @@
 // The folder of a bad step that stopped a run, `bad_step_00001234` in the run's folder: all that is needed to
 // compute the step again (--replay), on any machine.
 //   step_00001233/   a checkpoint from before the step; of the first step, step_00000000
-//   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T], documents [n, T, 2] where
-//                    a sequence holds several
+//   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T], and where a sequence
+//                    holds several documents, documents [n, T, 2]
 //   gemms.jsonl      the algorithms of GEMMs, on a GPU
 //   bad_step.json    what happened, where the sequences come from, the checksums of the files
 //   report.txt       the message with which the run ended
-// It is written under another name, so a folder of this name is complete. Its weights are fp32 and may be NaN.
+// It is written under another name, so a folder of this name is complete. Weights are fp32 and may be NaN.
 #pragma once
 
 #include <filesystem>
@@ -47,8 +47,8 @@ struct BadStepWriting {
   const Sequences& batch;
   const std::string& report;
 };
-// All ranks call it. Returns the folder, the same on all ranks. If there is one of the same step, its name has a
-// number. Error: as save_checkpoint().
+// All ranks call it. Returns the folder, the same on all ranks. If there is one of the same step, its name has
+// a number. Error: as save_checkpoint().
 std::filesystem::path write_bad_step(const BadStepWriting& what);
 
 // Error: it is not such a folder, or one of its files is damaged.

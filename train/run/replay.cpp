@@ -19,6 +19,8 @@ namespace {
 constexpr double kReplayQuietSeconds = 60;
 constexpr int64_t kReplayColumns = 2;  // that further lines of a text are indented by
 
+std::string ranks_text(int64_t ranks) { return fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks"); }
+
 // What a rank has of the step
 class Replay {
  public:
@@ -106,9 +108,9 @@ void Replay::load(const RunPlan& plan) {
 std::string Replay::setting_text() const {
   if (config_.ranks == kept_.ranks && device_.traits.name == kept_.device) return "";
   return fmt::format(
-      "\nIt was computed by {} ranks on {}: the same number on the same device rounds as it did, and tells "
+      "\nIt was computed by {} on {}: the same number on the same device rounds as it did, and tells "
       "more of its hardware",
-      kept_.ranks, kept_.device);
+      ranks_text(kept_.ranks), kept_.device);
 }
 
 int Replay::run() {
@@ -125,10 +127,10 @@ int Replay::run() {
   line_.print_wrapped(fmt::format("step {}: {}", kept_.bad.step, kept_.bad.figures()), kReplayColumns);
   const ComputedAgain again = compute_again(inputs, kept_.bad);
   const bool bad = kept_.bad.is_bad(again.result);
-  std::string text = fmt::format("computed once more by {} {} on {}: the loss is {} and the gradient norm {}",
-                                 config_.ranks, config_.ranks == 1 ? "rank" : "ranks", device_.traits.name,
-                                 again.result.loss, again.result.grad_norm);
-  line_.print_wrapped(text, kReplayColumns);
+  line_.print_wrapped(
+      fmt::format("by {} on {}: the loss is {:.6g} and the gradient norm {:.6g}", ranks_text(config_.ranks),
+                  device_.traits.name, again.result.loss, again.result.grad_norm),
+      kReplayColumns);
   line_.print(again.text + setting_text());
   line_.print("the sequences with the highest losses:");
   for (const std::string& worst : worst_sequences(inputs)) line_.print("  " + worst);

@@ -83,8 +83,8 @@ nlohmann::ordered_json json_of(const RunState& run);
 // The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.
 int64_t read_step(const std::filesystem::path& checkpoint);
 
-// Error: anything missing, mistyped or out of range, with the file and the value found. A run's checkpoints are
-// of step 1 or later.
+// Error: anything missing, mistyped or out of range, with the file and the value found. The checkpoints of a
+// run are of step 1 or later.
 RunState read_run_state(const std::filesystem::path& checkpoint, int64_t least_step = 1);
 
 }  // namespace tessera

@@ -190,8 +190,8 @@ void TrainLoop::report_ranks() {
   run_.log.line().print(text);
 }
 
-// A step without any token that counts has no loss and no
-// gradient: it is skipped, weights and optimizer stay as they are, and the log says so.
+// A step without any token that counts has no loss and no gradient: it is skipped, weights and optimizer stay
+// as they are, and the log says so.
 TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   if (run_.now.step == saved_) at_saved_ = run_.now;
   run_.ranks.enter_phase(fmt::format("step {}", step));
@@ -262,17 +262,18 @@ TrainLoop::Outcome TrainLoop::handle(BadStep bad, double seconds) {
   const OnBadStep& rule = run_.config.train.on_bad_step;
   const bool spike = bad.is_spike();
   if (spike ? rule.spike == OnSpike::kSkip : rule.nonfinite == OnNonfinite::kSkip) {
-    if (run_.now.skipped_updates == rule.most_skips)
-      stop_at(bad, inputs,
-              fmt::format("skipped {} steps, as many as train.on_bad_step.most_skips", rule.most_skips));
+    if (run_.now.skipped_updates >= rule.most_skips)
+      stop_at(
+          bad, inputs,
+          fmt::format("skipped {} steps, as many as train.on_bad_step.most_skips", run_.now.skipped_updates));
     skip(bad, seconds);
     return Outcome::kDone;
   }
   if (spike ? rule.spike == OnSpike::kRewind : rule.nonfinite == OnNonfinite::kRewind) {
-    if (run_.now.rewinds == rule.most_rewinds)
+    if (run_.now.rewinds >= rule.most_rewinds)
       stop_at(
           bad, inputs,
-          fmt::format("gone back {} times, as often as train.on_bad_step.most_rewinds", rule.most_rewinds));
+          fmt::format("gone back {} times, as often as train.on_bad_step.most_rewinds", run_.now.rewinds));
     go_back(bad, seconds);
     return Outcome::kWentBack;
   }
@@ -309,7 +310,11 @@ void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs, const std:
   if (bad.is_spike()) why += "\nThe sequences with the highest losses:";
   for (const std::string& worst : bad.worst)
     if (bad.is_spike()) why += "\n  " + worst;
-  if (!used_up.empty()) why += fmt::format("\nThe run has {} allows", used_up);
+  if (!used_up.empty())
+    why += fmt::format("\nThe run has {} allows", used_up);
+  else if (saved_ > 0)
+    why +=
+        fmt::format("\nTo go on without its sequences: --resume --set train.on_bad_step.{}=skip", bad.kind());
   const std::string message = fmt::format(
       "step {}: {}. The weights were not changed by this step; the last "
       "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "

@@ -267,7 +267,7 @@ TEST_F(Replays, ASpikeIsOneAgain) {
         {"elsewhere/bad"}, 1,
         {"step 70: the loss is ", "they are the same", "noise.txt, tokens ", "the step is bad again"});
     expect_replay({"elsewhere/bad", "--ranks", std::to_string(3 - ranks)}, 1,
-                  {"the step is bad again", ranks == 1 ? "by 1 ranks" : "by 2 ranks"});
+                  {"the step is bad again", ranks == 1 ? "by 1 rank on CPU" : "by 2 ranks on CPU"});
     fs::remove_all(folder / "elsewhere");
     fs::rename(folder / "gone.txt", folder / "noise.txt");
   }
