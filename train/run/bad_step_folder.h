@@ -47,8 +47,8 @@ struct BadStepWriting {
   const Sequences& batch;
   const std::string& report;
 };
-// All ranks call it. Returns the folder, the same on all ranks. If there is one of the same step, its name has
-// a number. Error: as save_checkpoint().
+// All ranks call it. Returns the folder, the same on all ranks; where one of the same step exists, its name
+// has a number. Error: as save_checkpoint().
 std::filesystem::path write_bad_step(const BadStepWriting& what);
 
 // Error: it is not such a folder, or one of its files is damaged.
