@@ -58,8 +58,11 @@ void run(const GlobalNorm& a, const Launch& on) {
 void run(const SumLosses& a, const Launch& /*on*/) { a.sum.as<float>()[0] = sum_of(a.losses); }
 
 void run(const JudgeStep& a, const Launch& /*on*/) {
-  const bool finite = std::isfinite(sum_of(a.losses)) && std::isfinite(norm_of_parts(a.grad_norm));
-  a.verdict.as<float>()[0] = finite ? 1.0f : 0.0f;
+  const float loss = sum_of(a.losses), norm = norm_of_parts(a.grad_norm), *limits = a.limits.as<float>();
+  const StepVerdict verdict = !std::isfinite(loss) || !std::isfinite(norm) ? StepVerdict::kNotFinite
+                              : loss > limits[0] || norm > limits[1]       ? StepVerdict::kAbove
+                                                                           : StepVerdict::kUpdate;
+  a.verdict.as<float>()[0] = static_cast<float>(verdict);
 }
 
 namespace {
@@ -107,7 +110,8 @@ void update_elements(const AdamW& a, const AdamW::Part& part, float clip, int64_
 
 void run(const AdamW& a, const Launch& /*on*/) {
   const float norm = norm_of_parts(a.grad_norm);
-  if (!std::isfinite(norm) || (a.verdict && a.verdict.as<float>()[0] == 0)) return;
+  const bool updates = !a.verdict || a.verdict.as<float>()[0] == static_cast<float>(StepVerdict::kUpdate);
+  if (!std::isfinite(norm) || !updates) return;
   const float clip = a.max_norm > 0 ? std::min(1.0f, static_cast<float>(a.max_norm) / (norm + 1e-6f)) : 1.0f;
   for (const AdamW::Part& part : a.parts) {
     update_elements(a, part, clip, 0, part.decayed, a.weight_decay);

@@ -147,7 +147,7 @@ __global__ __launch_bounds__(kThreads) void adamw_kernel(const __grid_constant__
                                                          const float* norms, int64_t norm_count,
                                                          const float* verdict, Update update, uint64_t step) {
   const float norm = cuda::norm_of_parts(norms, norm_count);
-  if (!isfinite(norm) || (verdict && *verdict == 0)) return;
+  if (!isfinite(norm) || (verdict && *verdict != static_cast<float>(StepVerdict::kUpdate))) return;
   update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
   const int at = part_of_block(parts);
   const Parts::One& part = parts.part[at];

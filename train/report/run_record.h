@@ -38,7 +38,7 @@ class RunRecord {
   };
   static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
   static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
-  struct Event {                            // start, resume, phase, checkpoint, best, signal or stop
+  struct Event {                            // start, resume, phase, rewind, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
   };

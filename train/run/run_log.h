@@ -9,6 +9,7 @@
 #include "kernels/base/status_line.h"
 #include "train/report/metrics.h"
 #include "train/report/run_report.h"
+#include "train/run/bad_step.h"
 #include "train/run/checkpoint.h"
 #include "train/run/data_loss.h"
 #include "train/run/position_losses.h"
@@ -43,9 +44,9 @@ class RunLog {
   // Without a token that counts the step was skipped, and `result` is not looked at.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             double seconds, const MemoryLedger& ledger);
-  // A step that made no update, since its loss or gradient norm is not finite; `skips` of them so far
-  void skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
-                    int64_t skips);
+  void skipped_step(const BadStep& bad, double seconds);
+  // The run has gone back to the step of its RunState, and the lines of later steps with it.
+  void go_back(const BadStep& bad, double seconds);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);
