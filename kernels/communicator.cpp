@@ -46,6 +46,11 @@ void check_sums(const Argument& sums, const Argument& summand, Device device) {
   check(apart(sums.tensor, summand.tensor), "{}: sums must lie outside of {}", sums.op, summand.name);
 }
 
+// What a rank of `size` sends along a ring: all parts but its own, once for each of `passes`
+int64_t sent_along_a_ring(const Tensor& whole, int64_t passes, int64_t size) {
+  return passes * static_cast<int64_t>(whole.bytes()) / size * (size - 1);
+}
+
 class PlanCommunicator final : public Communicator {
  public:
   PlanCommunicator(Device device, int rank, int size, QueueObserver observer)
@@ -55,10 +60,8 @@ class PlanCommunicator final : public Communicator {
   }
 
  private:
-  // All ranks' parts but its own pass through a rank, once for each of `passes`.
   void tell(const Tensor& whole, int64_t passes) {
-    if (observer_.start)
-      observer_.start(passes * static_cast<int64_t>(whole.bytes()) / size() * (size() - 1));
+    if (observer_.start) observer_.start(sent_along_a_ring(whole, passes, size()));
   }
   void run(const AllReduce& a) override { tell(a.sums ? a.sums : a.tensor, 2); }
   void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, 1); }
@@ -82,11 +85,21 @@ CommunicationError Communicator::failed(std::string_view what, std::string_view 
       what, rank_, size_, library, why, time_limit_seconds, hint));
 }
 
+template <class Collective>
+void Communicator::start(const Collective& a, const char* name, const Tensor& whole) {
+  if (whole.numel() == 0) return;
+  if (observer_)
+    observer_->before(name, sent_along_a_ring(whole, std::is_same_v<Collective, AllReduce> ? 2 : 1, size_));
+  run(a);
+  ++started_;
+  if (observer_) observer_->after();
+}
+
 void Communicator::all_reduce_sum(const AllReduce& a) {
   const Argument tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_summand(tensor, device_);
   check_sums(sums, tensor, device_);
-  if (a.tensor.numel() > 0) run(a), ++started_;
+  start(a, "all-reduce", a.sums ? a.sums : a.tensor);
 }
 
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
@@ -99,7 +112,7 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const Argument& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
   check_own_slice(part, summed, rank_);
-  if (a.whole.numel() > 0) run(a), ++started_;
+  start(a, "reduce-scatter", a.sums ? a.sums : a.whole);
 }
 
 void Communicator::all_gather(const AllGather& a) {
@@ -108,7 +121,7 @@ void Communicator::all_gather(const AllGather& a) {
         name_of(device_), a.part.to_string());
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
-  if (a.part.numel() > 0) run(a), ++started_;
+  start(a, "all-gather", a.whole);
 }
 
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,

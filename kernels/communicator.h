@@ -48,6 +48,15 @@ struct AllGather {
   Tensor whole;  // [S n], the parts of all ranks, in their order
 };
 
+// Told before and after each collective is started
+class CollectiveObserver {
+ public:
+  virtual ~CollectiveObserver() = default;
+  // `bytes` that each rank sends, along a ring
+  virtual void before(const char* collective, int64_t bytes) = 0;
+  virtual void after() = 0;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -57,6 +66,9 @@ class Communicator {
   void all_reduce_sum(const AllReduce& a);
   void reduce_scatter_sum(const ReduceScatter& a);
   void all_gather(const AllGather& a);
+
+  // From now on; it must outlive the communicator or the next call. Null: nobody
+  void observe(CollectiveObserver* observer) { observer_ = observer; }
 
   // The number of collectives started
   int64_t started() const { return started_; }
@@ -86,7 +98,11 @@ class Communicator {
   virtual void run(const AllReduce& a) = 0;
   virtual void run(const ReduceScatter& a) = 0;
   virtual void run(const AllGather& a) = 0;
+  // `whole`: what is summed or gathered
+  template <class Collective>
+  void start(const Collective& a, const char* name, const Tensor& whole);
 
+  CollectiveObserver* observer_ = nullptr;
   Device device_;
   int rank_, size_;
   int64_t started_ = 0;

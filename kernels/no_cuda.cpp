@@ -1,6 +1,7 @@
 // The CUDA functions of a build without CUDA.
 #include "kernels/backend.h"
 #include "kernels/base/check.h"
+#include "kernels/device_trace.h"
 #include "kernels/timer.h"
 
 namespace tessera {
@@ -15,6 +16,8 @@ bool find_cuda_device(DeviceTraits&, std::string& why_not) {
 }
 
 std::unique_ptr<Timer> make_cuda_timer(CUstream_st*) { return nullptr; }  // no backend has a stream
+
+std::unique_ptr<DeviceTrace> start_cuda_trace() { fail("this program was built without CUDA"); }
 
 std::unique_ptr<Backend> make_cuda_backend() {
   fail(

@@ -163,7 +163,7 @@ OpCost cost(const GlobalNorm& a) {
   return all;
 }
 OpCost cost(const SumLosses& a) { return moved(a.losses, a.sum); }
-OpCost cost(const JudgeStep& a) { return moved(a.losses, a.grad_norm, a.verdict); }
+OpCost cost(const JudgeStep& a) { return moved(a.losses, a.grad_norm, a.limits, a.verdict); }
 OpCost cost(const Inspect& a) { return moved(a.x); }
 OpCost cost(const AdamW& a) {
   OpCost all;

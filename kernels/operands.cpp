@@ -211,7 +211,7 @@ void list(const SumLosses& a, const Lists& to) {
   to.written("sum", a.sum);
 }
 void list(const JudgeStep& a, const Lists& to) {
-  to.read("losses", a.losses)("grad_norm", a.grad_norm);
+  to.read("losses", a.losses)("grad_norm", a.grad_norm)("limits", a.limits);
   to.written("verdict", a.verdict);
 }
 void list(const Inspect& a, const Lists& to) { to.read("x", a.x); }

@@ -570,6 +570,7 @@ void JudgeStep::check_on(Device device) const {
   check_fields(kName, device,
                {{"losses", losses, DType::kF32, losses.shape},
                 {"grad_norm", grad_norm, DType::kF32, grad_norm.shape},
+                {"limits", limits, DType::kF32, {2}},
                 {"verdict", verdict, DType::kF32, {1}}});
 }
 

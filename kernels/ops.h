@@ -629,13 +629,20 @@ struct SumLosses {
   void check_on(Device device) const;
 };
 
-// Whether a step may update the weights: verdict[0] = 1 if the sum of the losses and the norm of the
-// gradients are finite, else 0
+// What JudgeStep writes, as a number
+enum class StepVerdict : int8_t {
+  kAbove = -1,     // the loss or the norm is finite and above its limit
+  kNotFinite = 0,  // the loss or the norm is not finite
+  kUpdate = 1      // neither: the step may update the weights
+};
+
+// Whether a step may update the weights, by the sum of its losses and the norm of its gradients
 struct JudgeStep {
   static constexpr const char* kName = "judge step";
   Tensor losses;     // [R] fp32: the sums of R ranks, which are added
   Tensor grad_norm;  // as AdamW's
-  Tensor verdict;    // [1] fp32
+  Tensor limits;     // [2] fp32: of the sum of the losses, of the norm
+  Tensor verdict;    // [1] fp32: a StepVerdict
 
   void check_on(Device device) const;
 };
@@ -681,7 +688,8 @@ struct AdamW {
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
   int64_t step;         // from 1
-  Tensor verdict = {};  // [1] fp32, of JudgeStep: with 0 nothing is changed; none: the norm alone decides
+  Tensor verdict = {};  // [1] fp32, of JudgeStep: but with kUpdate nothing is changed; none: the norm alone
+                        // decides
 
   void check_on(Device device) const;
 };

@@ -16,6 +16,7 @@
 #include "train/memory/plan_command.h"
 #include "train/memory/plan_target.h"
 #include "train/run/rank_options.h"
+#include "train/run/replay.h"
 #include "train/run/run_checks.h"
 #include "train/run/start_ranks.h"
 #include "train/run/threads.h"
@@ -45,8 +46,8 @@ struct Command {
   std::string config_name;
   std::vector<std::string> overrides;
   TrainerOptions options;
-  std::string resume;  // "newest", "auto" or empty
-  std::string verify;  // a folder or empty
+  std::string resume;          // "newest", "auto" or empty
+  std::string verify, replay;  // a folder or empty
   bool print_config = false, plan = false;
   AskedRanks asked;
   PlanOptions plan_options;
@@ -70,16 +71,23 @@ void add_run_options(Options& app, Command& c) {
           "Read a checkpoint, all checkpoints of a run or a folder of shards, compare with the "
           "checksums, and exit")
       .type_name("FOLDER");
+  Option replay =
+      app.add("--replay", c.replay,
+              "Compute the step once more that has stopped a run, from the folder bad_step_N which the run "
+              "named, look at every operation, and exit: 1 if the step is bad again, 0 if not")
+          .type_name("FOLDER")
+          .excludes(resume);
   app.add_flag("--overwrite", c.options.overwrite,
                "Remove the checkpoints of an earlier run in the run's folder")
-      .excludes(resume);
+      .excludes(resume)
+      .excludes(replay);
   add_rank_options(app, c.asked);
 }
 
 void add_plan_options(Options& app, Command& c) {
   Option plan = app.add_flag("--plan", c.plan,
                              "Print the exact memory of the run and whether it fits, and exit; needs no GPU");
-  for (const char* other : {"--print-config", "--resume", "--overwrite"}) plan.excludes(other);
+  for (const char* other : {"--print-config", "--resume", "--overwrite", "--replay"}) plan.excludes(other);
   app.add("--device-memory", c.plan_options.target.device_memory,
           "With --plan: the memory to fit, such as 80GiB or 141GB; default: what is free on this "
           "machine's device")
@@ -118,7 +126,8 @@ constexpr const char* kFooter =
     "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
     "second later, ends the program at once.\n\n"
     "Exit codes: 0: finished, or stopped by a signal; 1: the command line is wrong, or the run was refused "
-    "or failed, and the message says why; 2: --plan found that the run does not fit; 3, with several "
+    "or failed, and the message says why, or --replay found a bad step; 2: --plan found that the run does "
+    "not fit; 3, with several "
     "ranks: another rank failed and printed the message.";
 
 int plan(Config config, Command& c) {
@@ -136,8 +145,22 @@ std::string folder_of(const fs::path& file) {
   return folder.empty() ? "." : folder;
 }
 
+// By as many ranks as the step had, if none are asked for
+int replay_step(Command& c, char** argv) {
+  check(c.config_name.empty(), "--replay {} has its configuration with it: leave {} out", c.replay,
+        c.config_name);
+  const BadStepFolder folder = read_bad_step(c.replay);
+  Config config = replay_config(folder, c.overrides);
+  if (c.asked.count() == 0 && !world_of_environment()) c.asked.ranks = folder.kept.ranks;
+  outlive_readers();
+  const World world = start_ranks(config.device, c.asked, argv);
+  config.ranks = world.size;
+  return replay(config, folder, world);
+}
+
 int run(Command& c, char** argv) {
   if (!c.verify.empty()) return verify_command(c.verify);
+  if (!c.replay.empty()) return replay_step(c, argv);
   check_plan_options(c.plan_options.target);
   c.options.resume = !c.resume.empty();
   c.options.or_start = c.resume == "auto";

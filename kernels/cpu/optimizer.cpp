@@ -58,8 +58,11 @@ void run(const GlobalNorm& a, const Launch& on) {
 void run(const SumLosses& a, const Launch& /*on*/) { a.sum.as<float>()[0] = sum_of(a.losses); }
 
 void run(const JudgeStep& a, const Launch& /*on*/) {
-  const bool finite = std::isfinite(sum_of(a.losses)) && std::isfinite(norm_of_parts(a.grad_norm));
-  a.verdict.as<float>()[0] = finite ? 1.0f : 0.0f;
+  const float loss = sum_of(a.losses), norm = norm_of_parts(a.grad_norm), *limits = a.limits.as<float>();
+  const StepVerdict verdict = !std::isfinite(loss) || !std::isfinite(norm) ? StepVerdict::kNotFinite
+                              : loss > limits[0] || norm > limits[1]       ? StepVerdict::kAbove
+                                                                           : StepVerdict::kUpdate;
+  a.verdict.as<float>()[0] = static_cast<float>(verdict);
 }
 
 namespace {
@@ -86,7 +89,8 @@ struct AdamWUpdate {
 };
 
 bool changes_nothing(const AdamW& a) {
-  return !std::isfinite(norm_of_parts(a.grad_norm)) || (a.verdict && a.verdict.as<float>()[0] == 0);
+  const bool updates = !a.verdict || a.verdict.as<float>()[0] == static_cast<float>(StepVerdict::kUpdate);
+  return !updates || !std::isfinite(norm_of_parts(a.grad_norm));
 }
 
 float clip_of(const AdamW& a) {

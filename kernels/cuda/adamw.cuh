@@ -103,7 +103,7 @@ __device__ __forceinline__ auto parameters(void* param, void* low) {
 __device__ __forceinline__ bool begin(Update& update, const float* norms, int64_t norm_count,
                                       const float* verdict) {
   const float norm = norm_of_parts(norms, norm_count);
-  if (!isfinite(norm) || (verdict && *verdict == 0)) return false;
+  if (!isfinite(norm) || (verdict && *verdict != static_cast<float>(StepVerdict::kUpdate))) return false;
   update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
   return true;
 }

@@ -23,11 +23,14 @@ __global__ __launch_bounds__(kThreads) void sum_losses_kernel(const float* losse
 }
 
 __global__ void judge_kernel(const float* losses, int64_t ranks, const float* norms, int64_t parts,
-                             float* verdict) {
-  double loss = 0;
-  for (int64_t rank = 0; rank < ranks; ++rank) loss += losses[rank];
-  const bool finite = isfinite(static_cast<float>(loss)) && isfinite(cuda::norm_of_parts(norms, parts));
-  *verdict = finite ? 1.0f : 0.0f;
+                             const float* limits, float* verdict) {
+  double sum = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank) sum += losses[rank];
+  const float loss = static_cast<float>(sum), norm = cuda::norm_of_parts(norms, parts);
+  const StepVerdict found = !isfinite(loss) || !isfinite(norm)     ? StepVerdict::kNotFinite
+                            : loss > limits[0] || norm > limits[1] ? StepVerdict::kAbove
+                                                                   : StepVerdict::kUpdate;
+  *verdict = static_cast<float>(found);
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ void CudaBackend::run_op(const SumLosses& a, const Launch& on) {
 
 void CudaBackend::run_op(const JudgeStep& a, const Launch& on) {
   judge_kernel<<<1, 1, 0, on.stream>>>(a.losses.as<float>(), a.losses.numel(), a.grad_norm.as<float>(),
-                                       a.grad_norm.numel(), a.verdict.as<float>());
+                                       a.grad_norm.numel(), a.limits.as<float>(), a.verdict.as<float>());
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -146,8 +146,8 @@ float float_from_half(uint16_t half) {
 }
 
 void encode(NumberFormat format, std::span<const float> values, const std::string& name,
-            const std::function<void(std::span<const std::byte>)>& visit) {
-  check_finite(values, name);
+            const std::function<void(std::span<const std::byte>)>& visit, Values which) {
+  if (which == Values::kFinite) check_finite(values, name);
   if (format == NumberFormat::kF32) return visit(std::as_bytes(values));
   std::vector<std::byte> bytes;
   for (size_t at = 0; at < values.size(); at += kChunk) {

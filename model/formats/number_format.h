@@ -34,10 +34,14 @@ int64_t bytes_of(NumberFormat format, int64_t elements);
 uint16_t half_from_float(float value);  // to nearest even; above 65519: infinity
 float float_from_half(uint16_t half);
 
+enum class Values : uint8_t {
+  kFinite,
+  kAny  // NaN and infinity, too; in fp32 alone
+};
 // Calls visit(bytes) for the encoded values, piece by piece, in their order. Error: a value that is not
-// finite, or too large for the format; `name` is the tensor's.
+// finite where it has to be, or too large for the format; `name` is the tensor's.
 void encode(NumberFormat format, std::span<const float> values, const std::string& name,
-            const std::function<void(std::span<const std::byte>)>& visit);
+            const std::function<void(std::span<const std::byte>)>& visit, Values which = Values::kFinite);
 
 // The inverse, of all values of a tensor: `bytes` holds as many as `out`. Threads share the work, as in
 // copy_bytes().

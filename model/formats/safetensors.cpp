@@ -77,8 +77,9 @@ uint64_t bytes_of(const std::vector<int64_t>& shape, const std::string& dtype, c
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries)
-    : file_(path), entries_(std::move(entries)) {
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries,
+                                     Values values)
+    : file_(path), entries_(std::move(entries)), values_(values) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};  // transformers refuses a file without it
   int64_t offset = 0;
@@ -101,7 +102,9 @@ void SafetensorsWriter::write(std::span<const float> values) {
   check(next_ < entries_.size() && static_cast<int64_t>(values.size()) == entries_[next_].shape.numel(),
         "safetensors: {} values do not fit tensor {} of {}", values.size(), next_, entries_.size());
   const FileTensor& entry = entries_[next_++];
-  encode(entry.format, values, entry.name, [&](std::span<const std::byte> bytes) { file_.write(bytes); });
+  encode(
+      entry.format, values, entry.name, [&](std::span<const std::byte> bytes) { file_.write(bytes); },
+      values_);
 }
 
 FileChecksum SafetensorsWriter::commit() {

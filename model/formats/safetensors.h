@@ -15,10 +15,12 @@
 namespace tessera {
 
 // Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when
-// commit() is called. Error: disk full, no permission, a value that is NaN or infinite; no file remains.
+// commit() is called. Error: disk full, no permission, with kFinite a value that is NaN or infinite; no file
+// remains.
 class SafetensorsWriter {
  public:
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries);
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries,
+                    Values values = Values::kFinite);
   // The next tensor of the list, rounded to its format. Error: another size than its shape's
   void write(std::span<const float> values);
   FileChecksum commit();  // Error: tensors are missing
@@ -26,6 +28,7 @@ class SafetensorsWriter {
  private:
   OutputFile file_;
   std::vector<FileTensor> entries_;
+  Values values_;
   size_t next_ = 0;
 };
 

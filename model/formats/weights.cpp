@@ -210,8 +210,9 @@ void WeightsFolder::read_extended(const ParamPlace& place, const ParamSink& sink
 }
 
 WeightsWriter::WeightsWriter(const fs::path& path, const ModelConfig& model,
-                             const std::vector<std::string>& prefixes, DType dtype, const Has& has)
-    : layout_(model, number_format(dtype)), file_(path, entries_of(layout_, model, prefixes, has)) {}
+                             const std::vector<std::string>& prefixes, DType dtype, const Has& has,
+                             Values values)
+    : layout_(model, number_format(dtype)), file_(path, entries_of(layout_, model, prefixes, has), values) {}
 
 void WeightsWriter::write(const ParamInfo& info, const Tensor& values) {
   layout_.visit(info, values, [&](const FileTensor&, std::span<const float> rows) { file_.write(rows); });

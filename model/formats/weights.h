@@ -23,8 +23,9 @@ class WeightsWriter {
   // Values are rounded to `dtype`, to nearest even. With `has`, a prefix has those parameters alone.
   using Has = std::function<bool(const std::string& prefix, const ParamPlace& place)>;
   WeightsWriter(const std::filesystem::path& path, const ModelConfig& model,
-                const std::vector<std::string>& prefixes, DType dtype = DType::kF32, const Has& has = {});
-  // `values`: fp32 on the host, of info.shape. Error: a value that is not finite
+                const std::vector<std::string>& prefixes, DType dtype = DType::kF32, const Has& has = {},
+                Values values = Values::kFinite);
+  // `values`: fp32 on the host, of info.shape. Error: with kFinite a value that is not
   void write(const ParamInfo& info, const Tensor& values);
   FileChecksum commit();
 

@@ -245,8 +245,8 @@ TEST_F(CudaAttention, NaiveSurvivesLargeScores) {
                y = output(dtype, {1, 129, 2, 64});  // scores near 1e4
     const Twin saved = output(dtype, plan.saved_shape);
     const PackedHeads in(qkv.cuda, s);
-    cuda().run(
-        AttentionForward{.plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(y.cuda), .saved = saved.cuda});
+    cuda().run(AttentionForward{
+        .plan = plan, .q = in.q, .k = in.k, .v = in.v, .y = all_heads(y.cuda), .saved = saved.cuda});
     for (const float value : floats_of(y.cuda)) ASSERT_TRUE(std::isfinite(value));
   }
 }

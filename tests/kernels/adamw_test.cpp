@@ -102,24 +102,29 @@ TEST_F(AdamWOnCpu, LeavesEverythingAloneWhenTheNormIsNotFinite) {
 TEST_F(AdamWOnCpu, LeavesEverythingAloneByAVerdict) {
   const Tensor p = make.normal({4}), before = make.copy_of(p), g = make.normal({4}), m = make.zeros({4}),
                v = make.zeros({4}), losses = make.normal({3, 2}), sums = make.zeros({2}),
-               verdict = make.poisoned({1}), norm = make.zeros({1});
+               verdict = make.poisoned({1}), norm = make.zeros({1}), limits = make.zeros({2});
   norm.as<float>()[0] = 1;
+  limits.as<float>()[0] = limits.as<float>()[1] = 1e30f;
   AdamW step = plain_step(p, g, m, v);
   step.grad_norm = norm, step.verdict = verdict;
   const auto judged = [&] {
     cpu.run(SumLosses{.losses = losses, .sum = sums.rows(1, 1)});
-    cpu.run(JudgeStep{.losses = sums, .grad_norm = norm, .verdict = verdict});
+    cpu.run(JudgeStep{.losses = sums, .grad_norm = norm, .limits = limits, .verdict = verdict});
     cpu.run(step);
-    return verdict.as<float>()[0];
+    return static_cast<StepVerdict>(verdict.as<float>()[0]);
   };
   losses.as<float>()[4] = NAN;
-  EXPECT_EQ(judged(), 0);
+  EXPECT_EQ(judged(), StepVerdict::kNotFinite);
   losses.as<float>()[4] = 1, norm.as<float>()[0] = INFINITY;
-  EXPECT_EQ(judged(), 0);
+  EXPECT_EQ(judged(), StepVerdict::kNotFinite);
+  norm.as<float>()[0] = 1, limits.as<float>()[1] = 0.99f;
+  EXPECT_EQ(judged(), StepVerdict::kAbove);
+  losses.as<float>()[0] = 1e4f, limits.as<float>()[0] = 9e3f, limits.as<float>()[1] = 1;
+  EXPECT_EQ(judged(), StepVerdict::kAbove);
   EXPECT_EQ(relative_error(p, before), 0);
   EXPECT_EQ(dot(m, m) + dot(v, v), 0);
-  norm.as<float>()[0] = 1;
-  EXPECT_EQ(judged(), 1);
+  limits.as<float>()[0] = 2e4f;  // and the norm is its limit
+  EXPECT_EQ(judged(), StepVerdict::kUpdate);
   double sum = 0;
   for (int i = 0; i < 6; ++i) sum += losses.as<float>()[i];
   EXPECT_EQ(sums.as<float>()[1], static_cast<float>(sum));

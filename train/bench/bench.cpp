@@ -145,11 +145,17 @@ Options& add_step(Options& app, Command& c) {
                 "Also print each kind of operation beside the time that its bytes need at the speed of a "
                 "copy, and its arithmetic at the GEMM peak");
   step.add("--markdown", c.step.markdown, "Also write that table to this file as Markdown").type_name("FILE");
+  step.add("--trace", c.step.trace,
+           "Also write a trace of one step of all ranks to this file, for ui.perfetto.dev: each operation "
+           "beside "
+           "what bounds it, each kernel, copy and collective (on a GPU by NVIDIA's CUPTI)")
+      .type_name("FILE");
   step.footer(
       "Examples:\n"
       "  ./bench step gpt2_small.yaml --set train.micro_batch=16\n"
       "  ./bench step gpt2_small.yaml --gpus 4 --json step.json\n"
-      "  ./bench step gpt2_small.yaml --roofline --markdown roofline.md");
+      "  ./bench step gpt2_small.yaml --roofline --markdown roofline.md\n"
+      "  ./bench step gpt2_small.yaml --trace step.json");
   return step;
 }
 

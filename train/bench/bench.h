@@ -12,6 +12,7 @@ namespace tessera {
 struct BenchStepOptions {
   int64_t warmup = 3, steps = 10;  // optimizer steps
   bool roofline = false;           // also each operation beside what its bytes and its arithmetic need
+  std::string trace;               // also a trace of a step, to this file
   std::string json, markdown;      // files to write; empty: none. Markdown: of the roofline
 };
 // Tokens/s, TFLOP/s, share of the GEMM peak and milliseconds by operation of a training step on random

@@ -12,6 +12,7 @@
 #include "train/bench/copy_bandwidth.h"
 #include "train/bench/op_recorder.h"
 #include "train/bench/op_times.h"
+#include "train/bench/step_trace.h"
 #include "train/bench/time_steps.h"
 #include "train/run/gemm_choices.h"
 #include "train/run/progress.h"
@@ -82,6 +83,19 @@ std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model,
   return recorder.rows(steps);
 }
 
+// Of the second step of two
+TracedRank trace_step(Backend& be, const RunShape& shape, RankGroup& ranks, const Roofline& bounds,
+                      TimedSteps steps, const Measure& measure) {
+  StepTrace trace(be, shape.model, {steps.comm, steps.context == steps.comm ? nullptr : steps.context});
+  steps.warmup = 1, steps.steps = 1;
+  steps.before_step = [&](int64_t step) {
+    if (step == 0) be.synchronize(be.stream()), trace.begin();
+  };
+  measure(steps);
+  const std::vector<double> begun = ranks.gather(static_cast<double>(trace.begun_ms()));
+  return trace.finish(ranks.rank(), static_cast<int64_t>(*std::ranges::min_element(begun)), bounds);
+}
+
 // Shows all steps that are made, whatever is measured of them
 class Progress {
  public:
@@ -139,7 +153,8 @@ void print_speed(const RunShape& shape, const Speed& speed) {
 }
 
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
-  if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.markdown);
+  if (ranks.is_rank_0())
+    check_writable(options.json), check_writable(options.markdown), check_writable(options.trace);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
   const MemoryLimit limit = ranks.memory_limit(device.device);
   RunShape shape = run_shape(config, device, limit);
@@ -153,7 +168,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const int64_t timed_steps = std::min<int64_t>(options.steps, kStepsByOperation);
   Progress progress(line, expected_step_seconds(shape, peak),
                     (options.warmup + options.steps) * (shape.ranks() > 1 ? 2 : 1) +
-                        (1 + timed_steps) * (options.roofline ? 2 : 1));
+                        (1 + timed_steps) * (options.roofline ? 2 : 1) + (options.trace.empty() ? 0 : 2));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
@@ -184,9 +199,18 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
   Roofline roofline{
       .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
-  if (options.roofline) {
+  if (options.roofline || !options.trace.empty()) {
     roofline.bytes_per_second = measure_bandwidth(*be);
     if (shape.fp8) roofline.fp8_flop_per_second = gemm_peak(*be, /*fp8=*/true);
+  }
+  TracedRank traced;
+  std::vector<std::string> events;
+  if (!options.trace.empty()) {
+    traced = trace_step(*be, shape, ranks, roofline, timed,
+                        [&](const TimedSteps& steps) { return measure(shape, steps); });
+    events = ranks.exchange(traced.events);
+  }
+  if (options.roofline) {
     roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_one);
     sort_by_time(roofline);
   }
@@ -201,6 +225,13 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
+  if (!options.trace.empty()) {
+    write_output(options.trace, trace_file(events));
+    fmt::print("  trace         {}: {} {} of rank 0 in {:.2f} ms, {:.2f} ms ({:.1f}%) without any\n",
+               options.trace, format_count(static_cast<double>(traced.activities)),
+               be->device() == Device::kCuda ? "kernels and copies" : "operations", traced.ms, traced.idle_ms,
+               traced.ms > 0 ? 100 * traced.idle_ms / traced.ms : 0);
+  }
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
     fmt::print("{}", table_of(roofline));

@@ -14,7 +14,7 @@
 #include "kernels/base/arena.h"
 #include "kernels/op_cost.h"
 #include "kernels/timer.h"
-#include "model/config.h"
+#include "train/bench/op_names.h"
 #include "train/bench/roofline.h"
 
 namespace tessera {
@@ -45,12 +45,11 @@ class OpRecorder final : public OpObserver {
   void start();
   void stop(const std::string& operation, const std::string& shape, const std::function<OpCost()>& cost);
   void finish_backward();
-  std::string name_of_gemm(const Tensor& weight) const;
 
   Stream stream_;
+  OpNames names_;
   Arena arena_;
-  Tensor copied_, copy_;                        // none on the CPU, where nothing runs ahead
-  std::map<std::string, std::string> weights_;  // by their shapes as text
+  Tensor copied_, copy_;  // none on the CPU, where nothing runs ahead
   std::map<std::pair<std::string, std::string>, Measured> measured_;
   std::unique_ptr<Timer> running_;
   const LinearBackward* backward_ = nullptr;      // that runs

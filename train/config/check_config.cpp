@@ -230,6 +230,13 @@ void check_fp8(const SourcedConfig& sourced) {
                   "set train.fp8.edges=true too");
 }
 
+void check_bad_step(const SourcedConfig& sourced) {
+  const OnBadStep& rule = sourced.config.train.on_bad_step;
+  sourced.require(rule.judges_spikes() || rule.spike_score == OnBadStep().spike_score,
+                  "train.on_bad_step.spike_score", "has no effect with", "train.on_bad_step.spike",
+                  "set train.on_bad_step.spike=skip, rewind or stop too");
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -263,6 +270,7 @@ void check_across(const SourcedConfig& sourced) {
   check_lora(sourced);
   check_fp8(sourced);
   check_data(sourced);
+  check_bad_step(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

@@ -67,15 +67,26 @@ constexpr auto words_of(Documents) {  // of data.documents
   return std::array{Word{"join", Documents::kJoin}, Word{"mask", Documents::kMask}};
 }
 
-enum class OnNonfinite : uint8_t { kStop, kSkip };
+enum class OnNonfinite : uint8_t { kStop, kSkip, kRewind };
 constexpr auto words_of(OnNonfinite) {  // of train.on_bad_step.nonfinite
-  return std::array{Word{"stop", OnNonfinite::kStop}, Word{"skip", OnNonfinite::kSkip}};
+  return std::array{Word{"stop", OnNonfinite::kStop}, Word{"skip", OnNonfinite::kSkip},
+                    Word{"rewind", OnNonfinite::kRewind}};
+}
+
+enum class OnSpike : uint8_t { kIgnore, kSkip, kRewind, kStop };
+constexpr auto words_of(OnSpike) {  // of train.on_bad_step.spike
+  return std::array{Word{"ignore", OnSpike::kIgnore}, Word{"skip", OnSpike::kSkip},
+                    Word{"rewind", OnSpike::kRewind}, Word{"stop", OnSpike::kStop}};
 }
 
 // train.on_bad_step: steps whose gradients are not to be trusted
 struct OnBadStep {
   OnNonfinite nonfinite = OnNonfinite::kStop;  // a loss or a gradient norm that is not finite
+  OnSpike spike = OnSpike::kIgnore;            // a loss or a gradient norm of a score above this
+  double spike_score = 20;                     // see scores_of()
   int64_t most_skips = 10;                     // of a run; one more stops it
+  int64_t most_rewinds = 3;                    // likewise
+  bool judges_spikes() const { return spike != OnSpike::kIgnore; }
   bool operator==(const OnBadStep&) const = default;
 };
 

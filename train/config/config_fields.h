@@ -202,9 +202,17 @@ void visit_bad_step(Section& on_bad_step, Visit& visit) {
   visit("train.on_bad_step.nonfinite", on_bad_step.nonfinite, OneOf<OnNonfinite>{},
         "A step whose loss or gradient norm is not finite; stop: end the run, and say where the first bad "
         "value "
-        "comes from; skip: leave weights and optimizer as they are, and go on with the next step");
+        "comes from; skip: leave weights and optimizer as they are, and go on with the next step; rewind: go "
+        "back to the newest checkpoint, and on from there with the sequences that follow the step");
+  visit("train.on_bad_step.spike", on_bad_step.spike, OneOf<OnSpike>{},
+        "A step whose loss or gradient norm lies far above those of the steps before; ignore: train on it "
+        "as on any other; skip, rewind, stop: as for nonfinite");
+  visit("train.on_bad_step.spike_score", on_bad_step.spike_score, Number{.above = 0, .at_most = 1e6},
+        "How far above is a spike: in deviations from the median of the last 128 steps, estimated robustly");
   visit("train.on_bad_step.most_skips", on_bad_step.most_skips, Whole{.at_least = 1},
         "How many steps a run may skip; the next one stops it");
+  visit("train.on_bad_step.most_rewinds", on_bad_step.most_rewinds, Whole{.at_least = 1},
+        "How often a run may go back; the next time stops it");
 }
 
 template <class Section, class Visit>

@@ -37,10 +37,10 @@ inline constexpr const char* kRatioReason =
 
 // Rows that are computed again in fp64: the error that each rounding inside the kernel is expected to cause
 // is summed beside the row itself (row_check.cpp). Roundings are uniform, so that this is 1.7 times what is
-// found on average; two such deviations, and half as much again for kernels that round twice.
-inline constexpr double kOfExpectedRowError = 4;
+// found on average; two such deviations, and a half as much again for kernels that round twice.
+inline constexpr double kOfExpectedRowError = 3;
 inline constexpr const char* kRowReason =
-    "4 times what the roundings inside the kernel are expected to cause, summed beside each row";
+    "3 times what the roundings inside the kernel are expected to cause, summed beside each row";
 
 // A tensor whose gradient nearly cancels, as that of a bias that the softmax does not see, has no relative
 // error. Its norm counts as at least this share of the root mean square of the whole gradient.

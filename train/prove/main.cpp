@@ -61,6 +61,7 @@ void add_options(Options& app, Command& c) {
   app.add("--json", o.json, "Also write the figures, of every block and parameter, to this file")
       .type_name("FILE");
   add_rank_options(app, c.asked);
+  app.add("--html", o.html, "Also write a page with every tensor as a dot to this file").type_name("FILE");
   app.footer(
       "Examples:\n"
       "  ./prove runs/quickstart\n"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/html_page.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -48,6 +49,17 @@ nlohmann::ordered_json finite(double value) {
 }
 
 }  // namespace
+
+void Difference::add(std::span<const float> found, std::span<const float> expected) {
+  constexpr size_t kChunk = size_t{1} << 18;
+  const size_t count = found.size(), chunks = (count + kChunk - 1) / kChunk;
+  std::vector<Difference> of(chunks);
+#pragma omp parallel for if (chunks > 1)
+  for (size_t c = 0; c < chunks; ++c)
+    for (size_t i = c * kChunk; i < std::min(count, (c + 1) * kChunk); ++i)
+      of[c].add(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+  for (const Difference& each : of) add(each);
+}
 
 Verdict Proof::verdict() const {
   if (!skipped.empty()) return Verdict::kSkipped;
@@ -132,9 +144,21 @@ nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
                    {"tokens", proof.tokens},
                    {"reason", proof.reason},
                    {"skipped", proof.skipped},
+                   {"seconds", proof.seconds},
                    {"measures", std::move(measures)}});
   }
   return all;
+}
+
+nlohmann::ordered_json to_json(const ProofSubject& of, const std::vector<Proof>& proofs) {
+  return {{"ok", all_hold(proofs)}, {"verdict", verdict_line(proofs)},
+          {"model", of.model},      {"device", of.device},
+          {"data", of.data},        {"proofs", to_json(proofs)}};
+}
+
+std::string prove_page(const nlohmann::ordered_json& json) {
+  return page_with_data(prove_page_template(), "PROOFS_DATA",
+                        json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace tessera

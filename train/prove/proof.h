@@ -23,13 +23,16 @@ class Difference {
   void add(double found, double expected) {
     const double d = found - expected;
     squares_ += d * d, reference_ += expected * expected;
-    largest_ = d == d ? std::fmax(largest_, std::abs(d)) : d;
+    see_largest(std::abs(d));
     ++count_;
   }
-  void add(std::span<const float> found, std::span<const float> expected) {  // of the same length
-    for (size_t i = 0; i < found.size(); ++i)
-      add(static_cast<double>(found[i]), static_cast<double>(expected[i]));
+  void add(const Difference& more) {
+    squares_ += more.squares_, reference_ += more.reference_;
+    see_largest(more.largest_);
+    count_ += more.count_;
   }
+  // `expected` may be longer. The same sum on any number of threads.
+  void add(std::span<const float> found, std::span<const float> expected);
   // Relative to ||b||, or to `least` if that is larger; NaN if any element is
   double relative(double least = 0) const {
     const double norm = std::fmax(std::sqrt(reference_), least);
@@ -40,6 +43,10 @@ class Difference {
   int64_t count() const { return count_; }
 
  private:
+  void see_largest(double x) {  // a NaN stays
+    if (!(x <= largest_) && largest_ == largest_) largest_ = x;
+  }
+
   double squares_ = 0, reference_ = 0, largest_ = 0;
   int64_t count_ = 0;
 };
@@ -63,6 +70,7 @@ struct Proof {
   std::vector<Measure> measures = {};
   std::string reason = {};   // what is allowed, and why
   std::string skipped = {};  // why; then there are no measures
+  double seconds = 0;        // that it took
   bool judged = true;
 
   Verdict verdict() const;
@@ -76,5 +84,15 @@ std::string proof_table(const std::vector<Proof>& proofs);
 std::string verdict_line(const std::vector<Proof>& proofs);
 bool all_hold(const std::vector<Proof>& proofs);
 nlohmann::ordered_json to_json(const std::vector<Proof>& proofs);
+
+// What was proven: lines for a person
+struct ProofSubject {
+  std::string model, device, data;
+};
+// All of it, as --json has it
+nlohmann::ordered_json to_json(const ProofSubject& of, const std::vector<Proof>& proofs);
+// The page of --html, which needs no network, of that JSON
+std::string prove_page(const nlohmann::ordered_json& json);
+const char* prove_page_template();
 
 }  // namespace tessera

@@ -74,12 +74,13 @@ std::vector<Proof> prove(const ProvedModel& model, const ProveOptions& options, 
   std::optional<Prover> prover;  // outlives guard(): see RankGroup
   std::vector<Proof> proofs;
   ranks.guard([&] {
-    if (ranks.is_rank_0()) check_writable(options.json);
+    if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.html);
     proofs = prover.emplace(model, options, ranks, make).run();
     ranks.finish();
     if (!ranks.is_rank_0()) return;
-    const nlohmann::ordered_json json{{"ok", all_hold(proofs)}, {"proofs", to_json(proofs)}};
+    const nlohmann::ordered_json json = to_json(prover->subject(), proofs);
     write_output(options.json, json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    if (!options.html.empty()) write_output(options.html, prove_page(json));
   });
   return proofs;
 }

@@ -36,14 +36,14 @@ std::vector<int64_t> element_counts(const StepRecord& of) {
 
 }  // namespace
 
-// `naive`: in the same precision; null: it is the reference itself, or does not fit
-Proof Prover::prove_kind(const StepRecord& found, const StepRecord* naive, const StepRecord& exact,
+// `naives`: how far naive is off in the same precision; empty: it is the reference itself, or does not fit
+Proof Prover::prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                          AttentionKind kind) const {
   const DType dtype = base_shape_->dtype;
   Proof proof{.name = name_of(kind), .compared = "", .tokens = S_ * T_};
   const double allowed = allowed::of_model(dtype, base_shape_->model.layers);
   proof.measures = compare_all(found, exact, allowed);
-  if (!naive) {
+  if (naives.empty()) {
     proof.compared = fmt::format("{} in {} against naive in fp32", name_of(kind), name_of(dtype));
     proof.reason = allowed::kModelReason;
     return proof;
@@ -51,7 +51,6 @@ Proof Prover::prove_kind(const StepRecord& found, const StepRecord* naive, const
   proof.compared =
       fmt::format("{} and naive in {}, both against naive in fp32", name_of(kind), name_of(dtype));
   proof.reason = allowed::kRatioReason;
-  const std::vector<Measure> naives = compare_all(*naive, exact, allowed);
   const std::vector<int64_t> counts = element_counts(found);
   for (size_t i = 0; i < proof.measures.size(); ++i) {
     Measure& m = proof.measures[i];
@@ -61,17 +60,27 @@ Proof Prover::prove_kind(const StepRecord& found, const StepRecord* naive, const
   return proof;
 }
 
+Proof Prover::proof_of_rows(const std::string& name, const RowCheck& rows, const std::string& of) const {
+  return {.name = name,
+          .compared = fmt::format("{} rows and keys of {}, again on the host in fp64", rows.rows(), of),
+          .tokens = S_ * T_,
+          .measures = rows.measures(),
+          .reason = allowed::kRowReason};
+}
+
 void Prover::prove_attention() {
   const bool low = base_shape_->dtype != DType::kF32;
   const AttentionKind own = config_.model.attention;
   std::string why;
   Way exact_way = way();
   exact_way.attention = AttentionKind::kNaive, exact_way.precision = Precision::kFp32;
-  std::optional<StepRecord> exact, naive;
+  const auto sees_attention = [](StepJob& job) { job.sees_attention = true; };
+  std::optional<StepRecord> exact;
+  std::vector<Measure> naives;
   if (asked(ProofKind::kAttention)) {
     show("naive in fp32");
     if (const auto shape = largest_shape(exact_way, device_, why))
-      exact = record(*shape, device_, data_.sequences);
+      exact = record(*shape, device_, data_.sequences, sees_attention);
     else
       skip("attention", "naive in fp32 " + why + ": the rows below take its place");
   }
@@ -80,7 +89,7 @@ void Prover::prove_attention() {
     Way naive_way = way();
     naive_way.attention = AttentionKind::kNaive;
     if (const auto shape = largest_shape(naive_way, device_, why))
-      naive = record(*shape, device_, data_.sequences);
+      naives = compare_all(record(*shape, device_, data_.sequences, sees_attention), *exact, 0);
   }
   for (const AttentionKind kind : {AttentionKind::kFlash, AttentionKind::kCudnn}) {
     if (kind == AttentionKind::kCudnn && device_.device != Device::kCuda) continue;
@@ -95,15 +104,13 @@ void Prover::prove_attention() {
     show(name_of(kind));
     RowCheck rows(data_.sequences,
                   {.blocks = base_shape_->model.layers, .sequences = S_, .sequence_length = T_});
-    StepRecord found = record(*shape, device_, data_.sequences, asked(ProofKind::kRows) ? &rows : nullptr);
-    if (exact) add(prove_kind(found, naive ? &*naive : nullptr, *exact, kind));
+    StepRecord found = record(*shape, device_, data_.sequences, [&](StepJob& job) {
+      job.sees_attention = exact.has_value();
+      if (asked(ProofKind::kRows)) job.rows = &rows;
+    });
+    if (exact) add(prove_kind(found, naives, *exact, kind));
     if (asked(ProofKind::kRows))
-      add({.name = "rows",
-           .compared = fmt::format("{} rows and keys of {}'s attention, again on the host in fp64",
-                                   rows.rows(), name_of(kind)),
-           .tokens = S_ * T_,
-           .measures = rows.measures(),
-           .reason = allowed::kRowReason});
+      add(proof_of_rows("rows", rows, fmt::format("{}'s attention", name_of(kind))));
     if (kind == own && shape->micro_batch == base_shape_->micro_batch) base_ = std::move(found);
   }
 }

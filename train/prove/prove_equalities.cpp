@@ -16,6 +16,9 @@ namespace {
 // Sequences of a step are cut into documents for the proof where the data has none: their ends, in 8ths of a
 // sequence
 constexpr int64_t kCuts[] = {1, 4, 8};
+// Of the step that the CPU makes beside a GPU: some ten seconds
+constexpr double kFlopsCpu = 0x1p42;
+constexpr int64_t kLeastTokensCpu = 64;
 
 // The same tokens, with documents
 Sequences with_documents(Sequences sequences, int64_t T) {
@@ -61,6 +64,16 @@ Sequences apart(const Sequences& packed, const std::vector<Document>& documents,
   return own;
 }
 
+// The first tokens of the first sequence
+Sequences first_tokens(const Sequences& of, int64_t length) {
+  const auto first = [&](const std::vector<int32_t>& values, int64_t each) {
+    return std::vector<int32_t>(values.begin(), values.begin() + (values.empty() ? 0 : each * length));
+  };
+  Sequences cut{first(of.tokens, 1), first(of.targets, 1), first(of.documents, 2)};
+  for (int32_t& bound : cut.documents) bound = std::min(bound, static_cast<int32_t>(length));
+  return cut;
+}
+
 // A folder of the proof's own, removed at its end
 class TemporaryFolder {
  public:
@@ -83,10 +96,10 @@ class TemporaryFolder {
 void compare_bits(const char* what, const std::vector<ParamValues>& found,
                   const std::vector<ParamValues>& expected, std::vector<Measure>& to) {
   for (size_t i = 0; i < found.size(); ++i) {
-    const std::vector<float>&a = found[i].values, &b = expected[i].values;
+    const std::span<const float> a = found[i].values, b = expected[i].values;
     Difference d;
     d.add(a, b);
-    const bool same = std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    const bool same = std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
     to.push_back({.what = what,
                   .where = found[i].name,
                   .difference = same ? 0 : std::max(d.relative(), 0x1p-149),
@@ -109,7 +122,8 @@ void Prover::prove_documents() {
   const auto shape = largest_shape(together, device_, why), own_shape = shape_that_fits(own, device_, why);
   if (!shape || !own_shape) return skip("documents", why);
   show("packed documents");
-  const StepRecord found = record(*shape, device_, packed);
+  RowCheck rows(packed, {.blocks = base_shape_->model.layers, .sequences = S_, .sequence_length = T_});
+  const StepRecord found = record(*shape, device_, packed, [&](StepJob& job) { job.rows = &rows; });
   show("documents in sequences of their own");
   StepRecord expected = record(*own_shape, device_, apart(packed, documents, longest));
   std::vector<float> losses;
@@ -125,6 +139,7 @@ void Prover::prove_documents() {
        .tokens = S_ * T_,
        .measures = compare_records(found, expected, allowed::of_model(shape->dtype, shape->model.layers)),
        .reason = allowed::kModelReason});
+  add(proof_of_rows("documents", rows, "attention within packed documents"));
 }
 
 void Prover::prove_micro_batch() {
@@ -155,7 +170,7 @@ void Prover::prove_resume() {
                                       format_bytes(bytes), std::filesystem::temp_directory_path().string()));
   const TemporaryFolder folder;
   StepJob job = job_of(shape, data_.sequences);
-  job.sees_attention = false;
+  job.sees_gradients = false;
   job.learning_rate = config_.optimizer.learning_rate;
   const std::unique_ptr<Backend> be = make_(device_);
   StepRecord expected, found;
@@ -167,6 +182,7 @@ void Prover::prove_resume() {
     StepRunner runner(*be, shape);
     base = load(runner.state());
     runner.step(job, 1);
+    job.sees_gradients = true;
     RunState state;
     state.step = 1, state.seed = config_.train.seed, state.micro_batch = shape.micro_batch;
     state.sequence_length = T_, state.device = device_.device, state.base = base;
@@ -220,7 +236,7 @@ Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard sha
                  : std::span(of).subspan(static_cast<size_t>(first * each), static_cast<size_t>(mine * each));
     };
     StepJob job = job_of(*shape, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
-    job.counted = counted_, job.sees_attention = false;
+    job.counted = counted_;
     found = runner.step(job);
   }
   const double loss = ranks_.sum({found.loss})[0] / static_cast<double>(ranks_.size());
@@ -263,24 +279,25 @@ void Prover::prove_ranks() {
 void Prover::prove_device() {
   if (device_.device != Device::kCuda) return skip("device", "the device is a CPU already");
   const DeviceTraits cpu = choose_device(DeviceRequest::kCpu).traits;
+  const double affordable = kFlopsCpu / (6 * static_cast<double>(base_shape_->model.parameters()));
+  const int64_t length = std::min(T_, std::max<int64_t>(static_cast<int64_t>(affordable), kLeastTokensCpu));
   Way one = way();
   one.precision = Precision::kFp32;
   one.sequences = 1;
+  one.sequence_length = length;
   if (one.attention == AttentionKind::kCudnn) one.attention = AttentionKind::kFlash;
   std::string why;
   const auto on_gpu = shape_that_fits(one, device_, why), on_cpu = shape_that_fits(one, cpu, why);
   if (!on_gpu || !on_cpu) return skip("device", why);
-  const SequencesView view = data_.sequences;
-  const auto tokens = static_cast<size_t>(T_);
-  const SequencesView first{view.tokens.first(tokens), view.targets.first(tokens),
-                            view.documents.empty() ? view.documents : view.documents.first(2 * tokens)};
-  if (counted(first.targets) == 0) return skip("device", "no target of the first sequence counts");
+  const Sequences first = first_tokens(data_.sequences, length);
+  if (counted(first.targets) == 0)
+    return skip("device", fmt::format("no target of the first {} tokens counts", length));
   show("the GPU in fp32");
   const StepRecord gpu = record(*on_gpu, device_, first);
   show("the CPU");
   add({.name = "device",
        .compared = fmt::format("{} against the CPU, both in fp32", device_.name),
-       .tokens = T_,
+       .tokens = length,
        .measures = compare_records(gpu, record(*on_cpu, cpu, first),
                                    allowed::of_model(DType::kF32, on_gpu->model.layers)),
        .reason = allowed::kModelReason});

@@ -33,7 +33,7 @@ struct ProveOptions {
   std::optional<AttentionKind> attention;  // of the run; none: its own
   std::vector<std::string> only;           // words of ProofKind; empty: all
   double ratio = 1.1;                      // of an error to naive's
-  std::string json;                        // file to write; empty: none
+  std::string json, html;                  // files to write; empty: none
 };
 inline constexpr int64_t kProvedSequences = 8;
 

@@ -71,18 +71,18 @@ std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& 
                    .allowed = allowed});
   }
   std::map<std::string, const ParamValues*> known;
-  double squares = 0, count = 0;
+  Difference whole;  // its reference
   for (const ParamValues& each : expected.gradients) {
     known[each.name] = &each;
-    for (const float g : each.values) squares += static_cast<double>(g) * static_cast<double>(g);
-    count += static_cast<double>(each.values.size());
+    whole.add(each.values, each.values);
   }
-  const double typical = allowed::kSmallGradient * std::sqrt(squares / std::max(count, 1.0));
+  const double count = static_cast<double>(std::max<int64_t>(whole.count(), 1)),
+               typical = allowed::kSmallGradient * whole.norm() / std::sqrt(count);
   for (const ParamValues& each : found.gradients) {
     const auto other = known.find(each.name);
     check(other != known.end(), "a gradient of {} was computed in one way and not in the other", each.name);
     Difference d;
-    d.add(each.values, std::span(other->second->values).subspan(static_cast<size_t>(each.first)));
+    d.add(each.values, other->second->values.subspan(static_cast<size_t>(each.first)));
     all.push_back({.what = "gradient",
                    .where = each.name,
                    .difference = d.relative(typical * std::sqrt(static_cast<double>(d.count()))),
@@ -191,12 +191,12 @@ StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) const {
 }
 
 StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
-                          RowCheck* rows) {
+                          const std::function<void(StepJob&)>& changes) {
   const std::unique_ptr<Backend> be = make_(device);
   StepRunner runner(*be, shape);
   load(runner.state());
   StepJob job = job_of(shape, of);
-  job.rows = rows;
+  if (changes) changes(job);
   return runner.step(job);
 }
 
@@ -208,19 +208,23 @@ const StepRecord& Prover::base() {
   return *base_;
 }
 
+void Prover::add(Proof proof) {
+  proof.seconds = seconds_since(last_);
+  last_ = Clock::now();
+  proofs_.push_back(std::move(proof));
+}
+
 bool Prover::asked(ProofKind kind) const {
   return options_.only.empty() || std::ranges::find(options_.only, name_of(kind)) != options_.only.end();
 }
 
-void Prover::describe() {
-  line_.print_labelled(
-      "model",
-      fmt::format("{}: {} parameters", model_.weights.empty() ? "random weights" : model_.weights.string(),
-                  format_count(static_cast<double>(base_shape_->model.parameters()))));
-  line_.print_labelled("device",
-                       fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
-                                   name_of(base_shape_->dtype), name_of(base_shape_->attention)));
-  line_.print_labelled("data", fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_));
+ProofSubject Prover::subject() const {
+  return {.model = fmt::format("{}: {} parameters",
+                               model_.weights.empty() ? "random weights" : model_.weights.string(),
+                               format_count(static_cast<double>(base_shape_->model.parameters()))),
+          .device = fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
+                                name_of(base_shape_->dtype), name_of(base_shape_->attention)),
+          .data = fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_)};
 }
 
 std::vector<Proof> Prover::run() {
@@ -229,7 +233,10 @@ std::vector<Proof> Prover::run() {
   check(base_shape_.has_value(), "the step cannot run as the run has it: {}", why);
   ranks_.enter_phase("the proofs", Timeout::kNone);
   if (ranks_.is_rank_0()) {
-    describe();
+    const ProofSubject of = subject();
+    line_.print_labelled("model", of.model);
+    line_.print_labelled("device", of.device);
+    line_.print_labelled("data", of.data);
     if (asked(ProofKind::kAttention) || asked(ProofKind::kRows)) prove_attention();
     if (asked(ProofKind::kDocuments)) prove_documents();
     if (asked(ProofKind::kMicroBatch)) prove_micro_batch();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/sequences.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/status_line.h"
 #include "train/prove/proof.h"
 #include "train/prove/prove_options.h"
@@ -40,6 +41,7 @@ class Prover {
  public:
   Prover(const ProvedModel& model, const ProveOptions& options, RankGroup& ranks, const BackendMaker& make);
   std::vector<Proof> run();
+  ProofSubject subject() const;
 
  private:
   Way way() const;  // the run's, one sequence at a time
@@ -50,17 +52,18 @@ class Prover {
   // The same with the largest micro-batch that fits
   std::optional<RunShape> largest_shape(Way way, const DeviceTraits& device, std::string& why) const;
   std::string load(TrainState& state) const;  // returns the checksum of what adapters belong to
+  // `changes`: what the job sees besides losses and gradients
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
-                    RowCheck* rows = nullptr);
+                    const std::function<void(StepJob&)>& changes = {});
   StepJob job_of(const RunShape& shape, const SequencesView& of) const;
   bool asked(ProofKind kind) const;
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
   const StepRecord& base();  // the run's way, at the largest micro-batch
 
-  void describe();
   void prove_attention();
-  Proof prove_kind(const StepRecord& found, const StepRecord* naive, const StepRecord& exact,
+  Proof prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                    AttentionKind kind) const;
+  Proof proof_of_rows(const std::string& name, const RowCheck& rows, const std::string& of) const;
   void prove_documents();
   void prove_micro_batch();
   void prove_resume();
@@ -68,7 +71,7 @@ class Prover {
   Proof prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard shard, const std::string& what);
   void prove_device();
   void prove_fp8();
-  void add(Proof proof) { proofs_.push_back(std::move(proof)); }
+  void add(Proof proof);
   void skip(const std::string& name, const std::string& why) {
     add({.name = name, .compared = "", .skipped = why});
   }
@@ -86,6 +89,7 @@ class Prover {
   int64_t counted_;
   std::optional<RunShape> base_shape_;
   std::optional<StepRecord> base_;
+  Clock::time_point last_ = Clock::now();  // when the last proof was done
   std::vector<Proof> proofs_;
 };
 

@@ -12,43 +12,58 @@ namespace {
 
 constexpr uint64_t kSampleSeed = 20;
 
-HostHeads heads_on_host(const Heads& heads, Backend& be, const Launch& on) {
-  const Tensor& t = heads.tensor;
-  return {.values = std::make_shared<const std::vector<float>>(floats_on_host(t, be, on)),
-          .tokens = t.shape[1],
-          .row = t.shape[2] * t.shape[3],
-          .head_dim = t.shape[3],
-          .first = heads.first};
-}
-
 double dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
   for (int64_t d = 0; d < n; ++d) sum += static_cast<double>(a[d]) * static_cast<double>(b[d]);
   return sum;
+}
+Tensor beginning(const Tensor& t, int64_t sequences) {  // [B, ...]
+  const int64_t B = t.shape[0];
+  return t.view({B, t.numel() / B}).rows(0, sequences);
 }
 double square(double x) { return x * x; }
 double widened(float x) { return x; }
 
 }  // namespace
 
-std::vector<float> floats_on_host(const Tensor& tensor, Backend& be, const Launch& on) {
-  std::vector<float> values(static_cast<size_t>(tensor.numel()));
-  be.run(Copy{tensor, {values.data(), DType::kF32, tensor.shape, Device::kCpu}}, on);
+std::shared_ptr<const float[]> HostMemory::read(const Tensor& tensor, Backend& be, const Launch& on) {
+  for (const auto& [known, values] : read_)
+    if (known.data == tensor.data && known.dtype == tensor.dtype && known.numel() == tensor.numel())
+      return values;
+  const int64_t count = tensor.numel();
+  auto piece = std::ranges::find_if(
+      pieces_, [&](const Piece& each) { return each.memory.use_count() == 1 && each.count >= count; });
+  if (piece == pieces_.end())
+    piece = pieces_.insert(pieces_.end(),
+                           {std::make_shared_for_overwrite<float[]>(static_cast<size_t>(count)), count});
+  be.run(Copy{tensor, {piece->memory.get(), DType::kF32, tensor.shape, Device::kCpu}}, on);
   be.synchronize(on.stream);
-  return values;
+  read_.emplace_back(tensor, piece->memory);
+  return piece->memory;
+}
+
+HostHeads RowCheck::on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on) {
+  const Tensor& t = heads.tensor;
+  return {.values = memory_.read(beginning(t, sequences), be, on),
+          .tokens = t.shape[1],
+          .row = t.shape[2] * t.shape[3],
+          .head_dim = t.shape[3],
+          .first = heads.first};
 }
 
 // What an operation of attention reads, and y of a forward
 template <class Op>
-RowCheck::Inputs RowCheck::inputs_of(const Op& op, Backend& be, const Launch& on) {
-  Inputs inputs{.q = heads_on_host(op.q, be, on),
-                .k = heads_on_host(op.k, be, on),
-                .v = heads_on_host(op.v, be, on),
-                .y = heads_on_host(op.y, be, on),
+RowCheck::Inputs RowCheck::inputs_of(const Op& op, int64_t sequences, Backend& be, const Launch& on) {
+  Inputs inputs{.q = on_host(op.q, sequences, be, on),
+                .k = on_host(op.k, sequences, be, on),
+                .v = on_host(op.v, sequences, be, on),
+                .y = on_host(op.y, sequences, be, on),
                 .dy = {},
                 .lse = {}};
-  if constexpr (requires { op.dy; }) inputs.dy = heads_on_host(op.dy, be, on);
-  if (op.plan.kind != AttentionKind::kNaive) inputs.lse = floats_on_host(op.saved, be, on);
+  if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, sequences, be, on);
+  if (op.plan.kind != AttentionKind::kNaive)
+    inputs.lse = memory_.read(beginning(op.saved, sequences), be, on);
+  memory_.forget();  // what the next operation finds there is not this
   return inputs;
 }
 
@@ -84,6 +99,21 @@ RowCheck::RowCheck(const SequencesView& data, const Shape& shape)
       shape_(shape),
       blocks_(static_cast<size_t>(shape.blocks)) {}
 
+// Each row by a thread; sums of a head in the order of its rows
+void RowCheck::check_rows(int64_t block, const std::vector<Row>& rows,
+                          const std::function<void(const Row&, OfHead&)>& check) {
+  std::vector<OfHead> found(rows.size());
+#pragma omp parallel for schedule(dynamic)
+  for (size_t n = 0; n < rows.size(); ++n) check(rows[n], found[n]);
+  std::vector<OfHead>& heads = blocks_[static_cast<size_t>(block)];
+  for (size_t n = 0; n < rows.size(); ++n) {
+    const auto h = static_cast<size_t>(rows[n].h);
+    if (heads.size() <= h) heads.resize(h + 1);
+    heads[h].add(found[n]);
+  }
+  rows_ += std::ssize(rows);
+}
+
 // The keys of a query: causal, within its document, within the window
 RowCheck::Keys RowCheck::seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const {
   const auto at = static_cast<size_t>(2 * (sequence * T_ + query));
@@ -115,24 +145,29 @@ std::vector<RowCheck::Row> RowCheck::samples(int64_t block, int64_t first, const
   return rows;
 }
 
+int64_t RowCheck::sampled(int64_t block, int64_t first, const AttentionShape& s) const {
+  int64_t last = 0;
+  for (const int64_t heads : {s.heads, s.kv_heads})
+    for (const Row& row : samples(block, first, s, heads)) last = std::max(last, row.b);
+  return last + 1;
+}
+
 void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be,
                        const Launch& on) {
-  inputs_ = inputs_of(op, be, on);
+  inputs_ = inputs_of(op, sampled(block, first, op.plan.shape), be, on);
   const Of of(inputs_, op.plan);
   const int64_t D = of.head_dim, H = op.plan.shape.heads;
-  OfBlock& found = blocks_[static_cast<size_t>(block)];
-  std::vector<double> p, y(static_cast<size_t>(D)), squares(y.size());
-  for (const auto& [b, h, i] : samples(block, first, op.plan.shape, H)) {
+  check_rows(block, samples(block, first, op.plan.shape, H), [&](const Row& row, OfHead& found) {
+    const auto [b, h, i] = row;
+    std::vector<double> p, y(static_cast<size_t>(D)), squares(y.size());
     const Keys keys = seen_by(first + b, i, op.plan);
     const auto count = static_cast<double>(keys.end - keys.begin);
-    p.clear();
     double most = -INFINITY, sum = 0, size = 0;
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       p.push_back(of.score(b, h, i, j));
       most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
     }
     for (double& each : p) sum += each = std::exp(each - most);
-    std::ranges::fill(y, 0), std::ranges::fill(squares, 0);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       const double probability = p[static_cast<size_t>(j - keys.begin)] / sum;
       const float* v = inputs_.v.at(b, j, h / of.group);
@@ -147,31 +182,31 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
       found.y.expected += square(of.errors.probability(size)) * terms + square(of.errors.stored() * exact) +
                           of.errors.sum(count) * (terms + square(exact));
     }
-    if (!inputs_.lse.empty()) {
+    if (inputs_.lse) {
       const double lse = most + std::log(sum);
-      found.lse.difference.add(widened(inputs_.lse[static_cast<size_t>((b * H + h) * T_ + i)]), lse);
+      found.lse.difference.add(widened(inputs_.lse[(b * H + h) * T_ + i]), lse);
       found.lse.expected += square(0x1p-24) * (square(8 + 4 * size + std::abs(lse)) + count);
     }
-    ++rows_;
-  }
+  });
   inputs_ = {};
 }
 
-void RowCheck::before_backward(const AttentionBackward& op, Backend& be, const Launch& on) {
-  inputs_ = inputs_of(op, be, on);
+void RowCheck::before_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                               const Launch& on) {
+  inputs_ = inputs_of(op, sampled(block, first, op.plan.shape), be, on);
 }
 
 void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
                               const Launch& on) {
-  if (inputs_.lse.empty()) return;
-  const HostHeads dq = heads_on_host(op.dq, be, on), dk = heads_on_host(op.dk, be, on),
-                  dv = heads_on_host(op.dv, be, on);
+  if (!inputs_.lse) return;
+  const int64_t read = sampled(block, first, op.plan.shape);
+  const HostHeads dq = on_host(op.dq, read, be, on), dk = on_host(op.dk, read, be, on),
+                  dv = on_host(op.dv, read, be, on);
+  memory_.forget();
   const Of of(inputs_, op.plan);
   const AttentionShape& s = op.plan.shape;
   const int64_t D = of.head_dim, H = s.heads;
   const double scale = widened(op.plan.scale);
-  OfBlock& found = blocks_[static_cast<size_t>(block)];
-  std::vector<double> sums(static_cast<size_t>(4 * D));
   // P, dS and the error of dS, without what P and dS are rounded to, of a query and a key
   struct Pair {
     double p, ds, error;
@@ -180,7 +215,7 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     const float *dy = inputs_.dy.at(b, i, h), *y = inputs_.y.at(b, i, h),
                 *v = inputs_.v.at(b, j, h / of.group);
     const double score = of.score(b, h, i, j),
-                 p = std::exp(score - widened(inputs_.lse[static_cast<size_t>((b * H + h) * T_ + i)]));
+                 p = std::exp(score - widened(inputs_.lse[(b * H + h) * T_ + i]));
     double products = 0;
     for (int64_t d = 0; d < D; ++d)
       products += square(widened(dy[d]) * widened(y[d])) + square(widened(dy[d]) * widened(v[d]));
@@ -190,15 +225,17 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
                 p * std::sqrt(products) * (of.errors.stored() + 4 * 0x1p-24)};
   };
   // Element d of a gradient: its sum, the squares of its terms, their errors
-  const auto settle = [&](Found& to, const float* values, int64_t at, double count) {
+  using Sums = std::vector<double>;
+  const auto settle = [&](Found& to, const Sums& sums, const float* values, int64_t at, double count) {
     for (int64_t d = 0; d < D; ++d) {
       const double exact = sums[static_cast<size_t>(at + d)], error = sums[static_cast<size_t>(at + D + d)];
       to.difference.add(widened(values[d]), exact);
       to.expected += error + square(of.errors.stored() * exact) + of.errors.sum(count) * square(exact);
     }
   };
-  for (const auto& [b, h, i] : samples(block, first, s, H)) {
-    std::ranges::fill(sums, 0);
+  check_rows(block, samples(block, first, s, H), [&](const Row& row, OfHead& found) {
+    const auto [b, h, i] = row;
+    Sums sums(static_cast<size_t>(2 * D));
     const Keys keys = seen_by(first + b, i, op.plan);
     const auto count = static_cast<double>(keys.end - keys.begin);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -213,11 +250,11 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     }
     for (int64_t d = 0; d < D; ++d)
       sums[static_cast<size_t>(D + d)] = square(sums[static_cast<size_t>(D + d)]) * count;
-    settle(found.dq, dq.at(b, i, h), 0, count);
-    ++rows_;
-  }
-  for (const auto& [b, h, j] : samples(block, first, s, s.kv_heads)) {
-    std::ranges::fill(sums, 0);
+    settle(found.dq, sums, dq.at(b, i, h), 0, count);
+  });
+  check_rows(block, samples(block, first, s, s.kv_heads), [&](const Row& row, OfHead& found) {
+    const auto [b, h, j] = row;
+    Sums sums(static_cast<size_t>(4 * D));
     double count = 0;
     for (int64_t i = j; i < s.tokens; ++i) {
       if (const Keys keys = seen_by(first + b, i, op.plan); j < keys.begin)
@@ -235,30 +272,33 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
         }
       }
     }
-    settle(found.dk, dk.at(b, j, h), 0, count);
-    settle(found.dv, dv.at(b, j, h), 2 * D, count);
-    ++rows_;
-  }
+    settle(found.dk, sums, dk.at(b, j, h), 0, count);
+    settle(found.dv, sums, dv.at(b, j, h), 2 * D, count);
+  });
   inputs_ = {};
 }
 
 std::vector<Measure> RowCheck::measures() const {
   std::vector<Measure> all;
-  for (size_t block = 0; block < blocks_.size(); ++block) {
-    const OfBlock& of = blocks_[block];
-    for (const auto& [what, found] :
-         {std::pair{"attention output", &of.y}, std::pair{"log-sum-exp", &of.lse}, std::pair{"dQ", &of.dq},
-          std::pair{"dK", &of.dk}, std::pair{"dV", &of.dv}}) {
-      if (found->difference.count() == 0) continue;
-      // Where a gradient is exactly zero, its expected error is the yardstick.
-      const double expected = std::sqrt(found->expected), norm = std::max(found->difference.norm(), expected);
-      all.push_back({.what = what,
-                     .where = fmt::format("block {}", block),
-                     .difference = found->difference.relative(norm),
-                     .largest = found->difference.largest(),
-                     .allowed = norm > 0 ? allowed::kOfExpectedRowError * expected / norm : 0});
+  const auto measure = [&](const char* what, size_t block, size_t head, const Found& found) {
+    if (found.difference.count() == 0) return;
+    // Where a gradient is exactly zero, its expected error is the yardstick.
+    const double expected = std::sqrt(found.expected), norm = std::max(found.difference.norm(), expected);
+    all.push_back({.what = what,
+                   .where = fmt::format("block {}, head {}", block, head),
+                   .difference = found.difference.relative(norm),
+                   .largest = found.difference.largest(),
+                   .allowed = norm > 0 ? allowed::kOfExpectedRowError * expected / norm : 0});
+  };
+  for (size_t block = 0; block < blocks_.size(); ++block)
+    for (size_t head = 0; head < blocks_[block].size(); ++head) {
+      const OfHead& of = blocks_[block][head];
+      measure("attention output", block, head, of.y);
+      measure("log-sum-exp", block, head, of.lse);
+      measure("dQ", block, head, of.dq);
+      measure("dK", block, head, of.dk);
+      measure("dV", block, head, of.dv);
     }
-  }
   return all;
 }
 

@@ -4,11 +4,13 @@
 //
 // Of a query i, its output y_i = sum_j P_ij v_j, its log-sum-exp, and dQ_i. Of a key j, dK_j and dV_j, from
 // the log-sum-exp and the output of all queries that see it, as the kernel left them; only of kernels that
-// keep a log-sum-exp. Every error is compared with what the roundings inside the kernel are expected to
-// cause.
+// keep a log-sum-exp. Every error of a head is compared with what the roundings inside the kernel are expected
+// to cause.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "data/sequences.h"
@@ -17,17 +19,30 @@
 
 namespace tessera {
 
-// The heads of an operation on the host, in fp32
-struct HostHeads {
-  std::shared_ptr<const std::vector<float>> values = {};
-  int64_t tokens = 0, row = 0, head_dim = 0, first = 0;  // strides and the first head, as Heads has them
-  const float* at(int64_t b, int64_t t, int64_t h) const {
-    return values->data() + (b * tokens + t) * row + (first + h) * head_dim;
-  }
+// Tensors of operations on the host, in fp32. A tensor that was read is not read again before forget(), and
+// memory that nobody holds any more serves the next one: large memory is slow to get.
+class HostMemory {
+ public:
+  std::shared_ptr<const float[]> read(const Tensor& tensor, Backend& be, const Launch& on);  // waits for it
+  void forget() { read_.clear(); }
+
+ private:
+  struct Piece {
+    std::shared_ptr<float[]> memory;
+    int64_t count;
+  };
+  std::vector<Piece> pieces_;
+  std::vector<std::pair<Tensor, std::shared_ptr<const float[]>>> read_;
 };
 
-// The elements of a tensor in fp32; waits for them
-std::vector<float> floats_on_host(const Tensor& tensor, Backend& be, const Launch& on);
+// The heads of an operation on the host, in fp32
+struct HostHeads {
+  std::shared_ptr<const float[]> values = {};
+  int64_t tokens = 0, row = 0, head_dim = 0, first = 0;  // strides and the first head, as Heads has them
+  const float* at(int64_t b, int64_t t, int64_t h) const {
+    return values.get() + (b * tokens + t) * row + (first + h) * head_dim;
+  }
+};
 
 class RowCheck {
  public:
@@ -40,7 +55,8 @@ class RowCheck {
   // After the forward of a block, over sequences from `first` on
   void forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be, const Launch& on);
   // Before and after its backward
-  void before_backward(const AttentionBackward& op, Backend& be, const Launch& on);
+  void before_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
+                       const Launch& on);
   void after_backward(int64_t block, int64_t first, const AttentionBackward& op, Backend& be,
                       const Launch& on);
 
@@ -48,17 +64,21 @@ class RowCheck {
   int64_t rows() const { return rows_; }  // queries and keys that were computed again
 
  private:
-  // What is found of one tensor of a block, and the squares of the expected errors
+  // What is found of one tensor of a head, and the squares of the expected errors
   struct Found {
     Difference difference = {};
     double expected = 0;
+    void add(const Found& more) { difference.add(more.difference), expected += more.expected; }
   };
-  struct OfBlock {
+  struct OfHead {
     Found y, lse, dq, dk, dv;
+    void add(const OfHead& more) {
+      y.add(more.y), lse.add(more.lse), dq.add(more.dq), dk.add(more.dk), dv.add(more.dv);
+    }
   };
   struct Inputs {
     HostHeads q, k, v, y, dy;
-    std::vector<float> lse;  // [B, H, T]; empty: the kernel keeps none
+    std::shared_ptr<const float[]> lse;  // [B, H, T]; null: the kernel keeps none
   };
   struct Row {
     int64_t b, h, i;
@@ -67,15 +87,21 @@ class RowCheck {
     int64_t begin, end;
   };
   struct Of;  // the problem of an operation
+  HostHeads on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on);
   template <class Op>
-  static Inputs inputs_of(const Op& op, Backend& be, const Launch& on);
+  Inputs inputs_of(const Op& op, int64_t sequences, Backend& be, const Launch& on);
+  void check_rows(int64_t block, const std::vector<Row>& rows,
+                  const std::function<void(const Row&, OfHead&)>& check);
   Keys seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const;
   std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
+  // The first sequences of the operation, among which all samples are
+  int64_t sampled(int64_t block, int64_t first, const AttentionShape& shape) const;
 
   std::vector<int32_t> documents_;
   int64_t T_;
   Shape shape_;
-  std::vector<OfBlock> blocks_;
+  std::vector<std::vector<OfHead>> blocks_;
+  HostMemory memory_;
   Inputs inputs_;
   int64_t rows_ = 0;
 };

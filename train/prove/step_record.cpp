@@ -27,7 +27,8 @@ class StepWatch final : public OpObserver {
 
   void before(const AnyOp& op, Backend& be, const Launch& on) override {
     if (const auto* backward = std::get_if<const AttentionBackward*>(&op); backward && job_.rows)
-      job_.rows->before_backward(**backward, be, on);
+      job_.rows->before_backward(be.place().block, be.place().micro_batch * job_.shape.micro_batch,
+                                 **backward, be, on);
   }
   void after(const AnyOp& op, Backend& be, const Launch& on) override {
     const OpPlace& at = be.place();
@@ -48,21 +49,24 @@ class StepWatch final : public OpObserver {
     if (job_.rows) job_.rows->forward(block, first, op, be, on);
     if (!job_.sees_attention) return;
     const Tensor& y = op.y.tensor;
-    const std::vector<float> values = floats_on_host(y, be, on);
+    const std::shared_ptr<const float[]> values = memory_.read(y, be, on);
+    memory_.forget();
     const int64_t rows = y.shape[0] * y.shape[1], width = y.numel() / rows;
     std::vector<float>& kept = record_.attention[static_cast<size_t>(block)];
     for (int64_t n = 0; n < rows; ++n)
       if ((first * job_.shape.sequence_length + n) % every_ == 0)
-        kept.insert(kept.end(), values.begin() + n * width, values.begin() + (n + 1) * width);
+        kept.insert(kept.end(), &values[n * width], &values[n * width] + width);
   }
   void take_losses(const Tensor& losses, Backend& be, const Launch& on) {
-    const std::vector<float> values = floats_on_host(losses, be, on);
-    record_.losses.insert(record_.losses.end(), values.begin(), values.end());
+    const std::shared_ptr<const float[]> values = memory_.read(losses, be, on);
+    memory_.forget();
+    record_.losses.insert(record_.losses.end(), values.get(), values.get() + losses.numel());
   }
 
   const StepJob& job_;
   Backend& be_;
   StepRecord& record_;
+  HostMemory memory_;
   int64_t every_;
 };
 
@@ -82,7 +86,7 @@ StepRecord StepRunner::step(const StepJob& job, int64_t number) {
     const TrainState::StepResult result = state_->finish_step();
     record.loss = result.loss, record.grad_norm = result.grad_norm;
   }
-  record.gradients = gradients_of(*state_);
+  if (job.sees_gradients) record.gradients = gradients_of(*state_);
   return record;
 }
 
@@ -90,12 +94,12 @@ std::vector<ParamValues> gradients_of(TrainState& state) {
   ParamStore& store = state.store();
   const Part part = store.part();
   std::vector<ParamValues> all;
+  HostMemory memory;
   const std::vector<Tensor>& buckets = store.summed_gradients();
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (!buckets[b]) continue;
     const int64_t count = buckets[b].numel(), begin = part.index * count;
-    const std::vector<float> host =
-        floats_on_host(buckets[b], state.stream().backend(), state.stream().launch());
+    const auto host = memory.read(buckets[b], state.stream().backend(), state.stream().launch());
     for (const ParamPlace& place : store.layout().places) {
       if (place.bucket != b || !place.trained) continue;
       const int64_t first = std::max(place.first, begin),
@@ -104,7 +108,8 @@ std::vector<ParamValues> gradients_of(TrainState& state) {
         all.push_back({.name = place.info.name,
                        .block = place.info.block,
                        .first = first - place.first,
-                       .values = {host.begin() + (first - begin), host.begin() + (end - begin)}});
+                       .memory = host,
+                       .values = {&host[first - begin], static_cast<size_t>(end - first)}});
     }
   }
   return all;
@@ -117,11 +122,14 @@ std::vector<ParamValues> weights_of(TrainState& state) {
     store.with_whole(kMaster, b, [&](const ParamReader& read) {
       for (const ParamPlace& place : store.layout().places) {
         if (place.bucket != b || !place.trained) continue;
+        const auto count = static_cast<size_t>(place.info.shape.numel());
+        const auto values = std::make_shared_for_overwrite<float[]>(count);
+        read(place, {values.get(), DType::kF32, place.info.shape, Device::kCpu});
         all.push_back({.name = place.info.name,
                        .block = place.info.block,
                        .first = 0,
-                       .values = std::vector<float>(static_cast<size_t>(place.info.shape.numel()))});
-        read(place, {all.back().values.data(), DType::kF32, place.info.shape, Device::kCpu});
+                       .memory = values,
+                       .values = {values.get(), count}});
       }
     });
   return all;

@@ -19,7 +19,8 @@ namespace tessera {
 struct ParamValues {
   std::string name;
   int64_t block, first;
-  std::vector<float> values;
+  std::shared_ptr<const float[]> memory;  // of several parameters, as a rule
+  std::span<const float> values;          // in it
 };
 
 struct StepRecord {
@@ -38,8 +39,9 @@ struct StepJob {
   int64_t counted;  // targets that count, of all ranks
   OptimizerConfig optimizer = {};
   double learning_rate = 0;
-  bool sees_attention = true;  // by `record.attention`
-  RowCheck* rows = nullptr;    // checks rows of attention meanwhile
+  bool sees_attention = false;  // by `record.attention`
+  bool sees_gradients = true;
+  RowCheck* rows = nullptr;  // checks rows of attention meanwhile
 };
 
 // A run of steps over one TrainState, which it allocates. Error: OutOfMemory

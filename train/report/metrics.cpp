@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -26,25 +27,46 @@ std::optional<nlohmann::json> parse_line(const std::string& line) {
   }
 }
 
-}  // namespace
-
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step) : path_(path) {
-  std::string kept;
-  std::ifstream earlier(path);
-  for (std::string line; keep_to_step >= 0 && std::getline(earlier, line);) {
+// Those up to a step, until visit(line, its step, its type) returns false
+void each_line(const std::filesystem::path& path, int64_t up_to,
+               const std::function<bool(const std::string&, int64_t, const std::string&)>& visit) {
+  std::ifstream file(path);
+  for (std::string line; up_to >= 0 && std::getline(file, line);) {
     const std::optional<nlohmann::json> json = parse_line(line);
     if (!json || !json->is_object() || !json->contains("step") || !(*json)["step"].is_number_integer())
       continue;
     const int64_t step = (*json)["step"];
-    if (step > keep_to_step) continue;
-    // The run that resumes begins the phase again.
-    if (step == keep_to_step && begins_phase(type_of_metrics(*json))) break;
-    kept += line + "\n";
-    if (step == keep_to_step) types_at_end_.insert(type_of_metrics(*json));
+    if (step <= up_to && !visit(line, step, type_of_metrics(*json))) return;
   }
-  write_file(path, kept);
-  file_ = Descriptor(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  check(file_.is_open(), "cannot append to {}: {}", path.string(), std::strerror(errno));
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_to_step) : path_(path) {
+  std::string kept;
+  each_line(path, keep_to_step, [&](const std::string& line, int64_t step, const std::string& type) {
+    // The run that resumes begins the phase again, and goes back again.
+    if (step == keep_to_step && (begins_phase(type) || type == kRewind)) return false;
+    kept += line + "\n";
+    if (step == keep_to_step) types_at_end_.insert(type);
+    return true;
+  });
+  replace(kept);
+}
+
+void MetricsFile::drop_after(int64_t step) {
+  std::string kept;
+  each_line(path_, step, [&](const std::string& line, int64_t, const std::string&) {
+    kept += line + "\n";
+    return true;
+  });
+  replace(kept);
+}
+
+void MetricsFile::replace(const std::string& kept) {
+  write_file(path_, kept);
+  file_ = Descriptor(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  check(file_.is_open(), "cannot append to {}: {}", path_.string(), std::strerror(errno));
 }
 
 std::string MetricsFile::write(const nlohmann::ordered_json& line) {

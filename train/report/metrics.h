@@ -12,6 +12,7 @@ namespace tessera {
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
+inline constexpr const char* kRewind = "rewind";  // the type of a line: the run went back to its step
 // Whether a line of this type begins a phase of train.context_schedule. Older files name it "stage".
 inline bool begins_phase(const std::string& type) { return type == "phase" || type == "stage"; }
 
@@ -19,18 +20,24 @@ inline bool begins_phase(const std::string& type) { return type == "phase" || ty
 class MetricsFile {
  public:
   // Keeps the lines of an earlier run up to `keep_to_step` and drops later ones (-1: all lines), so that
-  // the file of a resumed run reads as if it had never stopped: what followed a line of type "phase" at
-  // that step, too. Incomplete lines are dropped. Error: the file cannot be written.
+  // the file of a resumed run reads as if it had never stopped: what followed a line of type "phase" or
+  // "rewind" at that step, too. Incomplete lines are dropped. Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 
   // Appends a line, whole or not at all. Its text, with the line break. Error: disk full.
   std::string write(const nlohmann::ordered_json& line);
   void sync();  // the lines written so far survive a loss of power. Error: the disk failed
 
+  // Drops the lines of later steps: the run has gone back to this one, and what it has done there stands.
+  // Error: as above.
+  void drop_after(int64_t step);
+
   // Whether a line of this type at `keep_to_step` was kept
   bool kept(const std::string& type) const { return types_at_end_.contains(type); }
 
  private:
+  void replace(const std::string& kept);
+
   std::filesystem::path path_;
   Descriptor file_;
   std::set<std::string> types_at_end_;

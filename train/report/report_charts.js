@@ -75,6 +75,7 @@ for (const task of new Set(runs.flatMap((run) => Object.keys(run.tasks))))
 const marks = {
   start: { path: "M-4-5L5 0L-4 5Z", fill: "var(--good)", line: false }, resume: { path: "M-6-5L0 0L-6 5ZM0-5L6 0L0 5Z", fill: "var(--good)", line: true },
   phase: { path: "M-5 5V-1H0V-6H5V5Z", fill: "var(--text)", line: true },
+  rewind: { path: "M6-5L0 0L6 5ZM0-5L-6 0L0 5Z", fill: "var(--warn)", line: true },
   checkpoint: { path: "M0-4L4 0L0 4L-4 0Z", fill: "var(--faint)", line: false },
   best: { path: "M0-6L1.8-1.9L6-1.9L2.7 .9L3.7 5L0 2.6L-3.7 5L-2.7 .9L-6-1.9L-1.8-1.9Z", fill: "var(--best)", line: false },
   signal: { path: "M2-6L-4 1H0L-2 6L4-1H0Z", fill: "var(--warn)", line: true }, stop: { path: "M-4-4H4V4H-4Z", fill: "var(--text)", line: true },

@@ -214,6 +214,8 @@ void RunRecord::add_event(const Json& line, const std::string& type) {
   } else if (begins_phase(type)) {
     event.kind = "phase";
     event.text = fmt::format("sequences of {:.0f} tokens", number(line, "sequence_length"));
+  } else if (type == kRewind) {
+    event.text = fmt::format("from step {:.0f}: {}", number(line, "bad_step"), text(line, "reason"));
   } else if (type == "signal") {
     event.text = text(line, "signal");
   } else if (type == "stop") {

@@ -46,7 +46,7 @@ class RunRecord {
   static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
   static constexpr size_t kMostInside = 64, kMostLayers = 256;  // figures, and layers of each, that are drawn
   static constexpr size_t kMostColumns = 120;                   // of a heat map
-  struct Event {  // start, resume, phase, checkpoint, best, signal or stop
+  struct Event {  // start, resume, phase, rewind, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;
   };

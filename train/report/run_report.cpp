@@ -44,7 +44,11 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
     const auto value = line.find(key);
     if (value != line.end() && value->is_number()) events.scalar(tag, step, wall, value->get<double>());
   };
-  if (first) events.start(line["type"] == "start" ? 0 : line["type"] == "resume" ? step + 1 : step, wall);
+  if (first)
+    events.start(line["type"] == "start"                               ? 0
+                 : line["type"] == "resume" || line["type"] == kRewind ? step + 1
+                                                                       : step,
+                 wall);
   if (line["type"] == "step")
     for (const char* key : RunRecord::kStepCurves) add(fmt::format("train/{}", key), key);
   if (line["type"] == "inside")

@@ -1,25 +1,61 @@
-// A step whose loss or gradient norm is not finite: it is computed once more, from the same weights and the
-// same sequences, while every operation is looked at.
+// A bad step: one whose loss or gradient norm is not finite, or lies far above those of the steps before. It
+// made no update, so it can be looked at, and computed once more from the same weights and sequences.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "train/run/open_run.h"
+#include "data/sequences.h"
+#include "train/run/rank_group.h"
+#include "train/run/recent_steps.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 
 struct BadStep {
   int64_t step;
+  StepVerdict verdict;
   double loss, grad_norm;  // of all ranks
   double own_loss;         // this rank's
   int64_t counted_tokens;
   double learning_rate;
+  StepLimits limits;                    // that it had
+  SpikeScores scores = {};              // of a spike
+  std::vector<std::string> worst = {};  // worst_sequences()
+
+  bool is_spike() const { return verdict == StepVerdict::kAbove; }
+  // A result that is not finite, or above the limits that the step had
+  bool is_bad(const TrainState::StepResult& result) const;
+  const char* kind() const { return is_spike() ? "spike" : "nonfinite"; }
+  // "the loss is 9.1 and the gradient norm 3.2, with scores of 31.0 and 12.4"
+  std::string figures() const;
 };
 
-// Computes the step again, at run.now, and says where the first bad value comes from: the text is the same on
-// all ranks, which call this together. The state has to be as it was before the step, which has made no
-// update; so it is afterwards.
-std::string explain_bad_step(OpenRun& run, const BadStep& bad);
+// What a step is computed from
+struct StepInputs {
+  RankGroup& ranks;
+  TrainState& state;     // as it was before the step
+  const Sequences& own;  // this rank's
+  int64_t position;      // of the first sequence of all ranks in the data
+  OptimizerConfig optimizer;
+  // Where a sequence at a position of the data comes from, or one of its tokens
+  std::function<std::string(int64_t position, std::optional<int64_t> token)> origin;
+};
+
+// The sequences of the step that was computed last with the highest mean losses, those that are not finite
+// first: "sequence 3, at position 35 of the data, loss 7.2: text.txt, tokens 5 to 90". Few; the same on all
+// ranks, which call this together.
+std::vector<std::string> worst_sequences(const StepInputs& inputs);
+
+struct ComputedAgain {
+  TrainState::StepResult result;  // the loss of all ranks
+  std::string text;               // where the first bad value comes from; of a spike, whether it is one again
+};
+// Computes the step once more, without an update, and looks at every operation. The same on all ranks, which
+// call this together.
+ComputedAgain compute_again(const StepInputs& inputs, const BadStep& bad);
 
 }  // namespace tessera

@@ -122,7 +122,7 @@ std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions&
   for (TensorFile& file : split(state, kOptimizerStem, DType::kF32, optimizer_sections(shape, options.dtype),
                                 options.file_bytes))
     files.push_back(std::move(file));
-  if (shape.model.lora) {
+  if (shape.model.lora && !options.any_values) {
     TensorFile adapter{.name = kAdapterFolder, .dtype = DType::kF32};
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
       adapter.parts.push_back({{.prefix = "", .values = kMaster, .has = is_adapter}, b});
@@ -181,15 +181,17 @@ struct Writing {
   fs::path folder;
   WriteQueue& queue;
   FileChecksums& files;
+  Values values;
 };
 
 // Error: a value that is not finite.
 void write_params(const Writing& to, TrainState& state, const TensorFile& file) {
   const auto writer = std::make_shared<std::optional<WeightsWriter>>();
-  to.queue.push(0, [=, path = to.folder / file.name, shape = state.shape()] {
+  to.queue.push(0, [=, path = to.folder / file.name, shape = state.shape(), values = to.values] {
     writer->emplace(
         path, shape.model, file.prefixes(), file.dtype,
-        [&](const std::string& prefix, const ParamPlace& place) { return file.has(shape, prefix, place); });
+        [&](const std::string& prefix, const ParamPlace& place) { return file.has(shape, prefix, place); },
+        values);
   });
   for_each_value(state, file, [&](const FoundValues& found) {
     const HostCopy copy = on_host(state, found);
@@ -358,7 +360,10 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
     }
     options.barrier();  // the folder is there
     queue_ = std::make_unique<WriteQueue>(device_memory(Device::kCpu).free / 2 / state.shape().ranks());
-    const Writing to{.folder = pending_, .queue = *queue_, .files = files_};
+    const Writing to{.folder = pending_,
+                     .queue = *queue_,
+                     .files = files_,
+                     .values = options.any_values ? Values::kAny : Values::kFinite};
     write_tensors(to, state, files, options.base);
     if (rank_ == 0)
       write_texts(to, state, files, run, options);
@@ -424,9 +429,9 @@ fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunSta
   return PendingCheckpoint(folder, state, run, options).finish();
 }
 
-RunState read_state(const fs::path& checkpoint, const ModelConfig& model) {
+RunState read_state(const fs::path& checkpoint, const ModelConfig& model, int64_t least_step) {
   check_same_model(checkpoint, model);
-  return read_run_state(checkpoint);
+  return read_run_state(checkpoint, least_step);
 }
 
 int64_t load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
@@ -472,7 +477,7 @@ int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const Bas
     for (const ParamPlace& place : state.store().layout().places)
       if (section.has(state.shape(), place.info) && state.store().keeps(section.values, place))
         bytes += read_param(files, model, place, section.prefix, state.store().writer(section.values));
-  if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint).fp8_scales);
+  if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint, 0).fp8_scales);
   return bytes;
 }
 

@@ -53,6 +53,7 @@ struct CheckpointOptions {
   const nlohmann::json* token_ids = nullptr;  // of its config.json; null: none
   std::string base = "";                      // train.init_from, which adapter/ names
   int64_t file_bytes = int64_t{8} << 30;      // of the largest file of tensors, but for one large tensor
+  bool any_values = false;  // also NaN, and then in fp32 and without adapter/: for a run to look at alone
   // Several ranks: waits for all of them. Called once, by each.
   std::function<void()> barrier = [] {};
 };
@@ -91,7 +92,8 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Train
                                       const RunState& run, const CheckpointOptions& options = {});
 
 // Error: anything missing or malformed, or a checkpoint of another model, with both sizes.
-RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model);
+RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& model,
+                    int64_t least_step = 1);
 // The weights that adapters belong to
 struct BaseWeights {
   std::filesystem::path folder;  // train.init_from

@@ -135,7 +135,8 @@ void prune_checkpoints(const fs::path& folder, const KeepRule& keep) {
   std::vector<NamedCheckpoint> all = names_in(folder);
   int64_t newer = 0;
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
-    const bool spared = (keep.every > 0 && one->step % keep.every == 0) || one->step == keep.best;
+    const bool spared = (keep.every > 0 && one->step % keep.every == 0) || one->step == keep.best ||
+                        keep.before_bad_steps.contains(one->step);
     if (newer >= keep.newest && spared)
       continue;  // most checkpoints of a long run: not inspected, to save time
     inspect(*one);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,9 +37,10 @@ std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& fold
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
 struct KeepRule {
-  int64_t newest = 0;                // how many; 0: all
-  int64_t every = 0;                 // also those of steps that are multiples of this; 0: none
-  std::optional<int64_t> best = {};  // also this step's
+  int64_t newest = 0;                       // how many; 0: all
+  int64_t every = 0;                        // also those of steps that are multiples of this; 0: none
+  std::optional<int64_t> best = {};         // also this step's
+  std::set<int64_t> before_bad_steps = {};  // also these steps'
 };
 // Removes the other checkpoints.
 void prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep);

@@ -15,7 +15,8 @@ int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState&
         "train.epochs={} are {:.3g} sequences, in steps of {}: more than {} steps. Set fewer epochs, or a "
         "larger train.tokens_per_step",
         config.train.epochs, in_all, in_step, kMostSteps);
-  const int64_t left = std::max<int64_t>(static_cast<int64_t>(in_all) - now.data_position, 0);
+  const int64_t read = now.data_position - now.passed_over_tokens / config.sequence_length();
+  const int64_t left = std::max<int64_t>(static_cast<int64_t>(in_all) - read, 0);
   return now.step + (left + in_step - 1) / in_step;
 }
 

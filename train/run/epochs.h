@@ -10,7 +10,7 @@ namespace tessera {
 
 // The last step of a run with train.epochs, at `now` and with `per_epoch` training sequences. The run visits
 // E x per_epoch sequences, rounded to the nearest whole number (at least 1). Steps are rounded up, so the
-// last one may reach into the next epoch. What `now` has consumed counts, in steps of whatever size.
+// last one may reach into the next epoch. What `now` has trained on counts, in steps of whatever size.
 // Error: more steps than a run may have.
 int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState& now = {});
 

@@ -9,6 +9,7 @@
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
+#include "train/run/bad_step_folder.h"
 #include "train/run/chat_files.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/epochs.h"
@@ -82,6 +83,22 @@ void OpenRun::check_options(const TrainerOptions& options) {
                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
 }
 
+// A run that a bad step has stopped could not write it to a checkpoint.
+std::set<int64_t> OpenRun::before_bad_steps(const RunState& was) const {
+  std::set<int64_t> steps = checkpoints_before_bad_steps(folder);
+  std::erase_if(steps, [&](int64_t step) { return step > was.step; });
+  steps.insert(was.before_bad_steps.begin(), was.before_bad_steps.end());
+  return steps;
+}
+
+// Steps of another size, or sequences of another length, have other losses and norms.
+RecentSteps OpenRun::recent_of(const RunState& was, const Config& config, const RunShape& shape) {
+  const bool compare =
+      was.recent.tokens_per_step == shape.tokens_per_step() && was.sequence_length == shape.sequence_length;
+  if (!config.train.on_bad_step.judges_spikes()) return {};
+  return compare ? was.recent : RecentSteps{.tokens_per_step = shape.tokens_per_step()};
+}
+
 // Plans of all phases, and the run's state: from the configuration, and from `checkpoint` if there is one
 void OpenRun::take_shape(Checkpoint checkpoint) {
   if (checkpoint) {
@@ -107,6 +124,10 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .freeze = text_of(config.train.freeze),
          .lora = text_of(config.train.lora),
          .skipped_updates = was.skipped_updates,
+         .rewinds = was.rewinds,
+         .passed_over_tokens = was.passed_over_tokens,
+         .before_bad_steps = before_bad_steps(was),
+         .recent = recent_of(was, config, shape),
          .base = was.base};
 }
 
@@ -208,22 +229,36 @@ void OpenRun::allocate(bool resuming) {
 }
 
 void OpenRun::begin_next_phase() {
-  const fs::path checkpoint = checkpoints / checkpoint_name(now.step);
   const size_t next = phase->index() + 1;
-  ranks.enter_phase("the next phase", Timeout::kNone);
-  ranks.sum({0});  // all ranks wait for the checkpoint
-  phase.reset();   // two phases need not fit together
-  phase = std::make_unique<RunPhase>(config, next, plans_[next], now.shift);
-  now.data_position = position_with_length(now, shape().sequence_length);
-  now.sequence_length = shape().sequence_length;
-  now.micro_batch = shape().micro_batch;
-  now.mlp_chunk = shape().mlp_chunk;
+  const RunShape& shape = plans_[next].shape;
+  now.data_position = position_with_length(now, shape.sequence_length);
+  now.recent = recent_of(now, config, shape);
+  now.sequence_length = shape.sequence_length;
+  now.micro_batch = shape.micro_batch;
+  now.mlp_chunk = shape.mlp_chunk;
   now.best.reset();
   now.evaluations_since_best = 0;
+  ranks.enter_phase("the next phase", Timeout::kNone);
+  reopen(next);
   now.fingerprint = phase->data().fingerprint();  // documents are packed for this length
+}
+
+void OpenRun::go_back(const RunState& to) {
+  now = to;
+  ranks.enter_phase("the checkpoint before a bad step", Timeout::kNone);
+  reopen(phase->index());
+  keep_tokenizer();
+}
+
+// From the checkpoint of now.step, or from the run's start, as another process would
+void OpenRun::reopen(size_t index) {
+  const fs::path checkpoint = checkpoints / checkpoint_name(now.step);
+  ranks.sum({0});  // all ranks wait for the checkpoint
+  phase.reset();   // two phases need not fit together
+  phase = std::make_unique<RunPhase>(config, index, plans_[index], now.shift);
   phase->fetch_step(now.data_position, ranks.place(Axis::kData));
   allocate(/*resuming=*/true);
-  load_weights(&checkpoint);
+  load_weights(now.step > 0 ? &checkpoint : nullptr);
 }
 
 // What belongs to the weights and is no part of the model

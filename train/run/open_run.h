@@ -31,6 +31,9 @@ class OpenRun {
   // Replaces `phase` by the next one of train.context_schedule, and sets `now` to its beginning. It goes on
   // from the checkpoint of the last step, as a run that resumes from it.
   void begin_next_phase();
+  // Weights and optimizer as they were at `to`, a state of this phase: those of its checkpoint, or of the
+  // run's start if it is at step 0. Its position in the data may be another.
+  void go_back(const RunState& to);
 
   const RunShape& shape() const { return phase->shape(); }
   RunDescription description() const;
@@ -56,12 +59,15 @@ class OpenRun {
 
   void check_options(const TrainerOptions& options);
   void take_shape(Checkpoint checkpoint);
+  std::set<int64_t> before_bad_steps(const RunState& was) const;
+  static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);
   void plan_every_phase(size_t first, Checkpoint checkpoint);
   void take_data(Checkpoint checkpoint);
   void check_later_data() const;
   void take_tasks();
   void choose_gemms(bool resuming);
   void allocate(bool resuming);
+  void reopen(size_t phase);
   void load_weights(Checkpoint checkpoint);
   void take_over(const std::filesystem::path& folder);
   void keep_tokenizer();

@@ -20,6 +20,15 @@ constexpr double kQuietSeconds = 60;   // without output, after which a log gets
 constexpr double kWorthANotice = 1.1;  // times the peak that was last printed
 constexpr const char* kCommandOutput = "metrics_command.log";
 
+// Of what is not finite a line has null.
+nlohmann::ordered_json figures_of(const BadStep& bad) {
+  nlohmann::ordered_json figures{{"loss", bad.loss}, {"grad_norm", bad.grad_norm}};
+  if (bad.is_spike())
+    figures.update({{"loss_score", bad.scores.loss}, {"grad_norm_score", bad.scores.grad_norm}});
+  figures["worst_sequences"] = bad.worst;
+  return figures;
+}
+
 }  // namespace
 
 RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
@@ -42,7 +51,7 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
   if (!metrics_) return;
   nlohmann::ordered_json line{{"type", type},
                               {"step", run_.step},
-                              {"tokens", run_.data_position * run_.sequence_length},
+                              {"tokens", run_.tokens()},
                               {"epoch", static_cast<double>(run_.data_position) / sequences_per_epoch_},
                               {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
                               {"time", utc_time()}};
@@ -105,18 +114,33 @@ void RunLog::step_without_loss(double learning_rate, double seconds) {
                   run_.step, shape_.tokens_per_step()));
 }
 
-// metrics.jsonl has null for what is not finite.
-void RunLog::skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
-                          int64_t skips) {
-  record("step", {{"loss", result.loss},
-                  {"grad_norm", result.grad_norm},
-                  {"learning_rate", learning_rate},
-                  {"seconds", seconds},
-                  {"skipped", "nonfinite"}});
+void RunLog::skipped_step(const BadStep& bad, double seconds) {
+  nlohmann::ordered_json figures = figures_of(bad);
+  figures.update({{"learning_rate", bad.learning_rate}, {"seconds", seconds}, {"skipped", bad.kind()}});
+  record("step", figures);
   line_.notice(fmt::format(
-      "step {}: the loss is {} and the gradient norm {}; the step is skipped: weights and optimizer stay as "
-      "they are. So far {} of at most {}",
-      run_.step, result.loss, result.grad_norm, skips, config_.train.on_bad_step.most_skips));
+      "step {}: {}; the step is skipped: weights and optimizer stay as they are. So far {} of at most {}. "
+      "The highest loss has {}",
+      bad.step, bad.figures(), run_.skipped_updates, config_.train.on_bad_step.most_skips,
+      bad.worst.empty() ? "none" : bad.worst[0]));
+}
+
+void RunLog::go_back(const BadStep& bad, double seconds) {
+  interval_ = {};
+  line_.notice(fmt::format(
+      "step {}: {}; the run goes back to step {}, and on with the data after the bad step: {} sequences are "
+      "left out. So far {} of at most {} times. The highest loss has {}",
+      bad.step, bad.figures(), run_.step, (bad.step - run_.step) * shape_.sequences_per_step(), run_.rewinds,
+      config_.train.on_bad_step.most_rewinds, bad.worst.empty() ? "none" : bad.worst[0]));
+  if (!metrics_) return;
+  report_.reset();  // it follows the file
+  metrics_->drop_after(run_.step);
+  report_.emplace(config_, line_);
+  nlohmann::ordered_json figures{{"bad_step", bad.step}, {"reason", bad.kind()}};
+  figures.update(figures_of(bad));
+  figures["seconds"] = seconds;
+  record("rewind", figures);
+  sync();
 }
 
 void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,

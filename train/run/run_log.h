@@ -9,6 +9,7 @@
 #include "kernels/base/status_line.h"
 #include "train/report/metrics.h"
 #include "train/report/run_report.h"
+#include "train/run/bad_step.h"
 #include "train/run/checkpoint.h"
 #include "train/run/data_loss.h"
 #include "train/run/metrics_command.h"
@@ -47,9 +48,9 @@ class RunLog {
             double seconds, const MemoryLedger& ledger);
   // After step(), of the same one
   void inside(const InsideFigures& figures);
-  // A step that made no update, since its loss or gradient norm is not finite; `skips` of them so far
-  void skipped_step(const TrainState::StepResult& result, double learning_rate, double seconds,
-                    int64_t skips);
+  void skipped_step(const BadStep& bad, double seconds);
+  // The run has gone back to the step of its RunState, and the lines of later steps with it.
+  void go_back(const BadStep& bad, double seconds);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
                 double seconds);

@@ -8,9 +8,9 @@ namespace tessera {
 RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift)
     : index_(index), config_(run.of_phase(index)), plan_(plan), data_(config_, shift) {}
 
-void RunPhase::fetch_step(int64_t position, const AxisPlace& rank) {
+void RunPhase::fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const {
   const int64_t mine = shape().sequences_per_rank();
-  data_.train().fetch(position + rank.rank * mine, mine, next_);
+  data_.train().fetch(position + rank.rank * mine, mine, into);
 }
 
 void RunPhase::allocate(const Memory& memory) {

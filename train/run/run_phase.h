@@ -18,8 +18,9 @@ class RunPhase {
 
   // Reads this rank's sequences of the step that begins at `position` of the data into next(). `rank`: its
   // place on the data axis. Error: as SequenceSource::fetch().
-  void fetch_step(int64_t position, const AxisPlace& rank);
+  void fetch_step(int64_t position, const AxisPlace& rank) { fetch_step(position, rank, next_); }
   Sequences& next() { return next_; }
+  void fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const;
 
   struct Memory {
     Backend& backend;

@@ -1,5 +1,6 @@
 #include "train/run/run_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -103,6 +104,41 @@ Fp8Scales read_fp8_scales(const json& object, const std::string& name) {
   return scales;
 }
 
+std::set<int64_t> read_steps(const json& list, const std::string& name, int64_t at_most) {
+  check(list.is_array(), "{}: \"before_bad_steps\" is {}, expected a list of steps", name, brief(list));
+  std::set<int64_t> steps;
+  for (const json& one : list)
+    steps.insert(whole_number({{"before_bad_steps", one}}, "before_bad_steps", name, 1, at_most));
+  return steps;
+}
+
+// {"tokens_per_step": 524288, "losses": [...], "grad_norms": [...]}, which hold each number exactly
+json json_of(const RecentSteps& recent) {
+  return {{"tokens_per_step", recent.tokens_per_step},
+          {"losses", recent.losses},
+          {"grad_norms", recent.grad_norms}};
+}
+
+RecentSteps read_recent(const json& object, const std::string& name) {
+  RecentSteps recent{.tokens_per_step = whole_number(object, "tokens_per_step", name, 1)};
+  const auto numbers = [&](const char* key) {
+    std::vector<double> found;
+    const bool is_list = object.contains(key) && object[key].is_array() &&
+                         object[key].size() <= RecentSteps::kMost &&
+                         std::ranges::all_of(object[key], [](const json& one) { return one.is_number(); });
+    check(is_list, "{}: \"{}\" of the recent steps must be at most {} numbers", name, key,
+          RecentSteps::kMost);
+    for (const json& one : object[key]) found.push_back(one.get<double>());
+    return found;
+  };
+  recent.losses = numbers("losses");
+  recent.grad_norms = numbers("grad_norms");
+  check(recent.losses.size() == recent.grad_norms.size(),
+        "{}: the recent steps have {} losses and {} gradient norms, expected as many", name,
+        recent.losses.size(), recent.grad_norms.size());
+  return recent;
+}
+
 template <HasWords E>
 E read_word(const json& object, const std::string& key, const std::string& name) {
   const std::optional<E> found = from_word<E>(text_value(object, key, name));
@@ -159,6 +195,10 @@ nlohmann::ordered_json json_of(const RunState& s) {
   if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = *s.mlp_chunk;
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (s.skipped_updates > 0) object["skipped_updates"] = s.skipped_updates;
+  if (s.rewinds > 0) object["rewinds"] = s.rewinds;
+  if (s.passed_over_tokens > 0) object["passed_over_tokens"] = s.passed_over_tokens;
+  if (!s.before_bad_steps.empty()) object["before_bad_steps"] = s.before_bad_steps;
+  if (!s.recent.losses.empty()) object["recent_steps"] = json_of(s.recent);
   if (!s.base.empty()) object["base_checksum"] = s.base;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
@@ -169,17 +209,19 @@ int64_t read_step(const fs::path& checkpoint) {
   return whole_number(read_known(checkpoint), "step", (checkpoint / kStateFile).string(), 1, kMostSteps);
 }
 
-RunState read_run_state(const fs::path& checkpoint) {
+RunState read_run_state(const fs::path& checkpoint, int64_t least_step) {
   const std::string name = (checkpoint / kStateFile).string();
   const json object = read_known(checkpoint);
   const auto whole = [&](const char* key, int64_t at_least, int64_t at_most) {
     return whole_number(object, key, name, at_least, at_most);
   };
-  const int64_t step = whole("step", 1, kMostSteps), tokens = whole("sequence_length", 1, kMostTokens);
+  const int64_t step = whole("step", least_step, kMostSteps),
+                tokens = whole("sequence_length", 1, kMostTokens);
   RunState run{.step = step,
                // A step consumes at least one sequence.
-               .data_position = whole("data_position", step,
-                                      std::min(step * kMostSequencesOfAStep, kMostTokensRead / tokens)),
+               .data_position = whole(
+                   "data_position", step,
+                   std::min(std::max<int64_t>(step, 1) * kMostSequencesOfAStep, kMostTokensRead / tokens)),
                .seed = whole("seed", 0, std::numeric_limits<int64_t>::max()),
                .micro_batch = whole("micro_batch", 1, kMostBatch),
                .sequence_length = tokens,
@@ -198,6 +240,12 @@ RunState read_run_state(const fs::path& checkpoint) {
   if (object.contains("lora")) run.lora = text_value(object, "lora", name);
   if (run.lora != "none") run.base = text_value(object, "base_checksum", name);
   if (object.contains("skipped_updates")) run.skipped_updates = whole("skipped_updates", 0, step);
+  if (object.contains("rewinds")) run.rewinds = whole("rewinds", 0, kMostSteps);
+  if (object.contains("passed_over_tokens"))
+    run.passed_over_tokens = whole("passed_over_tokens", 0, run.data_position * tokens);
+  if (object.contains("before_bad_steps"))
+    run.before_bad_steps = read_steps(object["before_bad_steps"], name, step);
+  if (object.contains("recent_steps")) run.recent = read_recent(object["recent_steps"], name);
   if (object.contains("fp8_scales")) run.fp8_scales = read_fp8_scales(object["fp8_scales"], name);
   if (object.contains("evaluations_since_best"))
     run.evaluations_since_best = whole("evaluations_since_best", 0, step);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/base/tensor.h"
 #include "model/fp8.h"
 #include "train/config/config.h"
+#include "train/run/recent_steps.h"
 
 namespace tessera {
 
@@ -41,20 +43,27 @@ struct RunState {
   int64_t micro_batch = 0;
   int64_t sequence_length = 0;
   int64_t ranks = 1;
-  std::optional<Shard> shard = {};         // what the ranks split; checkpoints without it: not known
-  std::optional<int64_t> mlp_chunk = {};   // of a run that is resumed; checkpoints without it: 0
-  Device device = Device::kCpu;            // of the run that wrote it
-  std::string data;                        // the training data, as text_of() names it
-  bool shift = false;                      // of the training sequences; checkpoints without it: false
-  Documents documents = Documents::kJoin;  // data.documents; checkpoints without it: join
-  std::string freeze = "none";             // train.freeze; checkpoints without it: none
-  std::string lora = "none";               // train.lora; checkpoints without it: none
-  int64_t skipped_updates = 0;             // steps of `step` that made none; checkpoints without it: 0
+  std::optional<Shard> shard = {};          // what the ranks split; checkpoints without it: not known
+  std::optional<int64_t> mlp_chunk = {};    // of a run that is resumed; checkpoints without it: 0
+  Device device = Device::kCpu;             // of the run that wrote it
+  std::string data;                         // the training data, as text_of() names it
+  bool shift = false;                       // of the training sequences; checkpoints without it: false
+  Documents documents = Documents::kJoin;   // data.documents; checkpoints without it: join
+  std::string freeze = "none";              // train.freeze; checkpoints without it: none
+  std::string lora = "none";                // train.lora; checkpoints without it: none
+  int64_t skipped_updates = 0;              // steps of `step` that made none; checkpoints without it: 0
+  int64_t rewinds = 0;                      // how often the run went back
+  int64_t passed_over_tokens = 0;           // of data_position, those that led to nothing: of steps that the
+                                            // run went back behind, and of the bad steps
+  std::set<int64_t> before_bad_steps = {};  // steps of checkpoints that were the newest at a bad step
+  RecentSteps recent = {};                  // empty where train.on_bad_step.spike is ignore
   Fp8Scales fp8_scales = {};  // train.gemm_dtype=fp8: of the next step; save_checkpoint() fills it in
   std::string base = "";      // with adapters: load_base() of the weights that they belong to
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best
+
+  int64_t tokens() const { return data_position * sequence_length - passed_over_tokens; }  // trained on
 };
 
 inline constexpr const char* kStateFile = "state.json";
@@ -74,7 +83,8 @@ nlohmann::ordered_json json_of(const RunState& run);
 // The step that the state.json in `checkpoint` names. Error: unreadable, another format, no such step.
 int64_t read_step(const std::filesystem::path& checkpoint);
 
-// Error: anything missing, mistyped or out of range, with the file and the value found.
-RunState read_run_state(const std::filesystem::path& checkpoint);
+// Error: anything missing, mistyped or out of range, with the file and the value found. The checkpoints of a
+// run are of step 1 or later.
+RunState read_run_state(const std::filesystem::path& checkpoint, int64_t least_step = 1);
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
+#include "train/run/bad_step_folder.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
@@ -123,6 +124,16 @@ void TrainLoop::sample() {
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
+CheckpointOptions TrainLoop::checkpoint_options() const {
+  return {.config = print_config(run_.config),
+          .dtype = run_.config.checkpoint.dtype,
+          .copied = run_.copied,
+          .token_ids = &run_.token_ids,
+          .base = run_.config.train.init_from,
+          .file_bytes = run_.config.checkpoint.file_gib << 30,
+          .barrier = [this] { run_.ranks.sum({0}); }};
+}
+
 // Training goes on while a large checkpoint is written. One is written at a time.
 void TrainLoop::save() {
   Arena::Phase arena_phase(phase().arena(), "checkpoint", MemoryRecording::kNone,
@@ -133,20 +144,14 @@ void TrainLoop::save() {
   const Clock::time_point start = Clock::now();
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   saved_ = run_.now.step;
-  auto checkpoint = std::make_unique<PendingCheckpoint>(
-      run_.checkpoints, phase().state(), run_.now,
-      CheckpointOptions{.config = print_config(run_.config),
-                        .dtype = run_.config.checkpoint.dtype,
-                        .copied = run_.copied,
-                        .token_ids = &run_.token_ids,
-                        .base = run_.config.train.init_from,
-                        .file_bytes = run_.config.checkpoint.file_gib << 30,
-                        .barrier = [&] { run_.ranks.sum({0}); }});
+  auto checkpoint =
+      std::make_unique<PendingCheckpoint>(run_.checkpoints, phase().state(), run_.now, checkpoint_options());
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
   saving_ = {.checkpoint = std::move(checkpoint),
              .keep = {.newest = run_.config.checkpoint.keep,
                       .every = run_.config.checkpoint.keep_every,
-                      .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt},
+                      .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt,
+                      .before_bad_steps = run_.now.before_bad_steps},
              .step = run_.now.step,
              .is_best = keeps_best && run_.now.best->step == run_.now.step,
              .start = start};
@@ -185,9 +190,10 @@ void TrainLoop::report_ranks() {
   run_.log.line().print(text);
 }
 
-// False: a signal arrived, and the step was dropped. A step without any token that counts has no loss and no
-// gradient: it is skipped, weights and optimizer stay as they are, and the log says so.
-bool TrainLoop::train_step(int64_t step) {
+// A step without any token that counts has no loss and no gradient: it is skipped, weights and optimizer stay
+// as they are, and the log says so.
+TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
+  if (run_.now.step == saved_) at_saved_ = run_.now;
   run_.ranks.enter_phase(fmt::format("step {}", step));
   const Clock::time_point start = Clock::now();
   const double learning_rate = learning_rate_at(step - 1, run_.config.steps(), run_.config.optimizer);
@@ -201,10 +207,12 @@ bool TrainLoop::train_step(int64_t step) {
   };
   const StepTokens tokens = next_tokens_;
   const bool skips = tokens.counted == 0;
+  const StepLimits limits = limits_of(run_.now.recent, run_.config.train.on_bad_step.spike_score);
   phase().state().set_skipped_updates(run_.now.skipped_updates);
+  phase().state().set_limits(limits);
   if (!skips && !phase().state().step(phase().next(), tokens.counted, optimizer_config(run_.config),
                                       learning_rate, step, continues))
-    return false;
+    return Outcome::kDropped;
   const int64_t position = run_.now.data_position + shape().sequences_per_step();
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
@@ -217,45 +225,134 @@ bool TrainLoop::train_step(int64_t step) {
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = all[0] / ranks;
   arena_phase.end();
-  const bool is_bad = !std::isfinite(result.loss) || !std::isfinite(result.grad_norm);
-  if (is_bad && !may_skip())
-    stop_at({.step = step,
-             .loss = result.loss,
-             .grad_norm = result.grad_norm,
-             .own_loss = own_loss,
-             .counted_tokens = tokens.counted,
-             .learning_rate = learning_rate});
+  if (result.verdict != StepVerdict::kUpdate)
+    return handle({.step = step,
+                   .verdict = result.verdict,
+                   .loss = result.loss,
+                   .grad_norm = result.grad_norm,
+                   .own_loss = own_loss,
+                   .counted_tokens = tokens.counted,
+                   .learning_rate = learning_rate,
+                   .limits = limits},
+                  seconds_since(start));
   run_.now.step = step;
   run_.now.data_position = position;
-  if (is_bad) {
-    phase().state().take_back_step();
-    run_.log.skipped_step(result, learning_rate, seconds_since(start), ++run_.now.skipped_updates);
-    return true;
-  }
   if (!skips) step_seconds_ = all[1] / ranks;
+  if (!skips && run_.config.train.on_bad_step.judges_spikes())
+    run_.now.recent.add(result.loss, result.grad_norm);
   run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
   if (const auto inside = skips ? std::nullopt : phase().state().inside()) run_.log.inside(*inside);
-  return true;
+  return Outcome::kDone;
 }
 
-// Whether one more bad step may be skipped
-bool TrainLoop::may_skip() const {
+// A step that took `seconds` and made no update
+TrainLoop::Outcome TrainLoop::handle(BadStep bad, double seconds) {
+  Sequences own;
+  phase().fetch_step(run_.now.data_position, run_.ranks.place(Axis::kData), own);
+  const StepInputs inputs{.ranks = run_.ranks,
+                          .state = phase().state(),
+                          .own = own,
+                          .position = run_.now.data_position,
+                          .optimizer = optimizer_config(run_.config),
+                          .origin = [this](int64_t position, std::optional<int64_t> token) {
+                            return phase().data().origin(position, token);
+                          }};
+  bad.worst = worst_sequences(inputs);
+  if (bad.is_spike()) bad.scores = scores_of(run_.now.recent, bad.loss, bad.grad_norm);
+  if (saved_ > 0) run_.now.before_bad_steps.insert(saved_);
   const OnBadStep& rule = run_.config.train.on_bad_step;
-  return rule.nonfinite == OnNonfinite::kSkip && run_.now.skipped_updates < rule.most_skips;
+  const bool spike = bad.is_spike();
+  if (spike ? rule.spike == OnSpike::kSkip : rule.nonfinite == OnNonfinite::kSkip) {
+    if (run_.now.skipped_updates >= rule.most_skips)
+      stop_at(
+          bad, inputs,
+          fmt::format("skipped {} steps, as many as train.on_bad_step.most_skips", run_.now.skipped_updates));
+    skip(bad, seconds);
+    return Outcome::kDone;
+  }
+  if (spike ? rule.spike == OnSpike::kRewind : rule.nonfinite == OnNonfinite::kRewind) {
+    if (run_.now.rewinds >= rule.most_rewinds)
+      stop_at(
+          bad, inputs,
+          fmt::format("gone back {} times, as often as train.on_bad_step.most_rewinds", run_.now.rewinds));
+    go_back(bad, seconds);
+    return Outcome::kWentBack;
+  }
+  stop_at(bad, inputs, "");
 }
 
-// A loss or a gradient norm that is not finite
-void TrainLoop::stop_at(const BadStep& bad) {
+void TrainLoop::skip(const BadStep& bad, double seconds) {
+  phase().state().take_back_step();
+  run_.now.step = bad.step;
+  run_.now.data_position += shape().sequences_per_step();
+  ++run_.now.skipped_updates;
+  run_.log.skipped_step(bad, seconds);
+}
+
+// To the newest checkpoint, or to the start of a run that has none. The data goes on after the bad step: the
+// sequences since the checkpoint would lead to the same weights again, since the bad step made no update.
+void TrainLoop::go_back(const BadStep& bad, double seconds) {
   finish_saving(/*waits=*/true);
-  std::string why = explain_bad_step(run_, bad);
-  if (run_.config.train.on_bad_step.nonfinite == OnNonfinite::kSkip)
-    why += fmt::format("\nThe run has skipped {} steps, as many as train.on_bad_step.most_skips allows",
-                       run_.now.skipped_updates);
-  fail(
-      "step {}: the loss is {} and the gradient norm {}. The weights were not changed by this step; the last "
+  RunState to = at_saved_;
+  to.data_position = run_.now.data_position + shape().sequences_per_step();
+  to.passed_over_tokens += (to.data_position - at_saved_.data_position) * shape().sequence_length;
+  ++to.rewinds;
+  to.before_bad_steps = run_.now.before_bad_steps;
+  run_.go_back(to);
+  if (positions_.step > to.step) positions_ = {};
+  run_.log.go_back(bad, seconds);
+  expect_steps();
+}
+
+// `used_up`: what the run may not do again, if the rule is not to stop
+void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs, const std::string& used_up) {
+  finish_saving(/*waits=*/true);
+  std::string why = compute_again(inputs, bad).text;
+  if (bad.is_spike()) why += "\nThe sequences with the highest losses:";
+  for (const std::string& worst : bad.worst)
+    if (bad.is_spike()) why += "\n  " + worst;
+  if (!used_up.empty())
+    why += fmt::format("\nThe run has {} allows", used_up);
+  else if (saved_ > 0)
+    why +=
+        fmt::format("\nTo go on without its sequences: --resume --set train.on_bad_step.{}=skip", bad.kind());
+  const std::string message = fmt::format(
+      "step {}: {}. The weights were not changed by this step; the last "
       "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
       "(optimizer.max_grad_norm) usually helps.\n{}",
-      bad.step, bad.loss, bad.grad_norm, latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
+      bad.step, bad.figures(), latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
+  fs::path kept;
+  try {
+    kept = keep(bad, message);
+  } catch (const std::exception& error) {
+    fail("{}\nThe step is not kept for ./train --replay: {}", message, error.what());
+  }
+  fail("{}\nTo compute the step once more: ./train --replay {}", message, kept.string());
+}
+
+// In a folder; see bad_step_folder.h
+fs::path TrainLoop::keep(const BadStep& bad, const std::string& report) {
+  const int64_t n = shape().sequences_per_step(), first = run_.now.data_position;
+  KeptStep kept{.bad = bad,
+                .position = first,
+                .sequence_length = shape().sequence_length,
+                .origins = {},
+                .ranks = run_.ranks.size(),
+                .device = run_.device.traits.name,
+                .last_checkpoint = saved_};
+  Sequences batch;
+  if (run_.ranks.is_rank_0()) {
+    phase().data().train().fetch(first, n, batch);
+    for (int64_t i = 0; i < n; ++i) kept.origins.push_back(phase().data().origin(first + i));
+  }
+  return write_bad_step({.ranks = run_.ranks,
+                         .state = phase().state(),
+                         .before = run_.now,
+                         .options = checkpoint_options(),
+                         .run = run_.folder,
+                         .kept = kept,
+                         .batch = batch,
+                         .report = report});
 }
 
 bool TrainLoop::is_out_of_patience() const {
@@ -356,12 +453,13 @@ void TrainLoop::train_all() {
   const Due due = due_before_steps();
   if (!stopping_.agreed()) work(due);
   const int64_t first = run_.now.step + 1;
-  bool dropped = false;
-  for (int64_t step = first; step <= run_.config.steps() && stopping_.signal() == 0 && !is_out_of_patience();
-       ++step) {
+  Outcome outcome = Outcome::kDone;
+  while (run_.now.step < run_.config.steps() && stopping_.signal() == 0 && !is_out_of_patience()) {
+    const int64_t step = run_.now.step + 1;
     stopping_.expect_step(shape().micro_steps, step_seconds_);
-    dropped = !train_step(step);
-    if (dropped) break;
+    outcome = train_step(step);
+    if (outcome == Outcome::kDropped) break;
+    if (outcome == Outcome::kWentBack) continue;  // what is due after that step was done
     // Most of the profile is known now: it is written before the end of a long run.
     if (!run_.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
       Arena::Phase writing(phase().arena(), "memory profile");
@@ -371,7 +469,7 @@ void TrainLoop::train_all() {
     work(due_after(step));
     if (run_.config.begins_phase(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_phase();
   }
-  if (dropped)
+  if (outcome == Outcome::kDropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
   if (run_.now.step > saved_) save();  // the last step, or the last before the signal
   run_.ranks.enter_phase("a checkpoint", Timeout::kNone);

@@ -43,9 +43,18 @@ class TrainLoop {
   void expect_steps();
   bool evaluates_first() const;
   void begin_phase();
-  bool train_step(int64_t step);
-  bool may_skip() const;
-  [[noreturn]] void stop_at(const BadStep& bad);
+  enum class Outcome : uint8_t {
+    kDone,     // it may have been skipped
+    kDropped,  // a signal arrived
+    kWentBack  // run_.now is that of a step before
+  };
+  Outcome train_step(int64_t step);
+  Outcome handle(BadStep bad, double seconds);
+  void skip(const BadStep& bad, double seconds);
+  void go_back(const BadStep& bad, double seconds);
+  [[noreturn]] void stop_at(const BadStep& bad, const StepInputs& inputs, const std::string& used_up);
+  std::filesystem::path keep(const BadStep& bad, const std::string& report);
+  CheckpointOptions checkpoint_options() const;
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
   std::vector<TaskResult> evaluate_tasks();
@@ -67,6 +76,7 @@ class TrainLoop {
     Clock::time_point start;
   };
   std::optional<Saving> saving_;
+  RunState at_saved_;         // run_.now when the step after saved_ begins
   int64_t saved_;             // the step of the newest checkpoint of this run, maybe still being written
   StepTokens next_tokens_;    // of phase().next(), over all ranks
   PositionLosses positions_;  // of the last evaluation, with evaluation.by_position

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
 
 #include "model/fp8_places.h"
 #include "train/session/mean_loss.h"
@@ -74,7 +77,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
-  verdict_ = take("verdict on an update", DType::kF32, {1});
+  device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
+  verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
   if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store());
   set_counted(shape.tokens_per_step());
 }
@@ -147,11 +151,21 @@ void TrainState::set_counted(int64_t counted_tokens) {
   gradient_scale_.send(std::span(&scale, 1));
 }
 
+// The device compares the sum of the losses.
+void TrainState::send_limits() {
+  static constexpr double kMost = std::numeric_limits<float>::max();
+  const auto rounded = [](double x) { return static_cast<float>(std::clamp(x, -kMost, kMost)); };
+  const std::array<float, 2> limits{rounded(limits_.loss * static_cast<double>(counted_tokens_)),
+                                    rounded(limits_.grad_norm)};
+  if (std::exchange(limits_sent_, limits) != limits) device_limits_.send(std::span<const float>(limits));
+}
+
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
   check_counted(counted(sequences.targets), counted_tokens);
   model_.context ? send_dealt(sequences) : send(sequences);
   if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
+  send_limits();
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
 }
 
@@ -164,7 +178,8 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   const auto copy_row = [&](const Tensor& rows, int64_t from, int64_t to) {
     if (rows && from != to) stream().run(Copy{rows.rows(from, 1), rows.rows(to, 1)});
   };
-  losses_.values(), norms_.values(), inside();  // of the step before, if nobody asked for them
+  // Of the step before, if nobody asked for them
+  losses_.values(), norms_.values(), verdict_.values(), inside();
   observed_ = inside_ && step % shape_.inside_every == 0;
   fp8().begin_step(stream());
   store().begin_step();
@@ -264,7 +279,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   const Optimizer::Update update{.config = config,
                                  .learning_rate = learning_rate,
                                  .number = step - skipped_updates_,
-                                 .verdict = verdict_};
+                                 .verdict = verdict_.device()};
   if (observed_) inside_->measure(optimizer_, update);
   optimizer_.update(stream(), update);
 }
@@ -278,7 +293,11 @@ void TrainState::judge() {
     axis.all_gather({.part = mine, .whole = loss_sums_});
     axis.wait();
   }
-  stream().run(JudgeStep{.losses = loss_sums_, .grad_norm = optimizer_.grad_norms(), .verdict = verdict_});
+  stream().run(JudgeStep{.losses = loss_sums_,
+                         .grad_norm = optimizer_.grad_norms(),
+                         .limits = device_limits_.device(),
+                         .verdict = verdict_.device()});
+  verdict_.start();
 }
 
 std::string TrainState::name_at(const void* address) {
@@ -294,7 +313,18 @@ TrainState::StepResult TrainState::finish_step() {
                loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
-  return {.loss = loss, .grad_norm = std::sqrt(squares)};
+  return {.loss = loss,
+          .grad_norm = std::sqrt(squares),
+          .verdict = static_cast<StepVerdict>(verdict_.values()[0])};
+}
+
+std::vector<double> TrainState::sequence_losses() {
+  const std::span<const float> losses = losses_.values();
+  std::vector<double> sums;
+  const auto T = static_cast<size_t>(shape_.tokens());
+  for (size_t first = 0; first < losses.size(); first += T)
+    sums.push_back(std::accumulate(losses.begin() + first, losses.begin() + first + T, 0.0));
+  return sums;
 }
 
 std::optional<InsideFigures> TrainState::inside() {

@@ -25,6 +25,7 @@
 #include "train/session/host_tensors.h"
 #include "train/session/inside.h"
 #include "train/session/session.h"
+#include "train/session/step_limits.h"
 
 namespace tessera {
 
@@ -50,8 +51,11 @@ class TrainState {
   // gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
-  // How many steps before made no update: the optimizer counts updates. A step whose loss or gradient norm is
-  // not finite makes none: weights and optimizer stay as they were, on all ranks.
+  // A step whose loss or gradient norm is not finite, or above its limit, makes no update: weights and
+  // optimizer stay as they were, on all ranks. The device decides that, so that nothing waits for the host.
+  // Limits hold from the next step() on, and are the same on all ranks.
+  void set_limits(const StepLimits& limits) { limits_ = limits; }
+  // How many steps before made no update: the optimizer counts updates.
   void set_skipped_updates(int64_t count) { skipped_updates_ = count; }
   // After a step that made no update: the next step() may be the same again, or another. Without it the next
   // step in FP8 would have the scales that follow from this one.
@@ -61,11 +65,14 @@ class TrainState {
   struct StepResult {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
+    StepVerdict verdict = StepVerdict::kUpdate;
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
   // Of the last step, where it is one of every shape.inside_every. After finish_step()
   std::optional<InsideFigures> inside();
+  // The sum of the losses of each sequence of the last step; of a context, of this rank's tokens
+  std::vector<double> sequence_losses();
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() { return store().axis().rank(); }
@@ -96,6 +103,7 @@ class TrainState {
   void send_dealt(const SequencesView& sequences);
   void check_counted(int64_t mine, int64_t counted_tokens) const;
   void set_counted(int64_t counted_tokens);
+  void send_limits();
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
   void run(const MicroStep& micro_step);
@@ -120,8 +128,11 @@ class TrainState {
   FetchedTensor losses_;  // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor norms_;   // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
-  Tensor loss_sums_;                      // [ranks] fp32
-  Tensor verdict_;                        // [1] fp32, see JudgeStep
+  Tensor loss_sums_;  // [ranks] fp32
+  StepLimits limits_;
+  std::array<float, 2> limits_sent_ = {};
+  SentTensor device_limits_;              // [2] fp32, see JudgeStep
+  FetchedTensor verdict_;                 // [1] fp32: a StepVerdict
   int64_t counted_tokens_;                // of the step, on all ranks
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 3> graphs_;  // the first of a step, the first if it is probed, and the others

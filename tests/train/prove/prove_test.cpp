@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/browser.h"
+#include "tests/planted_faults.h"
 #include "tests/train_ranks.h"
 #include "train/session/device.h"
 
@@ -13,32 +15,6 @@ namespace tessera::testing {
 namespace {
 
 using Json = nlohmann::json;
-
-// Runs faults after the operations of a backend
-class Fault final : public OpObserver {
- public:
-  using Run = std::function<void(const AnyOp& op, Backend& be, const Launch& on)>;
-  Fault(Run before_op, Run after_op) : before_(std::move(before_op)), after_(std::move(after_op)) {}
-  void before(const AnyOp& op, Backend& be, const Launch& on) override { run(before_, op, be, on); }
-  void after(const AnyOp& op, Backend& be, const Launch& on) override { run(after_, op, be, on); }
-
- private:
-  void run(const Run& fault, const AnyOp& op, Backend& be, const Launch& on) {
-    if (!fault || runs_) return;
-    runs_ = true;  // its own operations have no fault
-    fault(op, be, on);
-    runs_ = false;
-  }
-  Run before_, after_;
-  bool runs_ = false;
-};
-BackendMaker planted(Fault& fault) {
-  return [&fault](const DeviceTraits& device) {
-    std::unique_ptr<Backend> be = make_backend(device);
-    be->add_observer(fault);
-    return be;
-  };
-}
 
 const std::vector<std::string> kQwen3 = {"model.norm=rmsnorm", "model.positions=rope", "model.mlp=swiglu",
                                          "model.bias=none",    "model.tied=false",     "model.kv_heads=1",
@@ -121,21 +97,20 @@ TEST_F(Prove, RanksAgree) {
 // One head of the second block, in flash alone
 TEST_F(Prove, FindsAHeadThatIsWrongByOnePartInAHundred) {
   int64_t calls = 0;
-  Fault fault({}, [&](const AnyOp& op, Backend&, const Launch&) {
+  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
     if (std::holds_alternative<const EmbeddingForward*>(op)) calls = 0;
     const auto* forward = std::get_if<const AttentionForward*>(&op);
-    if (!forward || (*forward)->plan.kind != AttentionKind::kFlash || calls++ != 1) return;
-    const Tensor& y = (*forward)->y.tensor;
-    for (int64_t n = 0; n < y.shape[0] * y.shape[1]; ++n)
-      for (int64_t d = 0; d < y.shape[3]; ++d) y.as<float>()[(n * y.shape[2] + 1) * y.shape[3] + d] *= 1.01f;
+    if (forward && (*forward)->plan.kind == AttentionKind::kFlash && calls++ == 1)
+      enlarge_head(**forward, 1, be, on);
   });
   const std::vector<Proof> all = proofs(options(), planted(fault));
   EXPECT_FALSE(all_hold(all));
-  EXPECT_EQ(names(all, Verdict::kFailed), (std::set<std::string>{"flash", "rows"})) << proof_table(all);
+  EXPECT_EQ(names(all, Verdict::kFailed), (std::set<std::string>{"documents", "flash", "rows"}))
+      << proof_table(all);
   for (const char* name : {"flash", "rows"})
     for (const Measure& m : of(all, name).measures) {
       if (m.what == "attention output") {
-        EXPECT_EQ(m.ok(), m.where == "block 0") << name << m.where;
+        EXPECT_EQ(m.ok(), m.where != "block 1" && m.where != "block 1, head 1") << name << m.where;
       }
     }
   EXPECT_TRUE(verdict_line(all).starts_with("FAILED: flash: ")) << verdict_line(all);
@@ -197,6 +172,36 @@ TEST_F(Prove, FindsAStepThatDoesNotResume) {
   const std::vector<Proof> all = proofs(o, planted(fault));
   ASSERT_EQ(names(all, Verdict::kFailed), std::set<std::string>{"resume"}) << proof_table(all);
   EXPECT_EQ(of(all, "resume").worst().back()->what, "weight after it");
+}
+
+// The page draws every proof and every tensor, in a browser, and its script has no error.
+TEST_F(Prove, ThePageDrawsEveryTensor) {
+  ProveOptions o = options();
+  o.html = (folder / "prove.html").string();
+  const std::vector<Proof> all = proofs(o);
+  std::string page = read_file(folder / "prove.html");
+  EXPECT_NE(page.find("ok: flash, rows, documents, micro_batch, resume"), std::string::npos);
+  const std::string browser = find_browser();
+  if (browser.empty()) GTEST_SKIP() << "no Chromium is installed: the page was not opened";
+  page.replace(page.find("</head>"), 0,
+               "<script>onerror = (message) => document.body.setAttribute('data-error', message)</script>");
+  write("tried.html", page);
+  const ProcessResult result = open_in_browser(browser, folder, "tried.html");
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(result.out.find("data-error="), std::string::npos);
+  const auto count = [&](const std::string& part) {
+    size_t found = 0;
+    for (size_t at = 0; (at = result.out.find(part, at)) != std::string::npos; at += part.size()) ++found;
+    return found;
+  };
+  size_t dots = 0;
+  for (const Proof& proof : all)
+    for (const Measure* worst : proof.worst()) {
+      const auto of_kind = std::ranges::count(proof.measures, worst->what, &Measure::what);
+      if (of_kind > 1) dots += static_cast<size_t>(of_kind);
+    }
+  EXPECT_EQ(count("<circle"), dots);
+  EXPECT_EQ(count("<section"), all.size());
 }
 
 TEST_F(Prove, WrongArguments) {

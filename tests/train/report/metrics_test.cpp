@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/status_line.h"
@@ -34,9 +35,7 @@ TEST(MetricsFile, AResumedRunReadsAsIfItHadNeverStopped) {
   }
   EXPECT_EQ(lines(path), (std::vector<std::string>{R"({"step":1,"loss":0.1})", R"({"step":2,"loss":0.2})",
                                                    R"({"step":3,"loss":9.0})"}));
-  {
-    MetricsFile anew(path, -1);
-  }
+  { MetricsFile anew(path, -1); }
   EXPECT_TRUE(lines(path).empty());
   fs::remove(path);
 }
@@ -83,6 +82,30 @@ TEST(MetricsFile, DropsAPhaseThatBeginsAtTheStep) {
     EXPECT_EQ(lines(path), std::vector<std::string>{step});
     EXPECT_FALSE(file.kept("evaluation"));
   }
+  fs::remove(path);
+}
+
+// A run that goes back keeps what it has done at that step; one that resumes there goes back again.
+TEST(MetricsFile, DropsWhatARunGoesBackBehind) {
+  const fs::path path = fs::temp_directory_path() / ("tessera_metrics_" + std::to_string(getpid()));
+  const std::string phase = R"({"type":"phase","step":2})", back = R"({"type":"rewind","step":2})",
+                    third = R"({"type":"step","step":3})";
+  {
+    MetricsFile file(path, -1);
+    file.write({{"type", "phase"}, {"step", 2}});
+    for (int times = 0; times < 2; ++times) {
+      file.write({{"type", "step"}, {"step", 3}});
+      file.drop_after(2);
+      file.write({{"type", "rewind"}, {"step", 2}});
+    }
+    file.write({{"type", "step"}, {"step", 3}});
+  }
+  EXPECT_EQ(lines(path), (std::vector<std::string>{phase, back, back, third}));
+  { const MetricsFile later(path, 3); }
+  EXPECT_EQ(lines(path), (std::vector<std::string>{phase, back, back, third}));
+  std::ofstream(path) << back << "\n" << third << "\n";
+  { const MetricsFile again(path, 2); }
+  EXPECT_TRUE(lines(path).empty());
   fs::remove(path);
 }
 

@@ -109,6 +109,8 @@ TEST_F(MetricsLines, OfEachTypeAreTaken) {
            "\n"
            R"({"type":"checkpoint","step":2,"elapsed":9,"path":"c/step_00000002","best":true})"
            "\n"
+           R"({"type":"rewind","step":2,"elapsed":9,"bad_step":3,"reason":"spike","loss":9})"
+           "\n"
            R"({"type":"signal","step":2,"elapsed":9,"signal":"SIGTERM"})"
            "\n"
            R"({"type":"stop","step":2,"elapsed":10,"reason":"signal","message":""})"
@@ -130,7 +132,7 @@ TEST_F(MetricsLines, OfEachTypeAreTaken) {
   EXPECT_EQ(run.samples()[0].text, "b");
   std::string kinds;
   for (const RunRecord::Event& event : run.events()) kinds += event.kind + " ";
-  EXPECT_EQ(kinds, "start best signal stop ");
+  EXPECT_EQ(kinds, "start best rewind signal stop ");
   EXPECT_EQ(run.started(), "2026-01-31T10:00:00.000Z");
   EXPECT_EQ(run.unreadable_lines(), 0);
 }

@@ -219,5 +219,66 @@ TEST_F(BadStepOfARun, SkipsAStep) {
                {"step 4: the loss is nan", "attention forward in block 0", "has skipped 1 steps"});
 }
 
+// Step 3 goes bad once: the run goes back to step 2, and on with the sequences of step 4.
+TEST_F(BadStepOfARun, GoesBack) {
+  int64_t passes = 0;
+  EXPECT_EQ(message_of({.settings = {"train.on_bad_step.nonfinite=rewind", "train.steps=6"},
+                        .fault =
+                            [&](const AnyOp& op, const OpPlace& place) {
+                              const auto* forward = std::get_if<const AttentionForward*>(&op);
+                              if (!forward || place.block != 0 || place.micro_batch != 0) return;
+                              if (++passes == 3) element((*forward)->y.tensor, 3) = NAN;
+                            }}),
+            "");
+  const RunState state = read_run_state(folder / "out" / "checkpoints" / "step_00000006");
+  EXPECT_EQ(state.rewinds, 1);
+  EXPECT_EQ(state.skipped_updates, 0);
+  EXPECT_EQ(state.data_position, 7 * 8);
+  EXPECT_EQ(state.passed_over_tokens, 256);
+  EXPECT_EQ(state.before_bad_steps, std::set<int64_t>{2});
+}
+
+struct ReplayedStep : BadStepOfARun {
+  static ProcessResult replay(const fs::path& in, const std::string& bad) {
+    return run_process(TRAIN_BINARY, {"--replay", "out/" + bad}, {.folder = in});
+  }
+  static void spoils(OpenRun& run) { spoil(run, "blocks.1.mlp.expand.weight", 5 * 32 + 3); }
+  static void expect_the_weight_again(const fs::path& in) {
+    const ProcessResult bad = replay(in, "bad_step_00000001");
+    EXPECT_EQ(bad.status, 1) << bad.error;
+    expect_parts(bad.out, {"step 1: the loss is nan", "linear forward in block 1, in the forward",
+                           "It reads weight (blocks.1.mlp.expand.weight, fp32 [128, 32]",
+                           "the first at [5, 3]", "text.txt, tokens ", "the step is bad again"});
+  }
+};
+
+// Weights may be NaN in the folder.
+TEST_F(ReplayedStep, OfABadWeightIsBadAgain) {
+  expect_parts(message_of({.spoils = spoils}), {"--replay ", "out/bad_step_00000001"});
+  expect_the_weight_again(folder);
+}
+
+TEST_F(ReplayedStep, OfRanksIsBadAgain) {
+  on_ranks(2, [&](const Ranks& ranks) {
+    const fs::path in = ranks.exchange(folder.string())[0];
+    RankGroup group(world_of(ranks), Config{});
+    expect_parts(message_of(group, in, {.settings = {"parallel.shard=weights"}, .spoils = spoils}),
+                 {"--replay ", "out/bad_step_00000001"});
+    if (ranks.rank == 0) expect_the_weight_again(in);
+  });
+}
+
+TEST_F(ReplayedStep, OfAFaultThatIsGoneIsNot) {
+  int64_t passes = 0;
+  message_of({.fault = [&](const AnyOp& op, const OpPlace& place) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (forward && place.block == 0 && place.micro_batch == 0 && ++passes == 3)
+      element((*forward)->y.tensor, 3) = NAN;
+  }});
+  const ProcessResult healthy = replay(folder, "bad_step_00000003");
+  EXPECT_EQ(healthy.status, 0) << healthy.error;
+  expect_parts(healthy.out, {"step 3: the loss is nan", "the hardware is suspect", "not bad this time"});
+}
+
 }  // namespace
 }  // namespace tessera::testing

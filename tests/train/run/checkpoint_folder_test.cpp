@@ -174,6 +174,12 @@ TEST_F(CheckpointFolder, NumbersOfTheStateHaveRanges) {
                                    Case{"data", 7},
                                    Case{"shift", 1},
                                    Case{"evaluations_since_best", 13},
+                                   Case{"rewinds", -1},
+                                   Case{"passed_over_tokens", 1 << 30},
+                                   Case{"before_bad_steps", 3},
+                                   Case{"before_bad_steps", {13}},
+                                   Case{"recent_steps", 3},
+                                   Case{"recent_steps", {{"tokens_per_step", 8}, {"losses", {"1"}}}},
                                    Case{"best", 3},
                                    Case{"best", {{"step", 13}, {"validation_loss", 1.0}}},
                                    Case{"data_fingerprint", {{"train", 1}}}}) {

@@ -1,0 +1,128 @@
+// Steps that go bad on a GPU: what is planted into operations or weights is found and named, and a step that is
+// skipped changes nothing.
+#include <cmath>
+
+#include "tests/cuda/train_on_gpu.h"
+#include "tests/planted_faults.h"
+#include "train/config/load_config.h"
+#include "train/launch/process_group.h"
+#include "train/run/train_loop.h"
+
+namespace tessera::testing {
+namespace {
+
+struct CudaBadStep : TrainOnGpu {
+  CudaBadStep()
+      : TrainOnGpu(
+            "device: cuda\n"
+            "model:\n  vocab_size: 257\n  context: 64\n  layers: 2\n  heads: 2\n  channels: 128\n"
+            "data:\n  train: text.txt\n"
+            "train:\n  folder: out\n  steps: 4\n  tokens_per_step: 512\n  micro_batch: 2\n"
+            "evaluation:\n  every: 0\nsampling:\n  every: 0\ncheckpoint:\n  every: 2\n") {}
+
+  struct Run {
+    std::vector<std::string> settings = {};
+    std::function<void(OpenRun&)> spoils = {};
+    Fault::Run fault = {};
+  };
+  // The message with which a run stops; "": it does not
+  std::string message_of(const Run& with) const {
+    std::vector<std::string> settings{"train.folder=" + (folder / "out").string(),
+                                      "data.train=" + (folder / "text.txt").string()};
+    settings.insert(settings.end(), with.settings.begin(), with.settings.end());
+    const Config config = load_config(folder / "small.yaml", settings);
+    RankGroup alone(World{}, config);
+    std::string message;
+    Fault fault({}, with.fault);
+    OpenRun run(config, {.overwrite = true}, alone);
+    if (with.spoils) with.spoils(run);
+    run.backend->add_observer(fault);
+    try {
+      TrainLoop(run).run();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    return message;
+  }
+  static void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << message;
+  }
+};
+
+TEST_F(CudaBadStep, FindsAWeight) {
+  const auto spoil = [](OpenRun& run) {
+    ParamStore& store = run.phase->state().store();
+    for (const ParamPlace& place : store.layout().places) {
+      if (place.info.name != "blocks.1.mlp.expand.weight") continue;
+      std::vector<float> values(static_cast<size_t>(place.info.shape.numel()), 0.01f);
+      values[5 * 128 + 3] = NAN;
+      store.writer()(place, {values.data(), DType::kF32, place.info.shape, Device::kCpu});
+    }
+  };
+  for (const char* set : {"train.precision=bf16", "train.precision=fp32"})
+    expect_parts(message_of({.settings = {set}, .spoils = spoil}),
+                 {"step 1: the loss is nan", "linear forward in block 1, in the forward, micro-batch 1 of 4",
+                  "(blocks.1.mlp.expand.weight, ", "1 of 65536 values is not finite", "the first at [5, 3]",
+                  "text.txt, tokens "});
+}
+
+TEST_F(CudaBadStep, FindsAHead) {
+  const auto fault = [](const AnyOp& op, Backend& be, const Launch& on) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (!forward || be.place().block != 1 || be.place().micro_batch == OpPlace::kOutside) return;
+    change_values((*forward)->y.tensor, be, on,  // [2, 64, 2, 64]: sequence 1, token 9, head 1
+                  [](std::span<float> y) { y[((64 + 9) * 2 + 1) * 64] = NAN; });
+  };
+  expect_parts(message_of({.settings = {"train.cuda_graphs=false"}, .fault = fault}),
+               {"attention forward in block 1, in the forward, micro-batch 1 of 4",
+                "attention output, bf16 [2, 64, 2, 64]", "the first at [1, 9, 1, 0]",
+                "is of token 9 of sequence 1: "});
+}
+
+TEST_F(CudaBadStep, FindsAGradientInsideABlock) {
+  const auto fault = [](const AnyOp& op, Backend& be, const Launch& on) {
+    const auto* backward = std::get_if<const AttentionBackward*>(&op);
+    if (backward && be.place().block == 0 && be.place().micro_batch == 2)
+      change_values((*backward)->dq.tensor, be, on, [](std::span<float> dq) { dq[40] = INFINITY; });
+  };
+  expect_parts(
+      message_of({.settings = {"train.cuda_graphs=false"}, .fault = fault}),
+      {"attention backward in block 0, in the backward, micro-batch 3 of 4", "All that it reads is finite"});
+}
+
+TEST_F(CudaBadStep, SuspectsTheHardware) {
+  int64_t times = 0;
+  const auto fault = [&](const AnyOp& op, Backend& be, const Launch& on) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (forward && be.place().block == 0 && be.place().micro_batch == 0 && ++times == 3)
+      change_values((*forward)->y.tensor, be, on, [](std::span<float> y) { y[3] = NAN; });
+  };
+  expect_parts(message_of({.settings = {"train.cuda_graphs=false"}, .fault = fault}),
+               {"step 3: the loss is nan", "the hardware is suspect", "step_00000002"});
+}
+
+TEST_F(CudaBadStep, ASkippedStepChangesNoWeight) {
+  int64_t forwards = 0;
+  std::vector<std::vector<float>> weights;
+  const auto fault = [&](const AnyOp& op, Backend& be, const Launch& on) {
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (forward && be.place().block == 0 && be.place().micro_batch == 0 && ++forwards == 2)
+      change_values((*forward)->y.tensor, be, on, [](std::span<float> y) { y[3] = NAN; });
+    const auto* adamw = std::get_if<const AdamW*>(&op);
+    if (!adamw) return;
+    weights.emplace_back();
+    change_values((*adamw)->parts[0].param, be, on,
+                  [&](std::span<float> values) { weights.back().assign(values.begin(), values.end()); });
+  };
+  EXPECT_EQ(message_of({.settings = {"train.cuda_graphs=false", "train.on_bad_step.nonfinite=skip"},
+                        .fault = fault}),
+            "");
+  ASSERT_GE(weights.size(), 3u);
+  const size_t a_step = weights.size() / 4;  // AdamW may take a step in parts
+  EXPECT_EQ(weights[0], weights[a_step]);
+  EXPECT_NE(weights[a_step], weights[2 * a_step]);
+}
+
+}  // namespace
+}  // namespace tessera::testing

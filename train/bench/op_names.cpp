@@ -1,0 +1,112 @@
+#include "train/bench/op_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/op_cost.h"
+#include "model/params.h"
+
+namespace tessera {
+
+std::string text_of(const Shape& shape) {
+  std::string text;
+  for (int i = 0; i < shape.rank(); ++i) text += fmt::format("{}{}", i == 0 ? "" : " x ", shape[i]);
+  return text;
+}
+
+namespace {
+
+std::string text_of_product(const Tensor& x, const Tensor& weight) {
+  return fmt::format("{} x {} x {}", x.numel() / x.shape[-1], x.shape[-1], weight.shape[0]);
+}
+
+const char* name_of_part(LinearBackward::Part part) {
+  switch (part) {
+    case LinearBackward::Part::kWeight:
+      return "dW";
+    case LinearBackward::Part::kInput:
+      return "dX";
+  }
+  return "";
+}
+
+std::string text_of(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  std::string text = fmt::format("{} x {} x {} x {}", s.batch, s.heads, s.tokens, s.head_dim);
+  if (s.kv_heads != s.heads) text += fmt::format(", {} of keys", s.kv_heads);
+  return text;
+}
+
+template <class Op>
+std::string shape_of_op(const Op& a) {
+  if constexpr (requires { text_of(a.plan); })
+    return text_of(a.plan);
+  else if constexpr (requires { a.logits; })
+    return text_of(a.logits.shape);
+  else if constexpr (requires { a.gate_up; })
+    return text_of(a.gate_up.shape);
+  else if constexpr (requires {
+                       a.weight;
+                       a.pre_activation;
+                     })
+    return text_of_product(a.x, a.weight);
+  else if constexpr (requires { a.dy.shape; })
+    return text_of(a.dy.shape);
+  else if constexpr (requires { a.x.shape; })
+    return text_of(a.x.shape);
+  else if constexpr (requires { a.dy.tensor; })
+    return text_of(a.dy.tensor.shape);
+  else if constexpr (requires { a.x.tensor; })
+    return text_of(a.x.tensor.shape);
+  else if constexpr (requires { a.token_table; })
+    return text_of(a.y.shape);
+  else
+    return "";
+}
+
+}  // namespace
+
+OpNames::OpNames(const ModelConfig& model) {
+  Params none;
+  none.blocks.resize(1);
+  for_each_param(none, model, [&](const ParamInfo& info, const Tensor&) {
+    if (info.name == kPositionTable || (info.name == kTokenTable && !model.tied)) return;  // only looked up
+    std::string name = info.name == kTokenTable ? kHead : info.name;
+    if (info.block >= 0) name = name.substr(name.find('.', name.find('.') + 1) + 1);  // "blocks.0."
+    if (name.ends_with(".weight")) name.resize(name.size() - std::string_view(".weight").size());
+    std::string& known = weights_[text_of(info.shape)];
+    known += (known.empty() ? "" : " or ") + name;
+  });
+}
+
+std::string OpNames::of_gemm(const Tensor& weight) const {
+  const auto found = weights_.find(text_of(weight.shape));
+  return found == weights_.end() ? "GEMM" : found->second;
+}
+
+std::string OpNames::of(const AnyOp& op) const {
+  const auto* forward = std::get_if<const LinearForward*>(&op);
+  return forward ? of_gemm((*forward)->weight) + ", forward" : name_of(op);
+}
+
+std::string OpNames::of(const LinearBackward& op, std::span<const LinearBackward::Part> parts) const {
+  return fmt::format("{}, {}", of_gemm(op.weight),
+                     parts.empty()       ? "sum of dX"
+                     : parts.size() == 1 ? name_of_part(parts[0])
+                                         : "backward");
+}
+
+std::string shape_text(const AnyOp& op) {
+  return std::visit([](const auto* a) { return shape_of_op(*a); }, op);
+}
+
+std::vector<LinearBackward::Part> parts_besides(const LinearBackward& op,
+                                                std::span<const LinearBackward::Part> told) {
+  std::vector<LinearBackward::Part> rest;
+  for (const auto part : {LinearBackward::Part::kWeight, LinearBackward::Part::kInput})
+    if (cost_of(op, part) != OpCost{} && std::ranges::find(told, part) == told.end()) rest.push_back(part);
+  return rest;
+}
+
+}  // namespace tessera

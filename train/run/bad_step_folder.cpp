@@ -1,0 +1,199 @@
+#include "train/run/bad_step_folder.h"
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/check.h"
+#include "kernels/base/file.h"
+#include "kernels/base/json_text.h"
+#include "train/run/checkpoint_folder.h"
+#include "train/run/gemm_choices.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char *kFacts = "bad_step.json", *kBatch = "batch.bin", *kReport = "report.txt",
+                     *kFactsFormat = "tessera bad step 1", *kFolderPrefix = "bad_step_";
+
+// A name that is not taken yet
+fs::path free_name(const fs::path& run, int64_t step) {
+  const std::string name = fmt::format("{}{:08}", kFolderPrefix, step);
+  fs::path found = run / name;
+  for (int i = 2; fs::exists(fs::symlink_status(found)); ++i) found = run / fmt::format("{}-{}", name, i);
+  return found;
+}
+
+FileChecksum write_batch(const fs::path& path, const Sequences& batch) {
+  OutputFile file(path);
+  for (const auto* part : {&batch.tokens, &batch.targets, &batch.documents})
+    file.write(std::as_bytes(std::span(*part)));
+  return file.commit();
+}
+
+Sequences read_batch(const fs::path& path, int64_t tokens) {
+  const MappedFile file(path);
+  const auto bytes = std::ssize(file.bytes()), part = tokens * int64_t{sizeof(int32_t)};
+  check(bytes == 2 * part || bytes == 4 * part, "{} has {} bytes, expected {}, or {} with documents",
+        path.string(), bytes, 2 * part, 4 * part);
+  Sequences batch;
+  size_t at = 0;
+  const auto read = [&](std::vector<int32_t>& to, int64_t count) {
+    to.resize(static_cast<size_t>(count));
+    std::memcpy(to.data(), file.bytes().data() + at, to.size() * sizeof(int32_t));
+    at += to.size() * sizeof(int32_t);
+  };
+  read(batch.tokens, tokens);
+  read(batch.targets, tokens);
+  if (bytes == 4 * part) read(batch.documents, 2 * tokens);
+  return batch;
+}
+
+// What is not finite is null.
+Json json_of(const KeptStep& kept) {
+  const BadStep& bad = kept.bad;
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
+  return {{"format", kFactsFormat},
+          {"step", bad.step},
+          {"reason", bad.kind()},
+          {"loss", number(bad.loss)},
+          {"grad_norm", number(bad.grad_norm)},
+          {"loss_score", bad.scores.loss},
+          {"grad_norm_score", bad.scores.grad_norm},
+          {"loss_limit", number(bad.limits.loss)},
+          {"grad_norm_limit", number(bad.limits.grad_norm)},
+          {"learning_rate", bad.learning_rate},
+          {"loss_tokens", bad.counted_tokens},
+          {"last_checkpoint", kept.last_checkpoint},
+          {"ranks", kept.ranks},
+          {"device", kept.device},
+          {"data_position", kept.position},
+          {"sequence_length", kept.sequence_length},
+          {"worst_sequences", bad.worst},
+          {"sequences", kept.origins}};
+}
+
+nlohmann::json read_facts(const fs::path& folder) {
+  const fs::path path = folder / kFacts;
+  check(fs::exists(path),
+        "{} is not the folder of a bad step: it has no {}. A run that a bad step stops names its folder, "
+        "such as runs/NAME/{}00001234",
+        folder.string(), kFacts, kFolderPrefix);
+  nlohmann::json facts = read_json(path);
+  const std::string format = text_value(facts, "format", path.string());
+  check(format == kFactsFormat, "{} has the format {}, expected \"{}\"", path.string(),
+        brief(facts["format"]), kFactsFormat);
+  return facts;
+}
+
+KeptStep kept_of(const nlohmann::json& facts, const std::string& name) {
+  const auto number = [&](const char* key, double if_null) {
+    check(facts.contains(key) && (facts[key].is_number() || facts[key].is_null()),
+          "{}: \"{}\" must be a number, or null where it is not finite", name, key);
+    return facts[key].is_null() ? if_null : facts[key].get<double>();
+  };
+  const auto texts = [&](const char* key) {
+    const bool are_texts = facts.contains(key) && facts[key].is_array() &&
+                           std::ranges::all_of(facts[key], [](const auto& one) { return one.is_string(); });
+    check(are_texts, "{}: \"{}\" must be a list of texts", name, key);
+    return facts[key].get<std::vector<std::string>>();
+  };
+  const std::string reason = text_value(facts, "reason", name);
+  check(reason == "spike" || reason == "nonfinite", "{}: \"reason\" is {}, expected spike or nonfinite", name,
+        brief(facts["reason"]));
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  KeptStep kept{
+      .bad = {.step = whole_number(facts, "step", name, 1),
+              .verdict = reason == "spike" ? StepVerdict::kAbove : StepVerdict::kNotFinite,
+              .loss = number("loss", std::nan("")),
+              .grad_norm = number("grad_norm", std::nan("")),
+              .own_loss = 0,
+              .counted_tokens = whole_number(facts, "loss_tokens", name, 1),
+              .learning_rate = number("learning_rate", 0),
+              .limits = {.loss = number("loss_limit", kNone), .grad_norm = number("grad_norm_limit", kNone)},
+              .scores = {.loss = number("loss_score", 0), .grad_norm = number("grad_norm_score", 0)},
+              .worst = texts("worst_sequences")},
+      .position = whole_number(facts, "data_position", name),
+      .sequence_length = whole_number(facts, "sequence_length", name, 1, 10'000'000),
+      .origins = texts("sequences"),
+      .ranks = whole_number(facts, "ranks", name, 1, 65536),
+      .device = text_value(facts, "device", name),
+      .last_checkpoint = whole_number(facts, "last_checkpoint", name)};
+  check(!kept.origins.empty(), "{}: \"sequences\" is empty", name);
+  return kept;
+}
+
+// What is no checkpoint, by rank 0
+void write_rest(const fs::path& folder, const BadStepWriting& what) {
+  FileChecksums files;
+  files[kBatch] = write_batch(folder / kBatch, what.batch);
+  files[kReport] = write_file(folder / kReport, what.report + "\n");
+  if (const fs::path gemms = gemms_file(what.run); fs::exists(gemms)) {
+    const MappedFile table(gemms);
+    const auto bytes = table.bytes();
+    const std::string name = gemms.filename().string();
+    files[name] = write_file(folder / name, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  Json facts = json_of(what.kept);
+  facts["files"] = json_of(files);
+  write_json(folder / kFacts, facts);
+  sync_folder(folder);
+}
+
+}  // namespace
+
+fs::path write_bad_step(const BadStepWriting& what) {
+  what.ranks.enter_phase("the folder of a bad step", Timeout::kNone);
+  const fs::path path = what.ranks.of_rank_0(free_name(what.run, what.kept.bad.step).string());
+  const fs::path pending = unfinished(path);
+  CheckpointOptions options = what.options;
+  options.dtype = DType::kF32;
+  options.any_values = true;
+  if (what.ranks.is_rank_0()) {
+    fs::remove_all(pending);  // of a run that was killed
+    fs::create_directories(pending);
+  }
+  save_checkpoint(pending, what.state, what.before, options);
+  if (what.ranks.is_rank_0()) {
+    write_rest(pending, what);
+    fs::rename(pending, path);
+    sync_folder(path.parent_path());
+  }
+  what.ranks.sum({0});  // it is there
+  return path;
+}
+
+BadStepFolder read_bad_step(const fs::path& folder) {
+  const nlohmann::json facts = read_facts(folder);
+  const std::string name = (folder / kFacts).string();
+  BadStepFolder found{.kept = kept_of(facts, name), .checkpoint = {}, .gemms = {}, .batch = {}};
+  check(facts.contains("files"), "{} lacks \"files\"", name);
+  const FileChecksums files = read_checksums(facts["files"], name);
+  check(files.contains(kBatch), "{} lacks the checksum of {}", name, kBatch);
+  for (const FileVerdict& file : verify_files(folder, files))
+    check(file.fault.empty(), "{} is damaged: {}", file.path.string(), file.fault);
+  found.checkpoint = folder / checkpoint_name(found.kept.bad.step - 1);
+  check(fs::is_directory(found.checkpoint), "{} is missing", found.checkpoint.string());
+  if (fs::exists(gemms_file(folder))) found.gemms = gemms_file(folder);
+  found.batch = read_batch(folder / kBatch, std::ssize(found.kept.origins) * found.kept.sequence_length);
+  return found;
+}
+
+std::set<int64_t> checkpoints_before_bad_steps(const fs::path& run) {
+  std::set<int64_t> steps;
+  if (!fs::is_directory(run)) return steps;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    if (!entry.path().filename().string().starts_with(kFolderPrefix)) continue;
+    try {
+      steps.insert(whole_number(read_facts(entry.path()), "last_checkpoint", kFacts));
+    } catch (const Error&) {  // unfinished, or damaged: --replay says so
+    }
+  }
+  steps.erase(0);
+  return steps;
+}
+
+}  // namespace tessera

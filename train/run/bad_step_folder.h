@@ -1,0 +1,60 @@
+// The folder of a bad step that stopped a run, `bad_step_00001234` in the run's folder: all that is needed to
+// compute the step again (--replay), on any machine.
+//   step_00001233/   a checkpoint from before the step; of the first step, step_00000000
+//   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T], and where a sequence
+//                    holds several documents, documents [n, T, 2]
+//   gemms.jsonl      the algorithms of GEMMs, on a GPU
+//   bad_step.json    what happened, where the sequences come from, the checksums of the files
+//   report.txt       the message with which the run ended
+// It is written under another name, so a folder of this name is complete. Weights are fp32 and may be NaN.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/sequences.h"
+#include "train/run/bad_step.h"
+#include "train/run/checkpoint.h"
+
+namespace tessera {
+
+// What bad_step.json holds
+struct KeptStep {
+  BadStep bad;       // without own_loss
+  int64_t position;  // of the first sequence in the data
+  int64_t sequence_length;
+  std::vector<std::string> origins;  // of each sequence
+  int64_t ranks;
+  std::string device;       // its name
+  int64_t last_checkpoint;  // the step of the run's newest checkpoint; 0: none
+};
+
+struct BadStepFolder {
+  KeptStep kept;
+  std::filesystem::path checkpoint, gemms;  // gemms.jsonl; empty: none
+  Sequences batch;                          // of all ranks
+};
+
+struct BadStepWriting {
+  RankGroup& ranks;
+  TrainState& state;
+  const RunState& before;  // the step
+  CheckpointOptions options;
+  std::filesystem::path run;  // its folder
+  const KeptStep& kept;
+  const Sequences& batch;
+  const std::string& report;
+};
+// All ranks call it. Returns the folder, the same on all ranks; where one of the same step exists, its name
+// has a number. Error: as save_checkpoint().
+std::filesystem::path write_bad_step(const BadStepWriting& what);
+
+// Error: it is not such a folder, or one of its files is damaged.
+BadStepFolder read_bad_step(const std::filesystem::path& folder);
+
+// The newest checkpoints before the bad steps that have a folder in that of a run
+std::set<int64_t> checkpoints_before_bad_steps(const std::filesystem::path& run);
+
+}  // namespace tessera

@@ -1,0 +1,158 @@
+#include "train/run/replay.h"
+
+#include <unistd.h>
+
+#include <optional>
+
+#include "kernels/base/check.h"
+#include "kernels/base/status_line.h"
+#include "train/config/load_config.h"
+#include "train/memory/plan_advice.h"
+#include "train/memory/run_plan.h"
+#include "train/run/gemm_choices.h"
+#include "train/session/device.h"
+#include "train/session/from_config.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kReplayQuietSeconds = 60;
+constexpr int64_t kReplayColumns = 2;  // that further lines of a text are indented by
+
+std::string ranks_text(int64_t ranks) { return fmt::format("{} {}", ranks, ranks == 1 ? "rank" : "ranks"); }
+
+// What a rank has of the step
+class Replay {
+ public:
+  Replay(const Config& config, const BadStepFolder& folder, RankGroup& ranks);
+  int run();  // the exit code
+
+ private:
+  RunPlan plan() const;
+  Sequences own() const;
+  void load(const RunPlan& plan);
+  std::string setting_text() const;
+
+  const Config& config_;
+  const BadStepFolder& folder_;
+  const KeptStep& kept_;
+  RankGroup& ranks_;
+  StatusLine line_;
+  RunState before_;
+  DeviceChoice device_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<Arena> arena_;
+  std::optional<TrainState> state_;
+};
+
+Replay::Replay(const Config& config, const BadStepFolder& folder, RankGroup& ranks)
+    : config_(config),
+      folder_(folder),
+      kept_(folder.kept),
+      ranks_(ranks),
+      line_(STDOUT_FILENO, kReplayQuietSeconds, ranks.is_rank_0()),
+      before_(read_state(folder.checkpoint, model_config(config), /*least_step=*/0)),
+      device_(choose_device(config.device, ranks.local_rank())) {
+  ranks.check_same(name_of(device_.traits.device), "where to compute; name it with --set device=cuda or cpu");
+  if (ranks.is_rank_0()) check_undamaged(folder.checkpoint);
+}
+
+RunPlan Replay::plan() const {
+  const Config of_phase = config_.of_phase(config_.phase_after(kept_.bad.step - 1));
+  const bool same_place = before_.device == device_.traits.device && before_.ranks == config_.ranks;
+  RunPlan plan = plan_run(of_phase, device_.traits, ranks_.memory_limit(device_.traits.device),
+                          {.micro_batch = same_place ? before_.micro_batch : 0,
+                           .shard = same_place ? before_.shard : std::nullopt,
+                           .mlp_chunk = same_place ? before_.mlp_chunk : std::nullopt});
+  if (!plan.fits()) throw OutOfMemory(refusal(of_phase, plan, /*resuming=*/true));
+  const auto& [found, wanted] = std::pair(std::ssize(kept_.origins), plan.shape.sequences_per_step());
+  check(found == wanted && kept_.sequence_length == plan.shape.sequence_length,
+        "the step has {} sequences of {} tokens, and by this configuration it would have {} of {}: leave "
+        "train.tokens_per_step and train.sequence_length as they were",
+        found, kept_.sequence_length, wanted, plan.shape.sequence_length);
+  return plan;
+}
+
+// This rank's sequences
+Sequences Replay::own() const {
+  const RunShape& shape = state_->shape();
+  const int64_t mine = shape.sequences_per_rank() * shape.sequence_length,
+                first = ranks_.place(Axis::kData).rank * mine;
+  const auto part = [&](const std::vector<int32_t>& all, int64_t each) {
+    if (all.empty()) return all;
+    return std::vector(all.begin() + each * first, all.begin() + each * (first + mine));
+  };
+  return {.tokens = part(folder_.batch.tokens, 1),
+          .targets = part(folder_.batch.targets, 1),
+          .documents = part(folder_.batch.documents, 2)};
+}
+
+void Replay::load(const RunPlan& plan) {
+  ranks_.enter_phase("the setup");
+  backend_ = make_backend(device_.traits);
+  const Mesh& mesh = ranks_.connect(*backend_);
+  const GemmChoices gemms = use_chosen_gemms(*backend_, config_, {plan.shape}, folder_.gemms, ranks_, line_);
+  for (const std::string& notice : gemms.notices) line_.notice(notice);
+  ranks_.enter_phase("the weights", Timeout::kNone);
+  arena_.emplace(make_arena(device_.traits));
+  arena_->reserve(plan.peak());
+  state_.emplace(*backend_, *arena_, plan.shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
+  load_checkpoint(folder_.checkpoint, *state_,
+                  {.folder = config_.train.init_from,
+                   .extension = config_.model.position_extension,
+                   .checksum = before_.base});
+  state_->set_skipped_updates(before_.skipped_updates);
+}
+
+// Where the step is computed in another way than it was
+std::string Replay::setting_text() const {
+  if (config_.ranks == kept_.ranks && device_.traits.name == kept_.device) return "";
+  return fmt::format(
+      "\nIt was computed by {} on {}: the same number on the same device rounds as it did, and tells "
+      "more of its hardware",
+      ranks_text(kept_.ranks), kept_.device);
+}
+
+int Replay::run() {
+  load(plan());
+  const Sequences mine = own();
+  const StepInputs inputs{.ranks = ranks_,
+                          .state = *state_,
+                          .own = mine,
+                          .position = kept_.position,
+                          .optimizer = optimizer_config(config_),
+                          .origin = [&](int64_t position, std::optional<int64_t>) {
+                            return kept_.origins[static_cast<size_t>(position - kept_.position)];
+                          }};
+  line_.print_wrapped(fmt::format("step {}: {}", kept_.bad.step, kept_.bad.figures()), kReplayColumns);
+  const ComputedAgain again = compute_again(inputs, kept_.bad);
+  const bool bad = kept_.bad.is_bad(again.result);
+  line_.print_wrapped(
+      fmt::format("by {} on {}: the loss is {:.6g} and the gradient norm {:.6g}", ranks_text(config_.ranks),
+                  device_.traits.name, again.result.loss, again.result.grad_norm),
+      kReplayColumns);
+  line_.print(again.text + setting_text());
+  line_.print("the sequences with the highest losses:");
+  for (const std::string& worst : worst_sequences(inputs)) line_.print("  " + worst);
+  line_.print(bad ? "the step is bad again" : "the step is not bad this time");
+  return bad ? 1 : 0;
+}
+
+}  // namespace
+
+Config replay_config(const BadStepFolder& folder, const std::vector<std::string>& overrides) {
+  return load_config(folder.checkpoint / kConfigFile, overrides, /*resume=*/true);
+}
+
+int replay(const Config& config, const BadStepFolder& folder, const World& world) {
+  RankGroup ranks(world, config);
+  std::optional<Replay> replay;  // outlives guard(): see RankGroup
+  int exit_code = 1;
+  ranks.guard([&] {
+    exit_code = replay.emplace(config, folder, ranks).run();
+    ranks.finish();
+  });
+  return exit_code;
+}
+
+}  // namespace tessera

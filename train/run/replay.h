@@ -1,0 +1,21 @@
+// ./train --replay: computes the step of a bad step's folder once more.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "train/launch/world.h"
+#include "train/run/bad_step_folder.h"
+
+namespace tessera {
+
+// The configuration of its run, with `overrides` (key=value). Error: as load_config().
+Config replay_config(const BadStepFolder& folder, const std::vector<std::string>& overrides);
+
+// Every rank of `world` calls it; config.ranks is world.size. Looks at every operation, and prints on rank 0
+// what it finds. Returns the exit code: 1 if the step is bad again, 0 if not. Error: a damaged checkpoint, a
+// step that does not fit the device or the ranks, and those of other ranks.
+int replay(const Config& config, const BadStepFolder& folder, const World& world);
+
+}  // namespace tessera
