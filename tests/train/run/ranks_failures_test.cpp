@@ -161,7 +161,7 @@ TEST_F(RanksThatEnd, NothingOutlivesTheLauncher) {
 
 TEST_F(RanksThatEnd, AFullDiskLosesNothingEarlier) {
   trains(by(2, "out", {"train.steps=4"}));
-  const ProcessResult result = train(with(by(2, "out", {"train.steps=8"}), {"--resume"}), 24576);
+  const ProcessResult result = train(with(by(2, "out", {"train.steps=8"}), {"--resume"}), 32768);
   EXPECT_EQ(result.status, 1);
   expect_one_message(result.error,
                      {"rank 0: train: error", "step 8 was not written", "model.safetensors", "are whole"});

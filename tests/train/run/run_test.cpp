@@ -185,7 +185,7 @@ TEST_F(Run, RefusesBadInputWithAdvice) {
 
 TEST_F(Run, AFullDiskWhileSavingLosesNothingEarlier) {
   ASSERT_EQ(train({"--set", "train.steps=4"}).status, 0);
-  refused({"--resume", "--set", "train.steps=8"}, {"step 8 was not written", "model.safetensors"}, 24576);
+  refused({"--resume", "--set", "train.steps=8"}, {"step 8 was not written", "model.safetensors"}, 32768);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder / "out/checkpoints"), fs::directory_iterator{}), 1);
   EXPECT_EQ(train({"--resume", "--set", "train.steps=8"}).status, 0);
 }
