@@ -38,6 +38,7 @@
 #include "kernels/attention/choose.h"
 #include "kernels/attention/decode.h"
 #include "kernels/base/activation.h"
+#include "kernels/base/host_device.h"
 #include "kernels/base/inspected.h"
 #include "kernels/base/no_target.h"
 #include "kernels/base/tensor.h"
@@ -422,7 +423,7 @@ struct AttentionSample {
   static int64_t sequences(const AttentionShape& shape) { return std::min(shape.batch, kSequences); }
   static int64_t queries(const AttentionShape& shape) { return std::min(shape.tokens, kQueries); }
   // Sampled query number i of so many tokens. The last one is the last token.
-  static constexpr int64_t query(int64_t i, int64_t tokens) {
+  TESSERA_HOST_DEVICE static constexpr int64_t query(int64_t i, int64_t tokens) {
     return tokens <= kQueries ? i : (i + 1) * tokens / kQueries - 1;
   }
 
