@@ -28,7 +28,8 @@ TEST_F(CudaStepTrace, KernelsBelongToOperations) {
   ASSERT_EQ(result.status, 0) << result.error;
   std::map<std::string, int> operations, kernels_of;
   int kernels = 0, alone = 0;
-  for (const Json& event : Json::parse(read_file(folder / "step.json"))["traceEvents"]) {
+  const Json trace = Json::parse(read_file(folder / "step.json"));
+  for (const Json& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
     const Json& args = event["args"];
     if (args.contains("least us")) {

@@ -183,11 +183,12 @@ std::string Prover::load(TrainState& state) const {
   return "";
 }
 
-StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) const {
+StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) {
   return {.shape = shape,
           .sequences = of,
           .counted = counted(of.targets),
-          .optimizer = optimizer_config(config_)};
+          .optimizer = optimizer_config(config_),
+          .memory = &memory_};
 }
 
 StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,

@@ -55,7 +55,7 @@ class Prover {
   // `changes`: what the job sees besides losses and gradients
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     const std::function<void(StepJob&)>& changes = {});
-  StepJob job_of(const RunShape& shape, const SequencesView& of) const;
+  StepJob job_of(const RunShape& shape, const SequencesView& of);
   bool asked(ProofKind kind) const;
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
   const StepRecord& base();  // the run's way, at the largest micro-batch
@@ -88,6 +88,7 @@ class Prover {
   ProvedData data_;
   int64_t counted_;
   std::optional<RunShape> base_shape_;
+  HostMemory memory_;  // of gradients and weights
   std::optional<StepRecord> base_;
   Clock::time_point last_ = Clock::now();  // when the last proof was done
   std::vector<Proof> proofs_;

@@ -30,16 +30,22 @@ std::shared_ptr<const float[]> HostMemory::read(const Tensor& tensor, Backend& b
   for (const auto& [known, values] : read_)
     if (known.data == tensor.data && known.dtype == tensor.dtype && known.numel() == tensor.numel())
       return values;
-  const int64_t count = tensor.numel();
-  auto piece = std::ranges::find_if(
-      pieces_, [&](const Piece& each) { return each.memory.use_count() == 1 && each.count >= count; });
-  if (piece == pieces_.end())
-    piece = pieces_.insert(pieces_.end(),
-                           {std::make_shared_for_overwrite<float[]>(static_cast<size_t>(count)), count});
-  be.run(Copy{tensor, {piece->memory.get(), DType::kF32, tensor.shape, Device::kCpu}}, on);
+  const std::shared_ptr<float[]> memory = take(tensor.numel());
+  be.run(Copy{tensor, {memory.get(), DType::kF32, tensor.shape, Device::kCpu}}, on);
   be.synchronize(on.stream);
-  read_.emplace_back(tensor, piece->memory);
-  return piece->memory;
+  read_.emplace_back(tensor, memory);
+  return memory;
+}
+
+// The smallest that is free and not more than twice as large
+std::shared_ptr<float[]> HostMemory::take(int64_t count) {
+  const Piece* best = nullptr;
+  for (const Piece& each : pieces_)
+    if (each.memory.use_count() == 1 && each.count >= count && each.count / 2 <= count)
+      if (!best || each.count < best->count) best = &each;
+  if (best) return best->memory;
+  pieces_.push_back({std::make_shared_for_overwrite<float[]>(static_cast<size_t>(count)), count});
+  return pieces_.back().memory;
 }
 
 HostHeads RowCheck::on_host(const Heads& heads, int64_t sequences, Backend& be, const Launch& on) {

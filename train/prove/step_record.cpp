@@ -86,15 +86,15 @@ StepRecord StepRunner::step(const StepJob& job, int64_t number) {
     const TrainState::StepResult result = state_->finish_step();
     record.loss = result.loss, record.grad_norm = result.grad_norm;
   }
-  if (job.sees_gradients) record.gradients = gradients_of(*state_);
+  HostMemory own;
+  if (job.sees_gradients) record.gradients = gradients_of(*state_, job.memory ? *job.memory : own);
   return record;
 }
 
-std::vector<ParamValues> gradients_of(TrainState& state) {
+std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory) {
   ParamStore& store = state.store();
   const Part part = store.part();
   std::vector<ParamValues> all;
-  HostMemory memory;
   const std::vector<Tensor>& buckets = store.summed_gradients();
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (!buckets[b]) continue;
@@ -112,24 +112,25 @@ std::vector<ParamValues> gradients_of(TrainState& state) {
                        .values = {&host[first - begin], static_cast<size_t>(end - first)}});
     }
   }
+  memory.forget();
   return all;
 }
 
-std::vector<ParamValues> weights_of(TrainState& state) {
+std::vector<ParamValues> weights_of(TrainState& state, HostMemory& memory) {
   ParamStore& store = state.store();
   std::vector<ParamValues> all;
   for (size_t b = 0; b < store.layout().buckets.size(); ++b)
     store.with_whole(kMaster, b, [&](const ParamReader& read) {
       for (const ParamPlace& place : store.layout().places) {
         if (place.bucket != b || !place.trained) continue;
-        const auto count = static_cast<size_t>(place.info.shape.numel());
-        const auto values = std::make_shared_for_overwrite<float[]>(count);
+        const int64_t count = place.info.shape.numel();
+        const std::shared_ptr<float[]> values = memory.take(count);
         read(place, {values.get(), DType::kF32, place.info.shape, Device::kCpu});
         all.push_back({.name = place.info.name,
                        .block = place.info.block,
                        .first = 0,
                        .memory = values,
-                       .values = {values.get(), count}});
+                       .values = {values.get(), static_cast<size_t>(count)}});
       }
     });
   return all;

@@ -41,7 +41,8 @@ struct StepJob {
   double learning_rate = 0;
   bool sees_attention = false;  // by `record.attention`
   bool sees_gradients = true;
-  RowCheck* rows = nullptr;  // checks rows of attention meanwhile
+  RowCheck* rows = nullptr;      // checks rows of attention meanwhile
+  HostMemory* memory = nullptr;  // of gradients; null: of their own
 };
 
 // A run of steps over one TrainState, which it allocates. Error: OutOfMemory
@@ -60,7 +61,7 @@ class StepRunner {
 };
 
 // The gradients of the last step, this rank's part; the weights in fp32, whole. All ranks call them.
-std::vector<ParamValues> gradients_of(TrainState& state);
-std::vector<ParamValues> weights_of(TrainState& state);
+std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory);
+std::vector<ParamValues> weights_of(TrainState& state, HostMemory& memory);
 
 }  // namespace tessera
