@@ -1,5 +1,5 @@
-// Steps that go bad on a GPU: what is planted into operations or weights is found and named, and a step that is
-// skipped changes nothing.
+// Steps that go bad on a GPU: what is planted into operations or weights is found and named, and a skipped
+// step changes nothing.
 #include <cmath>
 
 #include "tests/cuda/train_on_gpu.h"

@@ -83,8 +83,13 @@ std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model,
   return recorder.rows(steps);
 }
 
+struct TracedStep {
+  TracedRank own;
+  std::vector<std::string> events;  // of all ranks
+};
+
 // Of the second step of two
-TracedRank trace_step(Backend& be, const RunShape& shape, RankGroup& ranks, const Roofline& bounds,
+TracedStep trace_step(Backend& be, const RunShape& shape, RankGroup& ranks, const Roofline& bounds,
                       TimedSteps steps, const Measure& measure) {
   StepTrace trace(be, shape.model, {steps.comm, steps.context == steps.comm ? nullptr : steps.context});
   steps.warmup = 1, steps.steps = 1;
@@ -93,7 +98,20 @@ TracedRank trace_step(Backend& be, const RunShape& shape, RankGroup& ranks, cons
   };
   measure(steps);
   const std::vector<double> begun = ranks.gather(static_cast<double>(trace.begun_ms()));
-  return trace.finish(ranks.rank(), static_cast<int64_t>(*std::ranges::min_element(begun)), bounds);
+  TracedStep traced{
+      .own = trace.finish(ranks.rank(), static_cast<int64_t>(*std::ranges::min_element(begun)), bounds),
+      .events = {}};
+  traced.events = ranks.exchange(traced.own.events);
+  return traced;
+}
+
+void write_trace(const TracedStep& traced, const std::string& path, Device device) {
+  const TracedRank& own = traced.own;
+  write_output(path, trace_file(traced.events));
+  fmt::print("  trace         {}: {} {} of rank 0 in {:.2f} ms, {:.2f} ms ({:.1f}%) without any\n", path,
+             format_count(static_cast<double>(own.activities)),
+             device == Device::kCuda ? "kernels and copies" : "operations", own.ms, own.idle_ms,
+             own.ms > 0 ? 100 * own.idle_ms / own.ms : 0);
 }
 
 // Shows all steps that are made, whatever is measured of them
@@ -203,13 +221,10 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     roofline.bytes_per_second = measure_bandwidth(*be);
     if (shape.fp8) roofline.fp8_flop_per_second = gemm_peak(*be, /*fp8=*/true);
   }
-  TracedRank traced;
-  std::vector<std::string> events;
-  if (!options.trace.empty()) {
+  TracedStep traced;
+  if (!options.trace.empty())
     traced = trace_step(*be, shape, ranks, roofline, timed,
                         [&](const TimedSteps& steps) { return measure(shape, steps); });
-    events = ranks.exchange(traced.events);
-  }
   if (options.roofline) {
     roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_one);
     sort_by_time(roofline);
@@ -225,13 +240,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
-  if (!options.trace.empty()) {
-    write_output(options.trace, trace_file(events));
-    fmt::print("  trace         {}: {} {} of rank 0 in {:.2f} ms, {:.2f} ms ({:.1f}%) without any\n",
-               options.trace, format_count(static_cast<double>(traced.activities)),
-               be->device() == Device::kCuda ? "kernels and copies" : "operations", traced.ms, traced.idle_ms,
-               traced.ms > 0 ? 100 * traced.idle_ms / traced.ms : 0);
-  }
+  if (!options.trace.empty()) write_trace(traced, options.trace, be->device());
   const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
   if (options.roofline) {
     fmt::print("{}", table_of(roofline));

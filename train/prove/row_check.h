@@ -4,8 +4,8 @@
 //
 // Of a query i, its output y_i = sum_j P_ij v_j, its log-sum-exp, and dQ_i. Of a key j, dK_j and dV_j, from
 // the log-sum-exp and the output of all queries that see it, as the kernel left them; only of kernels that
-// keep a log-sum-exp. Every error of a head is compared with what the roundings inside the kernel are expected
-// to cause.
+// keep a log-sum-exp. Every error of a head is compared with what the roundings inside the kernel are
+// expected to cause.
 #pragma once
 
 #include <functional>

@@ -169,6 +169,8 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
     }
     make_valid(random, config.model);
+    OnBadStep& rule = config.train.on_bad_step;
+    if (!rule.judges_spikes()) rule.spike_score = OnBadStep().spike_score;
     LoraConfig& lora = config.train.lora;
     if (random() % 2 == 0)
       lora = {};
