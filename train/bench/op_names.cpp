@@ -101,12 +101,33 @@ std::string shape_text(const AnyOp& op) {
   return std::visit([](const auto* a) { return shape_of_op(*a); }, op);
 }
 
-std::vector<LinearBackward::Part> parts_besides(const LinearBackward& op,
-                                                std::span<const LinearBackward::Part> told) {
+void WorkObserver::before(const AnyOp& op, Backend&, const Launch&) {
+  const auto* backward = std::get_if<const LinearBackward*>(&op);
+  backward_ = backward ? *backward : nullptr;
+  told_.clear();
+  begin_work();
+}
+
+void WorkObserver::after_part(LinearBackward::Part part, Backend&, const Launch&) {
+  const LinearBackward& op = *backward_;
+  end_work(names_.of(op, {&part, 1}), shape_text(&op), [&] { return cost_of(op, part); });
+  told_.push_back(part);
+  begin_work();
+}
+
+// Of a backward the parts that have not been told are one; after all of them a pass that sums dX is left,
+// which need not be one.
+void WorkObserver::after(const AnyOp& op, Backend&, const Launch&) {
+  if (!backward_) return end_work(names_.of(op), shape_text(op), [&] { return cost_of(op); });
   std::vector<LinearBackward::Part> rest;
-  for (const auto part : {LinearBackward::Part::kWeight, LinearBackward::Part::kInput})
-    if (cost_of(op, part) != OpCost{} && std::ranges::find(told, part) == told.end()) rest.push_back(part);
-  return rest;
+  OpCost cost;
+  for (const auto part : {LinearBackward::Part::kWeight, LinearBackward::Part::kInput}) {
+    const OpCost own = cost_of(*backward_, part);
+    if (own == OpCost{} || std::ranges::find(told_, part) != told_.end()) continue;
+    rest.push_back(part);
+    cost += own;
+  }
+  end_work(names_.of(*backward_, rest), shape_text(op), [&] { return cost; });
 }
 
 }  // namespace tessera

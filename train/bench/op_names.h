@@ -1,12 +1,14 @@
 // What operations of a training step are called in tables and traces
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "kernels/ops.h"
+#include "kernels/backend.h"
+#include "kernels/op_cost.h"
 #include "model/config.h"
 
 namespace tessera {
@@ -31,9 +33,25 @@ class OpNames {
 // GEMM. Empty: there is none.
 std::string shape_text(const AnyOp& op);
 
-// The parts of a backward that cost something and are not among `told`: they run as one. None: a pass that
-// sums dX is left, which need not be one.
-std::vector<LinearBackward::Part> parts_besides(const LinearBackward& op,
-                                                std::span<const LinearBackward::Part> told);
+// Is told of each operation as one piece of work, of the backward of a linear layer as one for each part that
+// the backend tells, and one for the rest.
+class WorkObserver : public OpObserver {
+ public:
+  explicit WorkObserver(const ModelConfig& model) : names_(model) {}
+  void before(const AnyOp& op, Backend& backend, const Launch& launch) final;
+  void after(const AnyOp& op, Backend& backend, const Launch& launch) final;
+  void after_part(LinearBackward::Part part, Backend& backend, const Launch& launch) final;
+
+ protected:
+  virtual void begin_work() = 0;
+  // `cost` may be asked for or not.
+  virtual void end_work(const std::string& name, const std::string& shape,
+                        const std::function<OpCost()>& cost) = 0;
+
+ private:
+  OpNames names_;
+  const LinearBackward* backward_ = nullptr;  // that runs
+  std::vector<LinearBackward::Part> told_;    // its parts
+};
 
 }  // namespace tessera

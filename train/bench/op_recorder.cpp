@@ -9,8 +9,8 @@ constexpr int kCopies = 64;                             // some 11 ms on an H100
 }  // namespace
 
 OpRecorder::OpRecorder(Backend& backend, const ModelConfig& model)
-    : stream_(backend),
-      names_(model),
+    : WorkObserver(model),
+      stream_(backend),
       arena_(backend.device() == Device::kCuda ? Arena::cuda() : Arena::host()) {
   if (backend.device() == Device::kCuda) {
     copied_ = arena_.alloc(MemoryTag::kData, "copied", DType::kF32, {kCopiedElements});
@@ -28,13 +28,15 @@ void OpRecorder::let_host_get_ahead() {
   own_ = false;
 }
 
-void OpRecorder::start() {
+void OpRecorder::begin_work() {
+  if (own_) return;
   running_ = make_timer(stream_);
   running_->start();
 }
 
-void OpRecorder::stop(const std::string& operation, const std::string& shape,
-                      const std::function<OpCost()>& cost) {
+void OpRecorder::end_work(const std::string& operation, const std::string& shape,
+                          const std::function<OpCost()>& cost) {
+  if (own_) return;
   running_->stop();
   Measured& measured = measured_[{operation, shape}];
   const bool alike = !shape.empty() && measured.row.calls > 0;  // as the calls before
@@ -43,34 +45,6 @@ void OpRecorder::stop(const std::string& operation, const std::string& shape,
   measured.row.fp8_flops += measured.last.fp8_flops;
   ++measured.row.calls;
   measured.timers.push_back(std::move(running_));
-}
-
-void OpRecorder::before(const AnyOp& op, Backend&, const Launch&) {
-  if (own_) return;
-  const auto* backward = std::get_if<const LinearBackward*>(&op);
-  backward_ = backward ? *backward : nullptr;
-  parts_.clear();
-  start();
-}
-
-void OpRecorder::after_part(LinearBackward::Part part, Backend&, const Launch&) {
-  if (own_ || !backward_) return;
-  stop(names_.of(*backward_, {&part, 1}), shape_text(backward_), [&] { return cost_of(*backward_, part); });
-  parts_.push_back(part);
-  start();
-}
-
-void OpRecorder::finish_backward() {
-  const std::vector<LinearBackward::Part> rest = parts_besides(*backward_, parts_);
-  OpCost cost;
-  for (const auto part : rest) cost += cost_of(*backward_, part);
-  stop(names_.of(*backward_, rest), shape_text(backward_), [&] { return cost; });
-}
-
-void OpRecorder::after(const AnyOp& op, Backend&, const Launch&) {
-  if (own_) return;
-  if (backward_) return finish_backward();
-  stop(names_.of(op), shape_text(op), [&] { return cost_of(op); });
 }
 
 void OpRecorder::clear() { measured_.clear(); }

@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-class OpRecorder final : public OpObserver {
+class OpRecorder final : public WorkObserver {
  public:
   // Watches `backend`, which must outlive it, while it exists. Products are called as the weights of `model`
   // of the same shape are.
@@ -27,10 +27,6 @@ class OpRecorder final : public OpObserver {
   ~OpRecorder() override;
   OpRecorder(const OpRecorder&) = delete;
   OpRecorder& operator=(const OpRecorder&) = delete;
-
-  void before(const AnyOp& op, Backend& backend, const Launch& launch) override;
-  void after(const AnyOp& op, Backend& backend, const Launch& launch) override;
-  void after_part(LinearBackward::Part part, Backend& backend, const Launch& launch) override;
 
   void let_host_get_ahead();                     // enqueues large copies, which take the device a while
   void clear();                                  // forgets what it has measured
@@ -42,19 +38,16 @@ class OpRecorder final : public OpObserver {
     OpCost last;      // of a call
     std::vector<std::unique_ptr<Timer>> timers;
   };
-  void start();
-  void stop(const std::string& operation, const std::string& shape, const std::function<OpCost()>& cost);
-  void finish_backward();
+  void begin_work() override;
+  void end_work(const std::string& operation, const std::string& shape,
+                const std::function<OpCost()>& cost) override;
 
   Stream stream_;
-  OpNames names_;
   Arena arena_;
   Tensor copied_, copy_;  // none on the CPU, where nothing runs ahead
   std::map<std::pair<std::string, std::string>, Measured> measured_;
   std::unique_ptr<Timer> running_;
-  const LinearBackward* backward_ = nullptr;      // that runs
-  std::vector<LinearBackward::Part> parts_ = {};  // that it has told
-  bool own_ = false;                              // its own copies run
+  bool own_ = false;  // its own copies run
 };
 
 }  // namespace tessera

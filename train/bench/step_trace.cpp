@@ -84,7 +84,7 @@ int64_t idle_ns(const std::vector<std::pair<int64_t, int64_t>>& slices) {
 }  // namespace
 
 StepTrace::StepTrace(Backend& backend, const ModelConfig& model, std::vector<Communicator*> communicators)
-    : backend_(backend), names_(model), communicators_(std::move(communicators)) {
+    : WorkObserver(model), backend_(backend), communicators_(std::move(communicators)) {
   std::erase(communicators_, nullptr);
   backend_.add_observer(*this);
   for (Communicator* each : communicators_) each->observe(this);
@@ -97,52 +97,28 @@ void StepTrace::detach() {
   for (Communicator* each : communicators_) each->observe(nullptr);
 }
 
-void StepTrace::begin_work(Work work) {
-  work.place = backend_.place();
-  works_.push_back(std::move(work));
-  works_.back().begin_ns = now_ns();
+void StepTrace::begin_work() {
+  works_.push_back({.place = backend_.place(), .begin_ns = now_ns()});
   if (device_) device_->begin_work(works_.size());
-  open_ = true;
 }
 
-void StepTrace::end_work() {
-  if (!open_) return;
-  open_ = false;
+void StepTrace::end_call() {
   if (device_) device_->end_work();
   works_.back().end_ns = now_ns();
 }
 
-void StepTrace::before(const AnyOp& op, Backend&, const Launch&) {
-  const auto* backward = std::get_if<const LinearBackward*>(&op);
-  backward_ = backward ? *backward : nullptr;
-  parts_.clear();
-  Work work{.shape = shape_text(op)};
-  if (!backward_) work.name = names_.of(op), work.cost = cost_of(op);
-  begin_work(std::move(work));
-}
-
-void StepTrace::after_part(LinearBackward::Part part, Backend&, const Launch&) {
-  if (!backward_) return;
-  end_work();
-  works_.back().name = names_.of(*backward_, {&part, 1});
-  works_.back().cost = cost_of(*backward_, part);
-  parts_.push_back(part);
-  begin_work({.shape = works_.back().shape});
-}
-
-void StepTrace::after(const AnyOp&, Backend&, const Launch&) {
-  end_work();
-  if (!backward_) return;
-  const std::vector<LinearBackward::Part> rest = parts_besides(*backward_, parts_);
-  works_.back().name = names_.of(*backward_, rest);
-  for (const auto part : rest) works_.back().cost += cost_of(*backward_, part);
-  backward_ = nullptr;
+void StepTrace::end_work(const std::string& name, const std::string& shape,
+                         const std::function<OpCost()>& cost) {
+  end_call();
+  Work& work = works_.back();
+  work.name = name, work.shape = shape, work.cost = cost();
 }
 
 void StepTrace::before(const char* collective, int64_t bytes) {
-  begin_work({.name = collective, .sent = bytes});
+  begin_work();
+  works_.back().name = collective, works_.back().sent = bytes;
 }
-void StepTrace::after() { end_work(); }
+void StepTrace::after() { end_call(); }
 
 // NCCL starts its kernels on a thread of its own, which knows no work: they are those of the collectives, in
 // their order. They stay without where that is not clear: on several streams, or with other numbers.

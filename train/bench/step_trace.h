@@ -25,16 +25,14 @@ struct TracedRank {
 
 // Watches `backend` and `communicators` from its making to finish(); both must outlive it. On CUDA the steps
 // run without CUDA graphs meanwhile. Error: as start_cuda_trace().
-class StepTrace final : public OpObserver, public CollectiveObserver {
+class StepTrace final : public WorkObserver, public CollectiveObserver {
  public:
   StepTrace(Backend& backend, const ModelConfig& model, std::vector<Communicator*> communicators);
   ~StepTrace() override;
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  void before(const AnyOp& op, Backend& backend, const Launch& launch) override;
-  void after(const AnyOp& op, Backend& backend, const Launch& launch) override;
-  void after_part(LinearBackward::Part part, Backend& backend, const Launch& launch) override;
+  using WorkObserver::after, WorkObserver::before;
   void before(const char* collective, int64_t bytes) override;
   void after() override;
 
@@ -51,20 +49,18 @@ class StepTrace final : public OpObserver, public CollectiveObserver {
     int64_t sent = 0;                  // bytes of a collective
     int64_t begin_ns = 0, end_ns = 0;  // of the host's call
   };
-  void begin_work(Work work);
-  void end_work();
+  void begin_work() override;
+  void end_work(const std::string& name, const std::string& shape,
+                const std::function<OpCost()>& cost) override;
+  void end_call();
   void find_collectives(std::vector<DeviceActivity>& activities) const;
   void detach();
 
   Backend& backend_;
-  OpNames names_;
   std::vector<Communicator*> communicators_;
   std::unique_ptr<DeviceTrace> device_;  // null on the CPU, and before begin()
   std::vector<Work> works_;              // numbered from 1
-  bool open_ = false;                    // the last of them
   int64_t begun_ms_ = 0;
-  const LinearBackward* backward_ = nullptr;
-  std::vector<LinearBackward::Part> parts_;
 };
 
 // The file, of the events of all ranks

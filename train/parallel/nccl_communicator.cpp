@@ -191,10 +191,6 @@ class NcclCommunicator final : public Communicator {
     return all[0].id;
   }
 
-  static Clock::time_point deadline_in(double seconds) {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  }
-
   // The result of `call`, once NCCL has finished it on the host; ncclInProgress if that takes too long.
   template <class Call>
   ncclResult_t result_within(double seconds, Call&& call) {

@@ -37,10 +37,6 @@ struct SpawnSettings {
   ~SpawnSettings() { posix_spawnattr_destroy(&attributes), posix_spawn_file_actions_destroy(&files); }
 };
 
-Clock::duration seconds(double count) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
-}
-
 }  // namespace
 
 MetricsCommand::MetricsCommand(const std::string& command, std::filesystem::path output)
@@ -154,7 +150,7 @@ void MetricsCommand::finish() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
-    ends_ = true, last_ = Clock::now() + seconds(kEndSeconds);
+    ends_ = true, last_ = deadline_in(kEndSeconds);
     changed_.notify_one();
   }
   thread_.join();
