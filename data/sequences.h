@@ -16,6 +16,14 @@ namespace tessera {
 // Sequences in memory of another; the fields are those of Sequences.
 struct SequencesView {
   std::span<const int32_t> tokens, targets, documents = {};
+
+  SequencesView tokens_from(int64_t first, int64_t count) const {
+    const auto part = [&](std::span<const int32_t> of, int64_t each) {
+      return of.empty() ? of
+                        : of.subspan(static_cast<size_t>(each * first), static_cast<size_t>(each * count));
+    };
+    return {part(tokens, 1), part(targets, 1), part(documents, 2)};
+  }
 };
 
 // How many of these tokens have a loss that counts

@@ -61,4 +61,23 @@ inline void enlarge_head(const AttentionForward& op, int64_t head, Backend& be, 
   });
 }
 
+// Head 1 of the second block, in flash alone
+inline Fault::Run wrong_head_of_second_block() {
+  return [calls = int64_t{0}](const AnyOp& op, Backend& be, const Launch& on) mutable {
+    if (std::holds_alternative<const EmbeddingForward*>(op)) calls = 0;
+    const auto* forward = std::get_if<const AttentionForward*>(&op);
+    if (forward && (*forward)->plan.kind == AttentionKind::kFlash && calls++ == 1)
+      enlarge_head(**forward, 1, be, on);
+  };
+}
+
+// The tables' gradients of the second micro-batch of a step count twice.
+inline Fault::Run second_micro_batch_twice() {
+  return [micro_steps = int64_t{0}](const AnyOp& op, Backend& be, const Launch& on) mutable {
+    if (std::holds_alternative<const AdamW*>(op)) micro_steps = 0;
+    const auto* backward = std::get_if<const EmbeddingBackward*>(&op);
+    if (backward && ++micro_steps == 2) be.run(**backward, on);
+  };
+}
+
 }  // namespace tessera::testing

@@ -55,20 +55,16 @@ TEST_F(CudaProve, TheKernelsHold) {
 }
 
 TEST_F(CudaProve, FindsAHeadThatIsWrongByOnePartInAHundred) {
-  int64_t calls = 0;
-  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
-    if (std::holds_alternative<const EmbeddingForward*>(op)) calls = 0;
-    const auto* forward = std::get_if<const AttentionForward*>(&op);
-    if (forward && (*forward)->plan.kind == AttentionKind::kFlash && calls++ == 1)
-      enlarge_head(**forward, 1, be, on);
-  });
+  Fault fault({}, wrong_head_of_second_block());
   ProveOptions o = options();
   o.only = {"rows"};
   const std::vector<Proof> all = proofs(o, planted(fault));
   EXPECT_EQ(failed(all), std::set<std::string>{"rows"}) << proof_table(all);
   for (const Proof& proof : all)
     for (const Measure& m : proof.measures)
-      if (!m.ok()) EXPECT_EQ(m.where, "block 1, head 1") << m.what;
+      if (!m.ok()) {
+        EXPECT_EQ(m.where, "block 1, head 1") << m.what;
+      }
 }
 
 // In one head, the first token of a document reads half of the value of the token before it.
@@ -98,12 +94,7 @@ TEST_F(CudaProve, FindsAMaskThatLeaksATokenBetweenDocuments) {
 }
 
 TEST_F(CudaProve, FindsAMicroBatchWhoseGradientCountsTwice) {
-  int64_t micro_steps = 0;
-  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
-    if (std::holds_alternative<const AdamW*>(op)) micro_steps = 0;
-    const auto* backward = std::get_if<const EmbeddingBackward*>(&op);
-    if (backward && ++micro_steps == 2) be.run(**backward, on);
-  });
+  Fault fault({}, second_micro_batch_twice());
   ProveOptions o = options();
   o.only = {"micro_batch"};
   const std::vector<Proof> all = proofs(o, planted(fault));

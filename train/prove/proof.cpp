@@ -43,11 +43,6 @@ std::string reasons(const std::vector<Proof>& proofs) {
   return text;
 }
 
-// JSON has no NaN and no infinity.
-nlohmann::ordered_json finite(double value) {
-  return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
 
 void Difference::add(std::span<const float> found, std::span<const float> expected) {
@@ -133,10 +128,10 @@ nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
     for (const Measure& m : proof.measures) {
       measures.push_back({{"what", m.what},
                           {"where", m.where},
-                          {"difference", finite(m.difference)},
-                          {"largest_difference", finite(m.largest)}});
-      if (!std::isnan(m.naive)) measures.back()["naive_difference"] = finite(m.naive);
-      if (proof.judged) measures.back()["allowed"] = finite(m.allowed), measures.back()["ok"] = m.ok();
+                          {"difference", m.difference},
+                          {"largest_difference", m.largest}});
+      if (!std::isnan(m.naive)) measures.back()["naive_difference"] = m.naive;
+      if (proof.judged) measures.back()["allowed"] = m.allowed, measures.back()["ok"] = m.ok();
     }
     all.push_back({{"name", proof.name},
                    {"verdict", name_of(proof.verdict())},

@@ -83,6 +83,7 @@ std::string proof_table(const std::vector<Proof>& proofs);
 // "flash agrees with naive: ...", or which failed and where
 std::string verdict_line(const std::vector<Proof>& proofs);
 bool all_hold(const std::vector<Proof>& proofs);
+// What is not finite is null in the text.
 nlohmann::ordered_json to_json(const std::vector<Proof>& proofs);
 
 // What was proven: lines for a person

@@ -65,11 +65,11 @@ Sequences apart(const Sequences& packed, const std::vector<Document>& documents,
 }
 
 // The first tokens of the first sequence
-Sequences first_tokens(const Sequences& of, int64_t length) {
-  const auto first = [&](const std::vector<int32_t>& values, int64_t each) {
-    return std::vector<int32_t>(values.begin(), values.begin() + (values.empty() ? 0 : each * length));
-  };
-  Sequences cut{first(of.tokens, 1), first(of.targets, 1), first(of.documents, 2)};
+Sequences first_tokens(const SequencesView& of, int64_t length) {
+  const SequencesView first = of.tokens_from(0, length);
+  Sequences cut{{first.tokens.begin(), first.tokens.end()},
+                {first.targets.begin(), first.targets.end()},
+                {first.documents.begin(), first.documents.end()}};
   for (int32_t& bound : cut.documents) bound = std::min(bound, static_cast<int32_t>(length));
   return cut;
 }
@@ -229,13 +229,7 @@ Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard sha
     load(runner.state());
     const int64_t mine = shape->sequences_per_rank() * T_,
                   first = mesh.place(Axis::kData, ranks_.rank()).rank * mine;
-    const Sequences& all = data_.sequences;
-    const auto part = [&](const std::vector<int32_t>& of, int64_t each) {
-      return of.empty()
-                 ? std::span<const int32_t>()
-                 : std::span(of).subspan(static_cast<size_t>(first * each), static_cast<size_t>(mine * each));
-    };
-    StepJob job = job_of(*shape, {part(all.tokens, 1), part(all.targets, 1), part(all.documents, 2)});
+    StepJob job = job_of(*shape, SequencesView(data_.sequences).tokens_from(first, mine));
     job.counted = counted_;
     found = runner.step(job);
   }

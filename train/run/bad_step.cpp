@@ -142,7 +142,7 @@ std::vector<std::string> worst_sequences(const StepInputs& inputs) {
   std::vector<double> sums(static_cast<size_t>(2 * all));  // of the losses of each sequence; loss tokens
   const std::vector<double> losses = state.sequence_losses();
   for (int64_t i = 0; i < mine; ++i) {
-    const std::span targets = std::span(inputs.own.targets).subspan(static_cast<size_t>(i * T), T);
+    const std::span targets = inputs.own.tokens_from(i * T, T).targets;
     sums[static_cast<size_t>(first + i)] = losses[static_cast<size_t>(i)];
     if (counts) sums[static_cast<size_t>(all + first + i)] = static_cast<double>(counted(targets));
   }

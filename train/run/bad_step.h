@@ -37,9 +37,9 @@ struct BadStep {
 // What a step is computed from
 struct StepInputs {
   RankGroup& ranks;
-  TrainState& state;     // as it was before the step
-  const Sequences& own;  // this rank's
-  int64_t position;      // of the first sequence of all ranks in the data
+  TrainState& state;  // as it was before the step
+  SequencesView own;  // this rank's
+  int64_t position;   // of the first sequence of all ranks in the data
   OptimizerConfig optimizer;
   // Where a sequence at a position of the data comes from, or one of its tokens
   std::function<std::string(int64_t position, std::optional<int64_t> token)> origin;

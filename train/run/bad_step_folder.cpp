@@ -52,19 +52,18 @@ Sequences read_batch(const fs::path& path, int64_t tokens) {
   return batch;
 }
 
-// What is not finite is null.
+// What is not finite is null in the text.
 Json json_of(const KeptStep& kept) {
   const BadStep& bad = kept.bad;
-  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); };
   return {{"format", kFactsFormat},
           {"step", bad.step},
           {"reason", bad.kind()},
-          {"loss", number(bad.loss)},
-          {"grad_norm", number(bad.grad_norm)},
+          {"loss", bad.loss},
+          {"grad_norm", bad.grad_norm},
           {"loss_score", bad.scores.loss},
           {"grad_norm_score", bad.scores.grad_norm},
-          {"loss_limit", number(bad.limits.loss)},
-          {"grad_norm_limit", number(bad.limits.grad_norm)},
+          {"loss_limit", bad.limits.loss},
+          {"grad_norm_limit", bad.limits.grad_norm},
           {"learning_rate", bad.learning_rate},
           {"loss_tokens", bad.counted_tokens},
           {"last_checkpoint", kept.last_checkpoint},

@@ -29,7 +29,7 @@ class Replay {
 
  private:
   RunPlan plan() const;
-  Sequences own() const;
+  SequencesView own() const;
   void load(const RunPlan& plan);
   std::string setting_text() const;
 
@@ -74,17 +74,11 @@ RunPlan Replay::plan() const {
 }
 
 // This rank's sequences
-Sequences Replay::own() const {
+SequencesView Replay::own() const {
   const RunShape& shape = state_->shape();
   const int64_t mine = shape.sequences_per_rank() * shape.sequence_length,
                 first = ranks_.place(Axis::kData).rank * mine;
-  const auto part = [&](const std::vector<int32_t>& all, int64_t each) {
-    if (all.empty()) return all;
-    return std::vector(all.begin() + each * first, all.begin() + each * (first + mine));
-  };
-  return {.tokens = part(folder_.batch.tokens, 1),
-          .targets = part(folder_.batch.targets, 1),
-          .documents = part(folder_.batch.documents, 2)};
+  return SequencesView(folder_.batch).tokens_from(first, mine);
 }
 
 void Replay::load(const RunPlan& plan) {
@@ -115,10 +109,9 @@ std::string Replay::setting_text() const {
 
 int Replay::run() {
   load(plan());
-  const Sequences mine = own();
   const StepInputs inputs{.ranks = ranks_,
                           .state = *state_,
-                          .own = mine,
+                          .own = own(),
                           .position = kept_.position,
                           .optimizer = optimizer_config(config_),
                           .origin = [&](int64_t position, std::optional<int64_t>) {

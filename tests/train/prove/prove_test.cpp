@@ -94,15 +94,8 @@ TEST_F(Prove, RanksAgree) {
     EXPECT_NE(result.out.find(what), std::string::npos) << what << result.out;
 }
 
-// One head of the second block, in flash alone
 TEST_F(Prove, FindsAHeadThatIsWrongByOnePartInAHundred) {
-  int64_t calls = 0;
-  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
-    if (std::holds_alternative<const EmbeddingForward*>(op)) calls = 0;
-    const auto* forward = std::get_if<const AttentionForward*>(&op);
-    if (forward && (*forward)->plan.kind == AttentionKind::kFlash && calls++ == 1)
-      enlarge_head(**forward, 1, be, on);
-  });
+  Fault fault({}, wrong_head_of_second_block());
   const std::vector<Proof> all = proofs(options(), planted(fault));
   EXPECT_FALSE(all_hold(all));
   EXPECT_EQ(names(all, Verdict::kFailed), (std::set<std::string>{"documents", "flash", "rows"}))
@@ -143,12 +136,7 @@ TEST_F(Prove, FindsAMaskThatLeaksATokenBetweenDocuments) {
 }
 
 TEST_F(Prove, FindsAMicroBatchWhoseGradientCountsTwice) {
-  int64_t micro_steps = 0;
-  Fault fault({}, [&](const AnyOp& op, Backend& be, const Launch& on) {
-    if (std::holds_alternative<const AdamW*>(op)) micro_steps = 0;
-    const auto* backward = std::get_if<const EmbeddingBackward*>(&op);
-    if (backward && ++micro_steps == 2) be.run(**backward, on);
-  });
+  Fault fault({}, second_micro_batch_twice());
   ProveOptions o = options();
   o.only = {"micro_batch"};
   const std::vector<Proof> all = proofs(o, planted(fault));
