@@ -17,7 +17,7 @@ namespace {
 // sequence
 constexpr int64_t kCuts[] = {1, 4, 8};
 // Of the step that the CPU makes beside a GPU: some ten seconds
-constexpr double kFlopsCpu = 0x1p41;
+constexpr double kFlopsCpu = 0x1p40;
 constexpr int64_t kLeastTokensCpu = 64;
 
 // The same tokens, with documents
