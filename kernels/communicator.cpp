@@ -51,6 +51,12 @@ int64_t sent_along_a_ring(const Tensor& whole, int64_t passes, int64_t size) {
   return passes * static_cast<int64_t>(whole.bytes()) / size * (size - 1);
 }
 
+int64_t bytes_of(std::span<const AllToAll::Message> messages) {
+  int64_t bytes = 0;
+  for (const AllToAll::Message& one : messages) bytes += static_cast<int64_t>(one.tensor.bytes());
+  return bytes;
+}
+
 class PlanCommunicator final : public Communicator {
  public:
   PlanCommunicator(Device device, int rank, int size, QueueObserver observer)
@@ -60,12 +66,14 @@ class PlanCommunicator final : public Communicator {
   }
 
  private:
-  void tell(const Tensor& whole, int64_t passes) {
-    if (observer_.start) observer_.start(sent_along_a_ring(whole, passes, size()));
+  void tell(int64_t bytes) {
+    if (observer_.start) observer_.start(bytes);
   }
+  void tell(const Tensor& whole, int64_t passes) { tell(sent_along_a_ring(whole, passes, size())); }
   void run(const AllReduce& a) override { tell(a.sums ? a.sums : a.tensor, 2); }
   void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, 1); }
   void run(const AllGather& a) override { tell(a.whole, 1); }
+  void run(const AllToAll& a) override { tell(bytes_of(a.sends)); }
 
   QueueObserver observer_;
 };
@@ -86,10 +94,8 @@ CommunicationError Communicator::failed(std::string_view what, std::string_view 
 }
 
 template <class Collective>
-void Communicator::start(const Collective& a, const char* name, const Tensor& whole) {
-  if (whole.numel() == 0) return;
-  if (observer_)
-    observer_->before(name, sent_along_a_ring(whole, std::is_same_v<Collective, AllReduce> ? 2 : 1, size_));
+void Communicator::start(const Collective& a, const char* name, int64_t bytes) {
+  if (observer_) observer_->before(name, bytes);
   run(a);
   ++started_;
   if (observer_) observer_->after();
@@ -99,7 +105,8 @@ void Communicator::all_reduce_sum(const AllReduce& a) {
   const Argument tensor = {"all_reduce_sum", "tensor", a.tensor}, sums = {"all_reduce_sum", "sums", a.sums};
   check_summand(tensor, device_);
   check_sums(sums, tensor, device_);
-  start(a, "all-reduce", a.sums ? a.sums : a.tensor);
+  if (a.tensor.numel() == 0) return;
+  start(a, "all-reduce", sent_along_a_ring(a.sums ? a.sums : a.tensor, 2, size_));
 }
 
 void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
@@ -112,7 +119,8 @@ void Communicator::reduce_scatter_sum(const ReduceScatter& a) {
   const Argument& summed = a.sums ? sums : whole;
   check_tensor(part, device_, summed.tensor.dtype, a.whole.numel() / size_);
   check_own_slice(part, summed, rank_);
-  start(a, "reduce-scatter", a.sums ? a.sums : a.whole);
+  if (a.whole.numel() == 0) return;
+  start(a, "reduce-scatter", sent_along_a_ring(a.sums ? a.sums : a.whole, 1, size_));
 }
 
 void Communicator::all_gather(const AllGather& a) {
@@ -121,7 +129,24 @@ void Communicator::all_gather(const AllGather& a) {
         name_of(device_), a.part.to_string());
   check_tensor(whole, device_, a.part.dtype, a.part.numel() * size_);
   check_own_slice(part, whole, rank_);
-  start(a, "all-gather", a.whole);
+  if (a.whole.numel() == 0) return;
+  start(a, "all-gather", sent_along_a_ring(a.whole, 1, size_));
+}
+
+void Communicator::all_to_all(const AllToAll& a) {
+  const auto check_messages = [&](std::span<const AllToAll::Message> messages, const char* name) {
+    for (const AllToAll::Message& one : messages) {
+      check(one.rank >= 0 && one.rank < size_ && one.rank != rank_,
+            "all_to_all: {} must name another one of {} ranks, found {} at rank {}", name, size_, one.rank,
+            rank_);
+      check(one.tensor && one.tensor.device == device_ && one.tensor.numel() > 0,
+            "all_to_all: {} must have tensors with elements on {}, found {}", name, name_of(device_),
+            one.tensor.to_string());
+    }
+  };
+  check_messages(a.sends, "sends");
+  check_messages(a.receives, "receives");
+  if (size_ > 1) start(a, "all-to-all", bytes_of(a.sends));
 }
 
 std::unique_ptr<Communicator> make_plan_communicator(Device device, int rank, int size,

@@ -3,7 +3,7 @@
 //
 // S ranks, numbered from 0; a part has n elements. Every rank calls the same collectives in the same order
 // with tensors of the same sizes and dtypes. Tensors are on the backend's device. Any dtype can be
-// gathered; sums are of fp32, and on CUDA of bf16 as well.
+// gathered or sent; sums are of fp32, and on CUDA of bf16 as well.
 //   - On CUDA collectives run one after the other on their own stream. Each starts when all work that the
 //     backend was given before it is done, and overlaps the work given later. Until wait() the backend must
 //     neither read its results nor write its arguments. On the CPU a collective is done on return.
@@ -15,6 +15,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -48,11 +49,20 @@ struct AllGather {
   Tensor whole;  // [S n], the parts of all ranks, in their order
 };
 
+// Tensors from each rank to each other one. What a rank sends to another arrives there in the same order.
+struct AllToAll {
+  struct Message {
+    int rank;       // the other one, to which it goes or from which it comes
+    Tensor tensor;  // contiguous, not empty
+  };
+  std::span<const Message> sends, receives;  // their tensors share no memory
+};
+
 // Told before and after each collective is started
 class CollectiveObserver {
  public:
   virtual ~CollectiveObserver() = default;
-  // `bytes` that each rank sends, along a ring
+  // `bytes` that each rank sends, along a ring; of all_to_all, this rank
   virtual void before(const char* collective, int64_t bytes) = 0;
   virtual void after() = 0;
 };
@@ -66,6 +76,7 @@ class Communicator {
   void all_reduce_sum(const AllReduce& a);
   void reduce_scatter_sum(const ReduceScatter& a);
   void all_gather(const AllGather& a);
+  void all_to_all(const AllToAll& a);
 
   // From now on; it must outlive the communicator or the next call. Null: nobody
   void observe(CollectiveObserver* observer) { observer_ = observer; }
@@ -98,9 +109,9 @@ class Communicator {
   virtual void run(const AllReduce& a) = 0;
   virtual void run(const ReduceScatter& a) = 0;
   virtual void run(const AllGather& a) = 0;
-  // `whole`: what is summed or gathered
+  virtual void run(const AllToAll& a) = 0;
   template <class Collective>
-  void start(const Collective& a, const char* name, const Tensor& whole);
+  void start(const Collective& a, const char* name, int64_t bytes);
 
   CollectiveObserver* observer_ = nullptr;
   Device device_;

@@ -183,6 +183,23 @@ OpCost cost(const AdamWNorms& a) {
   return all;
 }
 
+OpCost cost(const MuonMomentum& a) { return moved(a.gradient, a.mean, a.mean, a.direction); }
+// A polynomial is three GEMMs, of which A and A A are symmetric: half of each would do.
+OpCost cost(const Orthogonalise& a) {
+  const auto rows = static_cast<double>(a.matrix.shape[0]), columns = static_cast<double>(a.matrix.shape[1]),
+             least = std::min(rows, columns);
+  OpCost all = moved(a.matrix, a.matrix);
+  all.flops =
+      static_cast<double>(a.polynomials.size()) * (3 * least * rows * columns + least * least * least);
+  return all;
+}
+OpCost cost(const NormaliseRows& a) { return moved(a.matrix, a.matrix, a.squares, a.squares); }
+OpCost cost(const MuonNorms& a) {
+  const auto of = [&](const Tensor& tensor) { return tensor ? tensor.rows(a.first, a.count) : Tensor{}; };
+  return moved(of(a.step.param), of(a.step.low), of(a.step.direction), of(a.gradient), a.sums);
+}
+OpCost cost(const MuonUpdate& a) { return moved(a.param, a.param, a.low, a.low, a.direction); }
+
 }  // namespace
 
 OpCost cost_of(const LinearBackward& a, LinearBackward::Part part) {

@@ -227,6 +227,27 @@ void list(const AdamWNorms& a, const Lists& to) {
   to.written("sums", a.sums);
 }
 
+void list(const MuonMomentum& a, const Lists& to) {
+  to.read("gradient", a.gradient)("mean", a.mean);
+  to.written("mean", a.mean)("direction", a.direction);
+}
+void list(const Orthogonalise& a, const Lists& to) {
+  to.read("matrix", a.matrix);
+  to.written("matrix", a.matrix);
+}
+void list(const NormaliseRows& a, const Lists& to) {
+  to.read("matrix", a.matrix)("squares", a.squares);
+  to.written("matrix", a.matrix)("squares", a.squares);
+}
+void list(const MuonNorms& a, const Lists& to) {
+  to.read("param", a.step.param)("direction", a.step.direction)("gradient", a.gradient);
+  to.written("sums", a.sums);
+}
+void list(const MuonUpdate& a, const Lists& to) {
+  to.read("param", a.param)("direction", a.direction);
+  to.written("param", a.param);
+}
+
 }  // namespace
 
 Operands operands_of(const AnyOp& op) {

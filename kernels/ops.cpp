@@ -624,4 +624,66 @@ void AdamWNorms::check_on(Device device) const {
   }
 }
 
+void MuonMomentum::check_on(Device device) const {
+  check(direction && computes_in(direction.dtype, device) && direction.device == device,
+        "{}: direction must be a tensor in {} on {}, found {}", kName, names_of_dtypes(device),
+        name_of(device), direction.to_string());
+  const Shape& s = direction.shape;
+  check_fields(
+      kName, device,
+      {{"gradient", gradient, gradient && gradient.dtype == DType::kF32 ? DType::kF32 : direction.dtype, s},
+       {"mean", mean, mean && mean.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32, s},
+       {"grad_norm", grad_norm, DType::kF32, {grad_norm ? grad_norm.numel() : 1}},
+       {"verdict", verdict, DType::kF32, {1}, true}});
+  check(first_element >= 0 && first_element % 8 == 0,
+        "{}: first_element must be a multiple of 8 of at least 0, found {}", kName, first_element);
+}
+
+void Orthogonalise::check_on(Device device) const {
+  check(matrix && computes_in(matrix.dtype, device) && matrix.device == device && matrix.shape.rank() == 2,
+        "{}: matrix must be [m, n] in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+        matrix.to_string());
+  check(room && room.dtype == matrix.dtype && room.device == device &&
+            room.numel() >= room_for(matrix.shape[0], matrix.shape[1]),
+        "{}: room must have {} elements of {}, found {}", kName, room_for(matrix.shape[0], matrix.shape[1]),
+        name_of(matrix.dtype), room.to_string());
+  check(polynomials.size() % 2 == 1, "{}: the number of polynomials must be odd, found {}", kName,
+        polynomials.size());
+  check(margin >= 1, "{}: margin must be at least 1, found {}", kName, margin);
+}
+
+void MuonUpdate::check_on(Device device) const {
+  check(param && computes_in(param.dtype, device) && param.device == device,
+        "{}: param must be a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+        param.to_string());
+  const Shape& s = param.shape;
+  check_fields(kName, device,
+               {{"low", low, DType::kU16, s, param.dtype == DType::kF32},
+                {"direction", direction, param.dtype, s},
+                {"grad_norm", grad_norm, DType::kF32, {grad_norm ? grad_norm.numel() : 1}},
+                {"verdict", verdict, DType::kF32, {1}, true}});
+}
+
+void NormaliseRows::check_on(Device device) const {
+  check(matrix && computes_in(matrix.dtype, device) && matrix.device == device && matrix.shape.rank() == 2,
+        "{}: matrix must be [m, n] in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+        matrix.to_string());
+  check_fields(kName, device,
+               {{"squares", squares, DType::kF32, {matrix.shape[0]}},
+                {"grad_norm", grad_norm, DType::kF32, {grad_norm ? grad_norm.numel() : 1}},
+                {"verdict", verdict, DType::kF32, {1}, true}});
+}
+
+void MuonNorms::check_on(Device device) const {
+  step.check_on(device);
+  const int64_t n = step.param.numel();
+  check(first >= 0 && count >= 0 && first + count <= n,
+        "{}: a range must lie within {} elements, found {} from {} on", kName, n, count, first);
+  check_fields(
+      kName, device,
+      {{"gradient", gradient, gradient && gradient.dtype == DType::kF32 ? DType::kF32 : step.param.dtype,
+        step.param.shape},
+       {"sums", sums, DType::kF32, {3}}});
+}
+
 }  // namespace tessera

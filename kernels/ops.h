@@ -711,6 +711,92 @@ struct AdamWNorms {
   void check_on(Device device) const;
 };
 
+// Muon, for a matrix: the step is made of the direction of the mean of its gradients, not of its length
+// (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). It is three operations, so that ranks can
+// exchange what they have of the direction between them.
+//
+// First, for any elements side by side: m = momentum m + (1 - momentum) g, and the direction, after Nesterov,
+// (1 - momentum) g + momentum m, with g the gradient after clipping. Changes nothing where AdamW does not.
+struct MuonMomentum {
+  static constexpr const char* kName = "muon momentum";
+  Tensor gradient;   // [n] as AdamW's
+  Tensor mean;       // [n] m: fp32 or bf16, rounded at random as AdamW's
+  Tensor direction;  // [n] the dtype of the weights
+  Tensor grad_norm;  // as AdamW's, and so are the others
+  double max_norm, momentum;
+  int64_t step;
+  uint64_t random_key = 0;
+  int64_t first_element = 0;  // a multiple of 8
+  Tensor verdict = {};
+
+  void check_on(Device device) const;
+};
+
+// Second: X becomes scale times its nearest matrix with orthonormal rows or columns, near enough. X / (margin
+// |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after the
+// other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of zeros
+// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32.
+struct Orthogonalise {
+  static constexpr const char* kName = "orthogonalise";
+  struct Polynomial {
+    double a, b, c;
+  };
+  Tensor matrix;                            // [m, n]
+  Tensor room;                              // of its dtype, room_for() elements, undefined afterwards
+  std::span<const Polynomial> polynomials;  // an odd number of them
+  double margin = 1;                        // at least 1
+  double scale = 1;
+
+  // Elements of a matrix in the room, where three begin at multiples of 128
+  static constexpr int64_t piece(int64_t elements) { return (elements + 127) / 128 * 128; }
+  static constexpr int64_t room_for(int64_t rows, int64_t columns) {
+    const int64_t least = std::min(rows, columns);
+    return piece(rows * columns) + 2 * piece(least * least);
+  }
+  void check_on(Device device) const;
+};
+
+// Between them, or not at all: rows of X become alike in length, by the mean over steps of their elements'
+// squares: r = beta r + (1 - beta) mean of squares, x = x / (sqrt(r) + epsilon), and all of X is scaled to the
+// root mean square `rms` (NorMuon: Li et al., arXiv:2510.05491). Changes nothing where AdamW does not.
+struct NormaliseRows {
+  static constexpr const char* kName = "normalise rows";
+  static constexpr double kEpsilon = 1e-10;
+  Tensor matrix;   // [m, n]
+  Tensor squares;  // [m] fp32: r
+  double beta, rms;
+  Tensor grad_norm;  // as AdamW's
+  Tensor verdict = {};
+
+  void check_on(Device device) const;
+};
+
+// Third, for any elements side by side: w -= learning_rate (direction + weight_decay w), with masters as
+// AdamW's. Changes nothing where AdamW does not.
+struct MuonUpdate {
+  static constexpr const char* kName = "muon update";
+  Tensor param, low;  // [n] as AdamW's
+  Tensor direction;   // [n] like param
+  Tensor grad_norm;   // as AdamW's
+  double learning_rate, weight_decay;
+  bool cautious = false;  // weights decay only where the direction makes them smaller, too
+  Tensor verdict = {};
+
+  void check_on(Device device) const;
+};
+
+// AdamWNorms of a step of Muon, for one range of it
+struct MuonNorms {
+  static constexpr const char* kName = "muon norms";
+  const MuonUpdate& step;
+  Tensor gradient;  // [n] as MuonMomentum's
+  double max_norm;
+  int64_t first, count;  // elements of the step
+  Tensor sums;           // [3] fp32
+
+  void check_on(Device device) const;
+};
+
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
@@ -721,7 +807,8 @@ using AnyOp = std::variant<
     const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
     const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
     const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
+    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

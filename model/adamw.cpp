@@ -41,4 +41,13 @@ UpdateRule adamw(DType moments) {
               }};
 }
 
+UpdateRule muon(const MuonConfig& config, DType moments) {
+  UpdateRule rule = adamw(moments);
+  rule.name = "muon";
+  rule.state = {{"first_moment", moments}, {"second_moment", moments, StateOf::kOthers}};
+  if (config.variance) rule.state.push_back({kRowSquares, DType::kF32, StateOf::kRows});
+  rule.muon = config;
+  return rule;
+}
+
 }  // namespace tessera

@@ -30,9 +30,13 @@ struct AttentionSaved {
   Tensor row_state;
 };
 
-inline LayerParts qkv_layers(const ModelConfig& config) {
+inline LayerParts qkv_matrices(const ModelConfig& config) {
   const int64_t D = config.head_dim, q = config.heads * D, k = config.kv_heads * D;
-  return config.lora.split_qkv ? LayerParts{q, k, k} : LayerParts{q + 2 * k};
+  return {q, k, k};
+}
+inline LayerParts qkv_layers(const ModelConfig& config) {  // of adapters
+  const auto [q, k, v] = qkv_matrices(config);
+  return config.lora.split_qkv ? LayerParts{q, k, v} : LayerParts{q + k + v};
 }
 
 // Whether the backward reads W_O for a part of the gradient of QKV's bias, where both are trained: see
@@ -45,7 +49,8 @@ inline bool bias_gradient_reads_out(const ModelConfig& config) {
 template <class W, class V>
 void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
   const int64_t C = config.channels, D = config.head_dim;
-  visitor.linear("qkv", qkv_layers(config), C, Init::kNormal, config.has_qkv_bias(), attention.qkv);
+  visitor.linear("qkv", qkv_matrices(config), C, Init::kNormal, config.has_qkv_bias(), attention.qkv,
+                 qkv_layers(config));
   if (config.qk_norm) {
     const V norms = visitor.of(ParamPart::kNorms);
     norms.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);

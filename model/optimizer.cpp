@@ -8,15 +8,10 @@ namespace tessera {
 
 Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
     : store_(store), rule_(std::move(rule)) {
-  check(!rule_.whole_matrices || !store.shards().optimizer(),
-        "{} updates whole matrices, and the optimizer is split over {} ranks, whose parts cut them: set "
-        "parallel.shard=none",
-        rule_.name, store.part().count);
   store.keep_masters();
-  for (const StateTensor& one : rule_.state) store.keep(one.name, one.dtype);
-  for (size_t b = 0; b < store.layout().buckets.size(); ++b)
-    for (const StateTensor& one : rule_.state) state_.push_back(store.kept(one.name, b));
+  for (const StateTensor& one : rule_.state) store.keep(one.name, one.dtype, one.of);
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {store.part().count});
+  if (rule_.muon) muon_.emplace(arena, store, *rule_.muon);
 }
 
 void Optimizer::measure(const Stream& stream) {
@@ -32,20 +27,32 @@ void Optimizer::share_norms() {
 
 void Optimizer::update(const Stream& stream, const Update& of) {
   store_.begin_update();
-  const UpdateStep update = step_of(of);
+  if (of.norms) measure_update(stream, of);
+  const UpdateStep step = step_of(of);
   std::vector<UpdatedPart> parts;
-  for (size_t b = 0; b < store_.layout().buckets.size(); ++b) {
-    if (store_.layout().buckets[b].trained == 0) continue;
-    parts.push_back(part_of(b, of.config));
-    if (!store_.shards().optimizer()) continue;
-    rule_.run(stream, parts, update);  // one by one: a bucket is gathered while the next is updated
-    store_.end_update(b);
+  const auto run = [&] {
+    if (!parts.empty()) rule_.run(stream, parts, step);
     parts.clear();
-  }
-  if (!parts.empty()) rule_.run(stream, parts, update);
+  };
+  const auto finish = [&](size_t bucket) {
+    if (const UpdatedPart part = part_of(bucket, of.config, Elements::kOthers); part.weights.numel() > 0)
+      parts.push_back(part);
+    if (!store_.shards().optimizer()) return;
+    run();  // one by one: a bucket is gathered while the next is updated
+    store_.end_update(bucket);
+  };
+  for (size_t b = 0; b < store_.layout().buckets.size(); ++b)
+    if (store_.layout().buckets[b].trained > 0 && !(muon_ && muon_->updates(b))) finish(b);
+  if (muon_)
+    muon_->run({.stream = stream,
+                .step = step,
+                .part = [&](size_t bucket) { return part_of(bucket, of.config, Elements::kMatrices); },
+                .done = finish,
+                .norms = of.norms});
+  run();
 }
 
-void Optimizer::measure_update(const Stream& stream, const Update& of, const Tensor& sums) {
+void Optimizer::measure_update(const Stream& stream, const Update& of) const {
   check(rule_.measure != nullptr, "{} cannot tell what its update is about to do", rule_.name);
   const ParamLayout& layout = store_.layout();
   std::vector<UpdatedPart> parts;
@@ -53,18 +60,20 @@ void Optimizer::measure_update(const Stream& stream, const Update& of, const Ten
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     if (layout.buckets[b].trained == 0) continue;
     part_of_bucket[b] = parts.size();
-    parts.push_back(part_of(b, of.config));
+    parts.push_back(part_of(b, of.config, Elements::kOthers));
   }
   std::vector<AdamWNorms::Range> ranges;
   for (const ParamPlace& place : layout.places) {
     if (!place.trained) continue;
     const size_t part = part_of_bucket[place.bucket];
-    const int64_t each = parts[part].weights.shape[0], begins = store_.part().index * each,
-                  first = std::clamp<int64_t>(place.first - begins, 0, each),
-                  end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, each);
+    const int64_t count = parts[part].weights.shape[0],
+                  each = layout.buckets[place.bucket].trained / store_.part().count,
+                  begins = (store_.part().index + 1) * each - count,
+                  first = std::clamp<int64_t>(place.first - begins, 0, count),
+                  end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, count);
     ranges.push_back({.part = part, .first = first, .count = end - first});
   }
-  rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = sums});
+  rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = of.norms});
 }
 
 UpdateStep Optimizer::step_of(const Update& update) const {
@@ -75,20 +84,30 @@ UpdateStep Optimizer::step_of(const Update& update) const {
           .verdict = update.verdict};
 }
 
-UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config) const {
+UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, Elements which) const {
   const Tensor weights = store_.updated_weights(bucket);
   const ParamLayout& layout = store_.layout();
-  const int64_t each = weights.shape[0], first = store_.part().index * each;
+  const int64_t each = weights.shape[0], matrices = muon_ ? muon_->matrices_of(bucket) : 0,
+                from = which == Elements::kMatrices ? 0 : matrices,
+                end = which == Elements::kMatrices ? matrices : each,
+                first = store_.part().index * each + from;
+  // What is kept may be of the end of the part alone.
+  const auto own = [&](const Tensor& all) {
+    const int64_t missing = all ? each - all.numel() : 0;
+    return all && from >= missing ? all.rows(from - missing, end - from) : Tensor{};
+  };
   // A head of its own is rounded at random as if it followed the tables in their bucket.
   const bool own_head = !layout.head_is_tied() && bucket == layout.head;
-  const size_t kinds = rule_.state.size();
-  return {.weights = weights,
-          .low = weights.dtype == DType::kF32 ? Tensor{} : store_.kept(kMaster, bucket),
-          .gradient = store_.summed_gradients()[bucket],
-          .state = std::span(state_).subspan(bucket * kinds, kinds),
-          .decayed = std::clamp<int64_t>(store_.layout().buckets[bucket].decayed - first, 0, each),
-          .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
-          .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
+  UpdatedPart part{.weights = own(weights),
+                   .low = weights.dtype == DType::kF32 ? Tensor{} : own(store_.kept(kMaster, bucket)),
+                   .gradient = own(store_.summed_gradients()[bucket]),
+                   .state = {},
+                   .decayed = std::clamp<int64_t>(layout.buckets[bucket].decayed - first, 0, end - from),
+                   .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
+                   .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
+  for (const StateTensor& one : rule_.state)
+    if (one.of != StateOf::kRows) part.state.push_back(own(store_.kept(one.name, bucket)));
+  return part;
 }
 
 }  // namespace tessera

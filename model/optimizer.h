@@ -3,6 +3,9 @@
 // theirs.
 #pragma once
 
+#include <optional>
+
+#include "model/muon.h"
 #include "model/param_store.h"
 #include "model/update_rule.h"
 
@@ -10,8 +13,7 @@ namespace tessera {
 
 class Optimizer {
  public:
-  // The store keeps masters and the rule's tensors from now on. Error: it is split, and the rule needs
-  // whole matrices.
+  // The store keeps masters and the rule's tensors from now on.
   Optimizer(Arena& arena, ParamStore& store, UpdateRule rule);
 
   // Writes the norm of this rank's part of the summed gradients to its place in grad_norms().
@@ -24,24 +26,26 @@ class Optimizer {
     double learning_rate;
     int64_t number;
     Tensor verdict = {};
+    // [parameters, 3]: what the update does to every trained parameter, in the order of the layout's places:
+    // the sums of squares of AdamWNorms, over the elements of this rank's part. None: not asked.
+    // Error: the rule cannot tell.
+    Tensor norms = {};
   };
   void update(const Stream& stream, const Update& update);
-  // What update() is about to do with the same arguments: for every trained parameter, in the order of the
-  // layout's places, the sums of squares of AdamWNorms, over the elements of this rank's part.
-  // Error: the rule cannot tell.
-  void measure_update(const Stream& stream, const Update& update, const Tensor& sums);  // [parameters, 3]
-
   const UpdateRule& rule() const { return rule_; }
   const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
 
  private:
+  void measure_update(const Stream& stream, const Update& update) const;  // but for what Muon updates
   UpdateStep step_of(const Update& update) const;
-  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config) const;
+  // This rank's part of a bucket: the matrices that Muon updates, or all else
+  enum class Elements : uint8_t { kMatrices, kOthers };
+  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, Elements which) const;
 
   ParamStore& store_;
   UpdateRule rule_;
-  std::vector<Tensor> state_;  // [bucket][the rule's tensors]: the store's
   Tensor grad_norms_;
+  std::optional<Muon> muon_;
 };
 
 }  // namespace tessera

@@ -11,6 +11,32 @@ namespace {
 // Buffers for the blocks: see the header. Gradients that are fetched have one more.
 constexpr size_t kWeightTurns = 2, kGradientTurns = 3;
 
+// Of the trained matrices of a block before a place
+int64_t rows_of_matrices(const ParamLayout& layout, size_t bucket, size_t before) {
+  int64_t rows = 0;
+  for (const ParamPlace& place : layout.places)
+    if (place.bucket == bucket && place.index < before && place.trained && is_matrix_of_block(place.info))
+      rows += place.info.shape[0];
+  return rows;
+}
+
+// Between a value for each row, on any device, and one for each element, on the host
+void spread_rows(const Stream& stream, const Tensor& rows, const Tensor& elements) {
+  std::vector<float> values(static_cast<size_t>(rows.numel()));
+  stream.run(Copy{rows, {.data = values.data(), .shape = rows.shape}});
+  stream.synchronize();
+  const int64_t columns = elements.numel() / rows.numel();
+  for (int64_t row = 0; row < rows.numel(); ++row)
+    std::fill_n(elements.as<float>() + row * columns, columns, values[static_cast<size_t>(row)]);
+}
+void take_rows(const Stream& stream, const Tensor& elements, const Tensor& rows) {
+  std::vector<float> values;
+  const int64_t columns = elements.numel() / rows.numel();
+  for (int64_t row = 0; row < rows.numel(); ++row) values.push_back(elements.as<float>()[row * columns]);
+  stream.run(Copy{{.data = values.data(), .shape = rows.shape}, rows});
+  stream.synchronize();
+}
+
 }  // namespace
 
 ParamStore::ParamStore(const Stream& stream, Arena& arena, const Shape& shape)
@@ -445,15 +471,40 @@ void ParamStore::keep_masters() {
   kept_.push_back(std::move(masters));
 }
 
-void ParamStore::keep(const std::string& name, DType dtype) {
+void ParamStore::keep(const std::string& name, DType dtype, StateOf of) {
   std::string words = name;  // "first moment block 3"
   std::ranges::replace(words, '_', ' ');
-  kept_.push_back({.name = name, .buckets = allocate_kept(words, dtype)});
+  kept_.push_back({.name = name, .buckets = allocate_kept(words, dtype, of), .of = of});
 }
 
-std::vector<Tensor> ParamStore::allocate_kept(const std::string& words, DType dtype) const {
-  return allocate(MemoryTag::kOptimizer, words,
-                  {.dtype = dtype, .where = optimizer_arena_, .split = Split::kOverAxis});
+// The elements without weight decay are the last of a bucket: all of them, or as many as a part has.
+std::vector<Tensor> ParamStore::allocate_kept(const std::string& words, DType dtype, StateOf of) const {
+  Arena* where = of == StateOf::kRows ? &arena_ : optimizer_arena_;  // ranks send rows to each other
+  std::vector<Tensor> buckets;
+  for (size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const ParamBucket& bucket = layout_.buckets[b];
+    int64_t count = bucket.trained / part_.count;
+    if (of == StateOf::kOthers && layout_.is_block(b)) count = std::min(count, bucket.vectors());
+    if (of == StateOf::kRows) count = rows_of_matrices(layout_, b, layout_.places.size());
+    buckets.push_back(count == 0 ? Tensor{}
+                                 : where->alloc(MemoryTag::kOptimizer,
+                                                fmt::format("{} {}", words, bucket.name), dtype, {count}));
+  }
+  return buckets;
+}
+
+int64_t ParamStore::first_row(const ParamPlace& matrix) const {
+  return rows_of_matrices(layout_, matrix.bucket, matrix.index);
+}
+
+StateOf ParamStore::kept_of(const std::string& name) const {
+  const auto found = std::ranges::find(kept_, name, &Kept::name);
+  return found == kept_.end() ? StateOf::kAll : found->of;
+}
+
+int64_t ParamStore::kept_from(const Tensor& kept, size_t bucket) const {
+  const int64_t each = layout_.buckets[bucket].trained / part_.count;
+  return part_.index * each + each - kept.numel();
 }
 
 std::vector<std::string> ParamStore::kept_names() const {
@@ -516,7 +567,7 @@ ParamStore::Slice ParamStore::slice_of(const Tensor& own, int64_t begins, const 
 ParamStore::Slice ParamStore::kept_slice(const std::string& name, const ParamPlace& place,
                                          Range range) const {
   const Tensor& mine = kept(name, place.bucket);
-  return slice_of(mine, part_.index * mine.shape[0], place, range);
+  return mine ? slice_of(mine, kept_from(mine, place.bucket), place, range) : Slice{};
 }
 
 bool ParamStore::has_low_bits(const ParamPlace& place) const {
@@ -574,6 +625,8 @@ void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
 void ParamStore::write_kept(const std::string& name, const ParamPlace& given, const Tensor& values) {
   const ParamPlace& place = layout_.places[given.index];
   if (!place.trained) return;
+  if (kept_of(name) == StateOf::kRows)
+    return take_rows(stream_, values, kept(name, place.bucket).rows(first_row(place), place.info.shape[0]));
   const Slice slice = kept_slice(name, place, {0, values.numel()});
   if (!slice.own) return;
   stream_.run(Copy{values.view({values.numel()}).rows(slice.first, slice.own.shape[0]), slice.own});
@@ -594,6 +647,7 @@ bool ParamStore::keeps(const std::string& name, const ParamPlace& given) const {
   const ParamPlace& place = layout_.places[given.index];
   const Range all{0, place.info.shape.numel()};
   if (name == kMaster) return place.in_fp8 == InFp8::kAlone || weight_slice(place, all).own;
+  if (kept_of(name) == StateOf::kRows) return place.trained && is_matrix_of_block(place.info);
   return place.trained && kept_slice(name, place, all).own;
 }
 
@@ -617,14 +671,22 @@ NormalSink ParamStore::normal_writer() {
 
 void ParamStore::with_whole(const std::string& name, size_t bucket,
                             const std::function<void(const ParamReader&)>& use) {
+  if (kept_of(name) == StateOf::kRows)
+    return use([&](const ParamPlace& given, const Tensor& to) {
+      const ParamPlace& place = layout_.places[given.index];
+      spread_rows(stream_, kept(name, bucket).rows(first_row(place), place.info.shape[0]), to);
+    });
   const bool masters = name == kMaster, of_weights = masters || name == kWeight,
              keeps = masters ? dtype() != DType::kF32 : !of_weights;
   const Tensor weights = of_weights ? whole_weights(bucket) : Tensor{};
   Arena::Scope scope(arena_);
   const Tensor whole = keeps ? gathered(kept(name, bucket)) : Tensor{};
+  const int64_t missing = whole ? layout_.buckets[bucket].trained - whole.numel() : 0;  // before its first
   use([&](const ParamPlace& given, const Tensor& to) {
     const ParamPlace& place = layout_.places[given.index];
-    const auto of_place = [&](const Tensor& all) { return all.rows(place.first, place.info.shape.numel()); };
+    const auto of_place = [&](const Tensor& all) {
+      return all.rows(place.first - missing, place.info.shape.numel());
+    };
     if (masters && keeps && place.trained)
       stream_.run(JoinMasters{.weights = of_place(weights), .low = of_place(whole), .masters = to});
     else

@@ -61,6 +61,7 @@
 #include "model/init.h"
 #include "model/shards.h"
 #include "model/turns.h"
+#include "model/update_rule.h"
 
 namespace tessera {
 
@@ -210,11 +211,16 @@ class ParamStore {
   // What an optimizer keeps under a name: masters, and a tensor of each bucket for each name that it adds.
   // They are undefined until clear_kept().
   void keep_masters();
-  void keep(const std::string& name, DType dtype);
+  void keep(const std::string& name, DType dtype, StateOf of = StateOf::kAll);
   std::vector<std::string> kept_names() const;  // in the order of keeping
   // This rank's part of a bucket; under kMaster fp32 weights, or of bf16 weights the lower bits of their
-  // masters. None where all of the bucket is frozen. Error: an unknown name
+  // masters. Of StateOf::kOthers the end of it alone, equally much on every rank: kept_from() on. Of kRows all
+  // rows of its matrices, in their order. None where nothing is kept of the bucket. Error: an unknown name
   const Tensor& kept(const std::string& name, size_t bucket) const;
+  // Of a tensor of kRows: where the rows of a matrix begin
+  int64_t first_row(const ParamPlace& matrix) const;
+  // The first of the bucket's elements of this rank's part that `kept` has
+  int64_t kept_from(const Tensor& kept, size_t bucket) const;
   void clear_kept();
 
   // Of an update: each has a tensor for each bucket, none where all of it is frozen
@@ -228,7 +234,7 @@ class ParamStore {
   void end_update(size_t bucket);
 
   // Takes the values of all parameters in fp32 or bf16, on the host or the device, and writes what is this
-  // rank's of the optimizer's tensor of that name. Masters: the weights as well, which are rounded from them,
+  // rank's of the optimizer's tensor of that name. A value of a row stands in each of its elements, on the host. Masters: the weights as well, which are rounded from them,
   // and they alone where no masters are kept.
   ParamSink writer(const std::string& name = kMaster);
   NormalSink normal_writer();  // the same
@@ -236,7 +242,8 @@ class ParamStore {
   bool keeps(const std::string& name, const ParamPlace& place) const;
 
   // Calls use() with a reader of the parameters of a bucket: of those that are trained what is kept, under
-  // kMaster and kWeight of all. Every rank has to call it.
+  // kMaster and kWeight of all. A value of a row is read to each of its elements, on the host. Every rank has
+  // to call it.
   void with_whole(const std::string& name, size_t bucket, const std::function<void(const ParamReader&)>& use);
   // The weights of a bucket, until the next lease or update. Every rank has to call it.
   const Tensor& whole_weights(size_t bucket);
@@ -270,6 +277,7 @@ class ParamStore {
   struct Kept {
     std::string name;
     std::vector<Tensor> buckets;
+    StateOf of = StateOf::kAll;
   };
   // What a rank has of a range of the values of a parameter
   struct Slice {
@@ -323,10 +331,11 @@ class ParamStore {
   Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, Range range) const;
   Slice weight_slice(const ParamPlace& place, Range range) const;
   std::vector<WeightSlice> weight_slices(const ParamPlace& place, Range range) const;
+  StateOf kept_of(const std::string& name) const;
   Slice kept_slice(const std::string& name, const ParamPlace& place, Range range) const;
   bool has_low_bits(const ParamPlace& place) const;  // on some rank
   Tensor gathered(const Tensor& mine);
-  std::vector<Tensor> allocate_kept(const std::string& words, DType dtype) const;
+  std::vector<Tensor> allocate_kept(const std::string& words, DType dtype, StateOf of = StateOf::kAll) const;
   void begin_writing();
   void write_weights(const ParamPlace& given, const Tensor& values);
   void write_kept(const std::string& name, const ParamPlace& given, const Tensor& values);

@@ -130,6 +130,7 @@ struct ParamLayout {
   size_t head = kTables;                // that of the head: the last one, or the tables'
   bool head_is_tied() const { return head == kTables; }
   static size_t bucket_of_block(int64_t layer) { return static_cast<size_t>(layer) + 1; }
+  bool is_block(size_t bucket) const { return bucket != kTables && bucket != head; }
 
   ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {},
               const Fp8Storage& fp8 = {});

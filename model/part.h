@@ -49,7 +49,11 @@ struct ParamInfo {
   ParamPart part = ParamPart::kEmbeddings;
   AdapterMatrix adapter = AdapterMatrix::kNone;
   LayerParts layers = {};  // of an adapter: the outputs of the layers that are one matrix
+  // Of a matrix in a block: the rows of each matrix that it is, as of queries, keys and values
+  LayerParts matrices = {};
 };
+
+inline bool is_matrix_of_block(const ParamInfo& info) { return info.block >= 0 && info.decay; }
 
 struct LinearWeights {
   Tensor weight, bias;    // [O, I] [O]; bias: none where the model has none
@@ -72,35 +76,50 @@ class ParamVisitor {
   ParamVisitor adapters(const LoraConfig& lora) const { return {visit_, prefix_, block_, part_, &lora}; }
 
   template <class T>
-  void matrix(const char* name, Shape shape, Init init, T& tensor, int64_t padding = 0) const {
+  void matrix(const char* name, Shape shape, Init init, T& tensor, int64_t padding = 0,
+              const LayerParts& matrices = {}) const {
     if (adapters_) return;
-    visit_(ParamInfo{prefix_ + name, shape, init, true, padding, block_, part_}, tensor);
+    visit_(ParamInfo{.name = prefix_ + name,
+                     .shape = shape,
+                     .init = init,
+                     .decay = true,
+                     .padding = padding,
+                     .block = block_,
+                     .part = part_,
+                     .matrices = matrices},
+           tensor);
   }
   template <class T>
   void vector(const char* name, int64_t size, Init init, T& tensor) const {
     if (adapters_) return;
     visit_(ParamInfo{prefix_ + name, {size}, init, false, 0, block_, part_}, tensor);
   }
-  // `layers`: the outputs of the layers that this matrix is, in its rows
+  // `layers`: the outputs of the layers that this matrix is, in its rows; `adapted`: of those that have an
+  // adapter each, where these are fewer
   template <class L>
-  void linear(const char* name, const LayerParts& layers, int64_t in, Init init, bool bias, L& linear) const {
+  void linear(const char* name, const LayerParts& layers, int64_t in, Init init, bool bias, L& linear,
+              const LayerParts& adapted = {}) const {
     const ParamVisitor inside = below(name);
     const int64_t out = std::accumulate(layers.begin(), layers.end(), int64_t{0});
-    inside.matrix("weight", {out, in}, init, linear.weight);
+    inside.matrix("weight", {out, in}, init, linear.weight, 0, layers);
     if (bias) inside.vector("bias", out, Init::kZero, linear.bias);
     if (!adapters_ || !adapters_->adapts(part_ == ParamPart::kMlp ? Adapted::kMlp : Adapted::kAttention))
       return;
     const int64_t r = adapters_->rank;
-    inside.adapter("lora_a", {count_of(layers) * r, in}, Init::kUniform, AdapterMatrix::kA, layers,
+    const LayerParts& each = count_of(adapted) > 0 ? adapted : layers;
+    inside.adapter("lora_a", {count_of(each) * r, in}, Init::kUniform, AdapterMatrix::kA, each,
                    linear.lora_a);
-    inside.adapter("lora_b", {out, r}, Init::kZero, AdapterMatrix::kB, layers, linear.lora_b);
+    inside.adapter("lora_b", {out, r}, Init::kZero, AdapterMatrix::kB, each, linear.lora_b);
   }
 
  private:
   template <class T>
   void adapter(const char* name, Shape shape, Init init, AdapterMatrix which, const LayerParts& layers,
                T& tensor) const {
-    visit_(ParamInfo{prefix_ + name, shape, init, true, 0, block_, part_, which, layers}, tensor);
+    LayerParts matrices = layers;
+    if (which == AdapterMatrix::kA)
+      for (int64_t& rows : matrices) rows = rows > 0 ? adapters_->rank : 0;
+    visit_(ParamInfo{prefix_ + name, shape, init, true, 0, block_, part_, which, layers, matrices}, tensor);
   }
 
   Visit& visit_;

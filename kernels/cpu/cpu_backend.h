@@ -55,6 +55,11 @@ void run(const JudgeStep& a, const Launch& on);
 void run(const Inspect& a, const Launch& on);
 void run(const AdamW& a, const Launch& on);
 void run(const AdamWNorms& a, const Launch& on);
+void run(const MuonMomentum& a, const Launch& on);
+void run(const Orthogonalise& a, const Launch& on);
+void run(const NormaliseRows& a, const Launch& on);
+void run(const MuonUpdate& a, const Launch& on);
+void run(const MuonNorms& a, const Launch& on);
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile = {});

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/random.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/gemm/orthogonal_gemms.h"
 #include "kernels/workspace.h"
 
 namespace tessera::cpu {
@@ -88,14 +91,16 @@ struct AdamWUpdate {
   }
 };
 
-bool changes_nothing(const AdamW& a) {
-  const bool updates = !a.verdict || a.verdict.as<float>()[0] == static_cast<float>(StepVerdict::kUpdate);
+template <class Step>  // AdamW or an operation of Muon
+bool changes_nothing(const Step& a) {
+  const Tensor& verdict = a.verdict;
+  const bool updates = !verdict || verdict.as<float>()[0] == static_cast<float>(StepVerdict::kUpdate);
   return !updates || !std::isfinite(norm_of_parts(a.grad_norm));
 }
 
-float clip_of(const AdamW& a) {
-  if (a.max_norm <= 0) return 1.0f;
-  return std::min(1.0f, static_cast<float>(a.max_norm) / (norm_of_parts(a.grad_norm) + 1e-6f));
+float clip_of(double max_norm, const Tensor& grad_norm) {
+  if (max_norm <= 0) return 1.0f;
+  return std::min(1.0f, static_cast<float>(max_norm) / (norm_of_parts(grad_norm) + 1e-6f));
 }
 
 // The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
@@ -128,7 +133,7 @@ void update_elements(const AdamW& a, const AdamW::Part& part, const AdamWUpdate&
 
 void run(const AdamW& a, const Launch& /*on*/) {
   if (changes_nothing(a)) return;
-  const float clip = clip_of(a);
+  const float clip = clip_of(a.max_norm, a.grad_norm);
   const AdamWUpdate decaying(a, clip, a.weight_decay), plain(a, clip, 0);
   for (const AdamW::Part& part : a.parts) {
     update_elements(a, part, decaying, 0, part.decayed);
@@ -162,7 +167,7 @@ void run(const AdamWNorms& a, const Launch& on) {
   std::fill_n(a.sums.as<float>(), a.sums.numel(), 0.0f);
   if (changes_nothing(a.step)) return;
   auto* partials = reinterpret_cast<double*>(on.scratch(a.kName, kNormBytes));
-  const float clip = clip_of(a.step);
+  const float clip = clip_of(a.step.max_norm, a.step.grad_norm);
   const AdamWUpdate decaying(a.step, clip, a.step.weight_decay), plain(a.step, clip, 0);
   for (size_t s = 0; s < a.ranges.size(); ++s) {
     const AdamWNorms::Range& range = a.ranges[s];
@@ -185,6 +190,127 @@ void run(const AdamWNorms& a, const Launch& on) {
     for (int64_t i = 0; i < 3; ++i)
       a.sums.as<float>()[3 * static_cast<int64_t>(s) + i] = static_cast<float>(totals[i]);
   }
+}
+
+void run(const MuonMomentum& a, const Launch& /*on*/) {
+  if (changes_nothing(a)) return;
+  const float clip = clip_of(a.max_norm, a.grad_norm), momentum = static_cast<float>(a.momentum),
+              gain = static_cast<float>(1 - a.momentum), *gradient = a.gradient.as<float>();
+  float* direction = a.direction.as<float>();
+  const auto take = [=](int64_t i, float& mean) {
+    const float added = gain * (gradient[i] * clip);
+    mean = momentum * mean + added;
+    direction[i] = momentum * mean + added;
+  };
+  const int64_t count = a.direction.numel();
+  if (a.mean.dtype == DType::kF32) {
+    float* mean = a.mean.as<float>();
+#pragma omp parallel for simd
+    for (int64_t i = 0; i < count; ++i) take(i, mean[i]);
+    return;
+  }
+  const Philox random(a.random_key, static_cast<uint64_t>(a.step));
+  auto* mean = a.mean.as<uint16_t>();
+#pragma omp parallel for
+  for (int64_t first = 0; first < count; first += 4) {  // as AdamW's
+    const Philox::Words words = random.bits(static_cast<uint64_t>((a.first_element + first) / 4));
+    for (int64_t i = first; i < std::min(count, first + 4); ++i) {
+      float value = float_from_bf16(mean[i]);
+      take(i, value);
+      mean[i] = round_at_random(value, words[static_cast<int>(i - first)]);
+    }
+  }
+}
+
+void run(const Orthogonalise& a, const Launch& /*on*/) {
+  const OrthogonalGemms all = gemms_of(a);
+  const float* matrix = a.matrix.as<float>();
+  float* first = all.first.as<float>();
+  const int64_t rows = a.matrix.shape[0], columns = a.matrix.shape[1], count = rows * columns;
+  double squares = 0;
+  for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(matrix[i]) * matrix[i];
+  const auto factor = squares > 0 ? static_cast<float>(1 / (a.margin * std::sqrt(squares))) : 0.0f;
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < count; ++i) first[i] = matrix[i] * factor;
+  const auto operand = [](const tessera::GemmMatrix& matrix) {
+    return Matrix{
+        .data = static_cast<const float*>(matrix.data), .row = matrix.ld, .transposed = matrix.transposed};
+  };
+  for (const tessera::Gemm& gemm : all.gemms) {
+    if (gemm.beta != 0)
+      std::memcpy(gemm.d.data, gemm.c, static_cast<size_t>(gemm.m * gemm.n) * sizeof(float));
+    multiply({.rows = gemm.m,
+              .columns = gemm.n,
+              .terms = gemm.k,
+              .scale = gemm.alpha,
+              .a = operand(gemm.a),
+              .b = operand(gemm.b),
+              .keep = gemm.beta,
+              .result = static_cast<float*>(gemm.d.data),
+              .row = gemm.d.ld});
+  }
+}
+
+void run(const NormaliseRows& a, const Launch& /*on*/) {
+  if (changes_nothing(a)) return;
+  const int64_t rows = a.matrix.shape[0], columns = a.matrix.shape[1];
+  float *x = a.matrix.as<float>(), *kept = a.squares.as<float>();
+  double squares = 0;  // of the matrix when its rows are divided
+  for (int64_t row = 0; row < rows; ++row) {
+    double sum = 0;
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) sum += static_cast<double>(x[i]) * x[i];
+    kept[row] = static_cast<float>(a.beta * kept[row] + (1 - a.beta) * sum / static_cast<double>(columns));
+    const double length = std::sqrt(kept[row]) + NormaliseRows::kEpsilon;
+    squares += sum / (length * length);
+  }
+  const double scale = squares > 0 ? a.rms * std::sqrt(static_cast<double>(rows * columns) / squares) : 0.0;
+#pragma omp parallel for
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto factor = static_cast<float>(scale / (std::sqrt(kept[row]) + NormaliseRows::kEpsilon));
+    for (int64_t i = row * columns; i < (row + 1) * columns; ++i) x[i] *= factor;
+  }
+}
+
+namespace {
+
+struct MuonStep {
+  float rate, decay;
+  bool cautious;
+
+  explicit MuonStep(const MuonUpdate& a)
+      : rate(static_cast<float>(a.learning_rate)),
+        decay(static_cast<float>(a.weight_decay)),
+        cautious(a.cautious) {}
+  float operator()(float p, float direction) const {
+    const float kept = cautious && direction * p <= 0 ? 0.0f : decay;
+    return rate * (direction + kept * p);
+  }
+};
+
+}  // namespace
+
+void run(const MuonUpdate& a, const Launch& /*on*/) {
+  if (changes_nothing(a)) return;
+  const MuonStep step(a);
+  const float* direction = a.direction.as<float>();
+  float* p = a.param.as<float>();
+  const int64_t count = a.param.numel();
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < count; ++i) p[i] -= step(p[i], direction[i]);
+}
+
+void run(const MuonNorms& a, const Launch& /*on*/) {
+  double sums[3] = {};
+  if (!changes_nothing(a.step)) {
+    const MuonStep step(a.step);
+    const float clip = clip_of(a.max_norm, a.step.grad_norm), *p = a.step.param.as<float>(),
+                *direction = a.step.direction.as<float>(), *gradient = a.gradient.as<float>();
+    for (int64_t i = a.first; i < a.first + a.count; ++i) {
+      const double weight = p[i], scaled = gradient[i] * clip, change = step(p[i], direction[i]);
+      sums[0] += weight * weight, sums[1] += scaled * scaled, sums[2] += change * change;
+    }
+  }
+  std::copy_n(sums, 3, a.sums.as<float>());
 }
 
 }  // namespace tessera::cpu

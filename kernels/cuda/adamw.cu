@@ -1,8 +1,6 @@
 // AdamW: one pass over parameters, gradients and moments, in one launch for many tensors. The step is
 // computed on the fp32 master, which is a bf16 parameter and its master's lower bits (kernels/base/master.h).
 // So a bf16 parameter is 26 bytes of traffic, with bf16 moments 18.
-#include "kernels/base/bf16.h"
-#include "kernels/base/random.h"
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
@@ -11,34 +9,11 @@
 namespace tessera {
 namespace {
 
-using cuda::adamw::kElements, cuda::adamw::load_four, cuda::adamw::Update;
+using cuda::adamw::kElements, cuda::adamw::load_four, cuda::adamw::moment_of, cuda::adamw::store_moments,
+    cuda::adamw::Update;
 
 constexpr int kThreads = 256;
 constexpr int kSteps = 2;  // accesses to each array that a thread has under way
-
-template <class M>
-__device__ __forceinline__ M moment_of(float value, uint32_t random) {
-  if constexpr (sizeof(M) == 2) {
-    return __ushort_as_bfloat16(bf16_at_random(__float_as_uint(value), random));
-  } else {
-    return value;
-  }
-}
-
-// As the word of each element rounds it, moved right by `shift`.
-template <class M>
-__device__ __forceinline__ void store_moments(M* to, const float (&from)[kElements],
-                                              const Philox::Words& random, int shift) {
-  if constexpr (sizeof(M) == 2) {
-    uint32_t halves[kElements];
-#pragma unroll
-    for (int i = 0; i < kElements; ++i)
-      halves[i] = __bfloat16_as_ushort(moment_of<M>(from[i], random[i] >> shift));
-    *reinterpret_cast<uint2*>(to) = {halves[0] | halves[1] << 16, halves[2] | halves[3] << 16};
-  } else {
-    store_floats(to, from);
-  }
-}
 
 // Parts that one launch updates. A part's blocks follow those of the one before it.
 constexpr int kMaxParts = 48;  // the arguments of a kernel have 4 KiB

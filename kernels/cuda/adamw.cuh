@@ -1,12 +1,14 @@
 // What AdamW computes for an element, and how it reads and writes the numbers that it computes with: for the
-// kernels of AdamW and of its norms.
+// kernels of AdamW, of its norms, and of Muon.
 #pragma once
 
 #include <math.h>  // isfinite() for device code
 
 #include <cmath>
 
+#include "kernels/base/bf16.h"
 #include "kernels/base/master.h"
+#include "kernels/base/random.h"
 #include "kernels/cuda/norm_of_parts.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/ops.h"
@@ -45,6 +47,30 @@ __device__ __forceinline__ void load_four(const T* from, float (&to)[kElements])
     }
   } else {
     load_floats(from, to);
+  }
+}
+
+template <class M>
+__device__ __forceinline__ M moment_of(float value, uint32_t random) {
+  if constexpr (sizeof(M) == 2) {
+    return __ushort_as_bfloat16(bf16_at_random(__float_as_uint(value), random));
+  } else {
+    return value;
+  }
+}
+
+// Rounded at random, as the word of each element says, moved right by `shift`.
+template <class M>
+__device__ __forceinline__ void store_moments(M* to, const float (&from)[kElements],
+                                              const Philox::Words& random, int shift) {
+  if constexpr (sizeof(M) == 2) {
+    uint32_t halves[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i)
+      halves[i] = __bfloat16_as_ushort(moment_of<M>(from[i], random[i] >> shift));
+    *reinterpret_cast<uint2*>(to) = {halves[0] | halves[1] << 16, halves[2] | halves[3] << 16};
+  } else {
+    store_floats(to, from);
   }
 }
 
@@ -99,7 +125,8 @@ __device__ __forceinline__ auto parameters(void* param, void* low) {
     return Floats{static_cast<float*>(param)};
 }
 
-// Whether the step changes anything; then `update` has its clip.
+// Whether the step changes anything; then `update` has its clip. Update: of AdamW or Muon
+template <class Update>
 __device__ __forceinline__ bool begin(Update& update, const float* norms, int64_t norm_count,
                                       const float* verdict) {
   const float norm = norm_of_parts(norms, norm_count);

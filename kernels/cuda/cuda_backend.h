@@ -90,6 +90,11 @@ class CudaBackend final : public Backend {
   void run_op(const Inspect& a, const Launch& on);
   void run_op(const AdamW& a, const Launch& on);
   void run_op(const AdamWNorms& a, const Launch& on);
+  void run_op(const MuonMomentum& a, const Launch& on);
+  void run_op(const Orthogonalise& a, const Launch& on);
+  void run_op(const NormaliseRows& a, const Launch& on);
+  void run_op(const MuonUpdate& a, const Launch& on);
+  void run_op(const MuonNorms& a, const Launch& on);
 
   // Fails unless every tensor begins at a multiple of 16 bytes and its rows are whole packs.
   void check_packs(const char* op, std::initializer_list<Named> tensors) const;

@@ -24,6 +24,7 @@ class LoggingCommunicator final : public Communicator {
   void run(const AllReduce& a) override { log.push_back(fmt::format("reduce {}", a.tensor.numel())); }
   void run(const ReduceScatter& a) override { log.push_back(fmt::format("scatter {}", a.whole.numel())); }
   void run(const AllGather& a) override { log.push_back(fmt::format("gather {}", a.whole.numel())); }
+  void run(const AllToAll& a) override { log.push_back(fmt::format("exchange {}", a.sends.size())); }
 
   int64_t waited_for_ = 0;
 };

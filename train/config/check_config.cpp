@@ -237,6 +237,21 @@ void check_bad_step(const SourcedConfig& sourced) {
                   "set train.on_bad_step.spike=skip, rewind or stop too");
 }
 
+void check_optimizer(const SourcedConfig& sourced) {
+  const Config::Optimizer& optimizer = sourced.config.optimizer;
+  const MuonConfig defaults;
+  const auto needs = [&](bool is_default, const char* key) {
+    sourced.require(optimizer.rule == OptimizerRule::kMuon || is_default, key, "has no effect with",
+                    "optimizer.rule", "set optimizer.rule=muon too");
+  };
+  needs(optimizer.muon.momentum == defaults.momentum, "optimizer.muon.momentum");
+  needs(optimizer.muon.method == defaults.method, "optimizer.muon.method");
+  needs(optimizer.muon.variance == defaults.variance, "optimizer.muon.variance");
+  needs(optimizer.muon.cautious_decay == defaults.cautious_decay, "optimizer.muon.cautious_decay");
+  sourced.require(optimizer.muon.variance || optimizer.muon.beta2 == defaults.beta2, "optimizer.muon.beta2",
+                  "has no effect with", "optimizer.muon.variance", "set optimizer.muon.variance=true too");
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -271,6 +286,7 @@ void check_across(const SourcedConfig& sourced) {
   check_fp8(sourced);
   check_data(sourced);
   check_bad_step(sourced);
+  check_optimizer(sourced);
   const auto& optimizer = sourced.config.optimizer;
   sourced.require(optimizer.min_learning_rate <= optimizer.learning_rate, "optimizer.min_learning_rate",
                   "is more than", "optimizer.learning_rate");

@@ -23,6 +23,7 @@
 #include "model/offload.h"
 #include "model/presets.h"
 #include "model/shards.h"
+#include "model/update_rule.h"
 #include "train/config/data_sources.h"
 
 namespace tessera {
@@ -48,6 +49,11 @@ enum class Schedule : uint8_t { kCosine, kLinear, kConstant, kWsd };
 constexpr auto words_of(Schedule) {  // of optimizer.schedule
   return std::array{Word{"cosine", Schedule::kCosine}, Word{"linear", Schedule::kLinear},
                     Word{"constant", Schedule::kConstant}, Word{"wsd", Schedule::kWsd}};
+}
+
+enum class OptimizerRule : uint8_t { kAdamW, kMuon };
+constexpr auto words_of(OptimizerRule) {  // of optimizer.rule
+  return std::array{Word{"adamw", OptimizerRule::kAdamW}, Word{"muon", OptimizerRule::kMuon}};
 }
 
 enum class Shift : uint8_t { kAuto, kOff, kOn };
@@ -183,6 +189,7 @@ struct Config {
   } parallel;
 
   struct Optimizer {
+    OptimizerRule rule = OptimizerRule::kAdamW;
     double learning_rate = 6e-4;
     double min_learning_rate = 6e-5;
     Schedule schedule = Schedule::kCosine;
@@ -194,6 +201,7 @@ struct Config {
     double weight_decay = 0.1;
     double max_grad_norm = 1.0;  // 0: no clipping
     DType moments = DType::kF32;
+    MuonConfig muon = {};  // with rule kMuon
     bool operator==(const Optimizer&) const = default;
   } optimizer;
 

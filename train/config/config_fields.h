@@ -257,6 +257,9 @@ void visit_parallel(Section& parallel, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_optimizer(Section& optimizer, Visit& visit) {
+  visit("optimizer.rule", optimizer.rule, OneOf<OptimizerRule>{},
+        "How parameters are updated; muon: the matrices of the blocks by the direction of their gradient's "
+        "mean made orthonormal, with AdamW's learning rates, and all others by AdamW");
   visit("optimizer.learning_rate", optimizer.learning_rate, Number{.above = 0},
         "The highest learning rate, after the warm-up");
   visit("optimizer.min_learning_rate", optimizer.min_learning_rate, Number{.at_least = 0},
@@ -273,11 +276,23 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "AdamW: decay of the mean of squared gradients");
   visit("optimizer.epsilon", optimizer.epsilon, Number{.above = 0}, "AdamW: added to the root of that mean");
   visit("optimizer.weight_decay", optimizer.weight_decay, Number{.at_least = 0},
-        "AdamW: each step subtracts from every matrix this times the learning rate times the matrix");
+        "Each step subtracts from every matrix this times the learning rate times the matrix");
   visit("optimizer.max_grad_norm", optimizer.max_grad_norm, Number{.at_least = 0},
         "Gradients with a larger global norm are scaled down to this; 0: never");
   visit("optimizer.moments", optimizer.moments, OneOf<DType>{{DType::kF32, DType::kBF16}},
-        "AdamW: the type of both means; bf16: stochastic rounding, 4 bytes a parameter less");
+        "The type of AdamW's two means and Muon's one; bf16: stochastic rounding, 2 bytes less for each");
+  visit("optimizer.muon.momentum", optimizer.muon.momentum, Number{.at_least = 0, .below = 1},
+        "Muon: decay of the mean of gradients, which Nesterov's step looks ahead of");
+  visit(
+      "optimizer.muon.method", optimizer.muon.method, OneOf<Orthogonal>{},
+      "Muon: the five polynomials that make the mean orthonormal; newton_schulz: those that Muon came with, "
+      "less exact");
+  visit("optimizer.muon.variance", optimizer.muon.variance, Flag{},
+        "Muon: rows of an update are made alike in length over steps (NorMuon)");
+  visit("optimizer.muon.beta2", optimizer.muon.beta2, Number{.at_least = 0, .below = 1},
+        "Muon: decay of the mean of squares of a row, for optimizer.muon.variance");
+  visit("optimizer.muon.cautious_decay", optimizer.muon.cautious_decay, Flag{},
+        "Muon: weights decay only where the update makes them smaller, too");
 }
 
 template <class Section, class Visit>

@@ -4,6 +4,7 @@
 // sum: the order of additions depends only on the position in the tensor and on the number of ranks.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
+#include <gloo/alltoallv.h>
 #include <gloo/context.h>
 #include <gloo/math.h>
 #include <gloo/transport/address.h>
@@ -20,6 +21,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -119,6 +121,37 @@ class GlooCommunicator final : public Communicator {
       options.setOutput(a.whole.as<char>(), a.whole.bytes());
       gloo::allgather(options);
     });
+  }
+
+  // Gloo sends one piece of memory to each rank.
+  void run(const AllToAll& a) override {
+    const auto ordered = [&](std::span<const AllToAll::Message> messages) {
+      std::vector<AllToAll::Message> all(messages.begin(), messages.end());
+      std::ranges::stable_sort(all, {}, &AllToAll::Message::rank);
+      return all;
+    };
+    const auto counts = [&](std::span<const AllToAll::Message> messages) {
+      std::vector<int64_t> bytes(size());
+      for (const auto& one : messages) bytes[one.rank] += static_cast<int64_t>(one.tensor.bytes());
+      return bytes;
+    };
+    const auto sends = ordered(a.sends), receives = ordered(a.receives);
+    std::vector<int64_t> to = counts(sends), from = counts(receives);
+    std::vector<char> sent(std::accumulate(to.begin(), to.end(), size_t{0})),
+        received(std::accumulate(from.begin(), from.end(), size_t{0}));
+    char* at = sent.data();
+    for (const auto& one : sends) at = std::copy_n(one.tensor.as<char>(), one.tensor.bytes(), at);
+    guarded("all_to_all", [&] {
+      gloo::AlltoallvOptions options(mesh_);
+      options.setInput(sent.data(), std::move(to));
+      options.setOutput(received.data(), std::move(from));
+      gloo::alltoallv(options);
+    });
+    at = received.data();
+    for (const auto& one : receives) {
+      std::copy_n(at, one.tensor.bytes(), one.tensor.as<char>());
+      at += one.tensor.bytes();
+    }
   }
 
   void sum(const char* op, const Tensor& tensor) {

@@ -152,6 +152,23 @@ class NcclCommunicator final : public Communicator {
     end();
   }
 
+  void run(const AllToAll& a) override {
+    begin();
+    settle("all_to_all", [&] {
+      ncclResult_t first = nccl_.group_start();
+      const auto also = [&](ncclResult_t result) {
+        if (first == ncclSuccess && result != ncclInProgress) first = result;
+      };
+      for (const AllToAll::Message& one : a.sends)
+        also(nccl_.send(one.tensor.data, one.tensor.bytes(), ncclUint8, one.rank, comm_, stream_));
+      for (const AllToAll::Message& one : a.receives)
+        also(nccl_.receive(one.tensor.data, one.tensor.bytes(), ncclUint8, one.rank, comm_, stream_));
+      const ncclResult_t ended = nccl_.group_end();
+      return first == ncclSuccess ? ended : first;
+    });
+    end();
+  }
+
   void begin() {
     ready_.record(backend_stream_);
     ready_.hold(stream_);

@@ -43,6 +43,10 @@ std::string load(NcclLibrary& library) {
   find("ncclAllReduce", library.all_reduce);
   find("ncclReduceScatter", library.reduce_scatter);
   find("ncclAllGather", library.all_gather);
+  find("ncclSend", library.send);
+  find("ncclRecv", library.receive);
+  find("ncclGroupStart", library.group_start);
+  find("ncclGroupEnd", library.group_end);
   int version = 0;
   if (missing.empty() && library.get_version(&version) == ncclSuccess && version >= kOldestVersion) return "";
   return fmt::format(

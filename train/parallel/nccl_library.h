@@ -20,6 +20,10 @@ struct NcclLibrary {
   decltype(&ncclAllReduce) all_reduce;
   decltype(&ncclReduceScatter) reduce_scatter;
   decltype(&ncclAllGather) all_gather;
+  decltype(&ncclSend) send;
+  decltype(&ncclRecv) receive;
+  decltype(&ncclGroupStart) group_start;
+  decltype(&ncclGroupEnd) group_end;
 };
 
 // Error: the library cannot be loaded, or is too old.

@@ -65,6 +65,15 @@ bool is_weight(const RunShape& shape, const ParamInfo& info) { return !is_adapte
 bool is_trained(const RunShape& shape, const ParamInfo& info) {
   return shape.model.lora ? is_adapter(shape, info) : !shape.freeze.freezes(info);
 }
+bool is_trained_other(const RunShape& shape, const ParamInfo& info) {
+  return is_trained(shape, info) && !is_matrix_of_block(info);
+}
+bool is_trained_matrix(const RunShape& shape, const ParamInfo& info) {
+  return is_trained(shape, info) && is_matrix_of_block(info);
+}
+auto which_have(StateOf of) {
+  return of == StateOf::kAll ? is_trained : of == StateOf::kRows ? is_trained_matrix : is_trained_other;
+}
 // What has fp32 values beside the weights' file. With adapters the other weights are those of
 // train.init_from.
 bool has_master(const RunShape& shape, const ParamInfo& info) {
@@ -76,7 +85,8 @@ bool has_master(const RunShape& shape, const ParamInfo& info) {
 std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
   std::vector<Section> sections;
   if (weights != DType::kF32 || shape.model.lora) sections.push_back({kMasters, kMaster, has_master});
-  for (const StateTensor& one : shape.rule.state) sections.push_back({one.name + ".", one.name, is_trained});
+  for (const StateTensor& one : shape.rule.state)
+    sections.push_back({one.name + ".", one.name, which_have(one.of)});
   return sections;
 }
 

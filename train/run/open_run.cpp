@@ -45,6 +45,10 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
         "train.init_from=FOLDER",
         given.train.lora.rank);
   const bool reads_base = !checkpoint || given.train.lora;
+  if (!checkpoint && !init_from.empty() && given.optimizer.rule == OptimizerRule::kMuon)
+    add_notices(
+        {"optimizer.rule=muon finetunes weights that may have been trained by AdamW; whether that helps is "
+         "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), given.model.position_extension));
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work

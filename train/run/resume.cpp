@@ -229,6 +229,20 @@ std::vector<std::string> changes(const Config& was, const Config& now, int64_t s
   return found;
 }
 
+void check_same_moments(const fs::path& checkpoint, const Config::Optimizer& was,
+                        const Config::Optimizer& now) {
+  const auto check_key = [&](const char* key, std::string_view before, std::string_view after) {
+    check(
+        before == after,
+        "{} was made with {}={}, this run has {}, which keeps other moments. Set it back, or start a new run "
+        "from these weights with train.init_from",
+        checkpoint.string(), key, before, after);
+  };
+  check_key("optimizer.rule", name_of(was.rule), name_of(now.rule));
+  const auto word = [](bool on) { return on ? "true" : "false"; };
+  check_key("optimizer.muon.variance", word(was.muon.variance), word(now.muon.variance));
+}
+
 }  // namespace
 
 std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, const RunState& was,
@@ -244,6 +258,7 @@ std::vector<std::string> compare_with_checkpoint(const fs::path& checkpoint, con
         "{} was made with train.lora of {}, this run has {}. Restore train.lora, or start a new run from "
         "these weights, which have the adapters in them, with train.init_from",
         checkpoint.string(), was.lora, now.lora);
+  if (was_config) check_same_moments(checkpoint, was_config->optimizer, config.optimizer);
   std::vector<std::string> notices = check_same_data(checkpoint, was, now, was_config, config);
   if (written_checksums(checkpoint).empty())
     notices.push_back(

@@ -132,7 +132,9 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .micro_steps = sequences,
                  .sequence_length = c.sequence_length(),
                  .dtype = dtype,
-                 .rule = adamw(c.optimizer.moments),
+                 .rule = c.optimizer.rule == OptimizerRule::kMuon
+                             ? muon(c.optimizer.muon, c.optimizer.moments)
+                             : adamw(c.optimizer.moments),
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute.value_or(kKeepAll),

@@ -54,11 +54,12 @@ Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& stor
       attention_(stream, host, probe_.attention),
       dead_units_(stream, host, probe_.dead_units) {}
 
-void Inside::measure(Optimizer& optimizer, const Optimizer::Update& update) {
-  const Tensor all = sums_.device(), own = store_.part().of(all);
-  optimizer.measure_update(stream_, update, own.view({trained_, kSums}));
+Tensor Inside::norms() const { return store_.part().of(sums_.device()).view({trained_, kSums}); }
+
+void Inside::gather() {
+  const Tensor all = sums_.device();
   if (store_.part().count > 1) {
-    store_.axis().all_gather({.part = own, .whole = all});
+    store_.axis().all_gather({.part = store_.part().of(all), .whole = all});
     store_.axis().wait();
   }
   for (FetchedTensor* tensor : {&sums_, &attention_, &dead_units_}) tensor->start();

@@ -1,6 +1,6 @@
 // Inside: what goes on inside a model, at every so many steps of training (train.inside_every).
 //
-// Norms are those of an update: before AdamW changes anything, an operation reads what AdamW will read, and
+// Norms are those of an update: before it changes anything, an operation reads what it will read, and
 // sums the squares of weights, gradients and updates of each parameter. Where ranks split the optimizer each
 // has the sums of its elements, which are gathered. What a forward does is sampled in a rank's first
 // micro-batch (Probe), by operations beside attention and the MLP. Other steps have none of these, and no
@@ -22,7 +22,7 @@ namespace tessera {
 struct InsideFigures {
   struct Norms {
     double weight = 0, update = 0;
-    double gradient = 0;  // as AdamW takes it: after clipping
+    double gradient = 0;  // as the update takes it: after clipping
   };
   struct Part {
     std::string name;
@@ -43,9 +43,9 @@ class Inside {
   Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store);
 
   const Probe& probe() const { return probe_; }  // of the first micro-batch
-  // Before optimizer.update() with the same arguments. Every rank calls it.
-  void measure(Optimizer& optimizer, const Optimizer::Update& update);
-  // Of the last measure(). Waits until they are known.
+  Tensor norms() const;                          // for Optimizer::update()
+  void gather();                                 // after it; every rank calls it
+  // Of the last gather(). Waits until they are known.
   InsideFigures figures();
 
  private:

@@ -279,9 +279,10 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   const Optimizer::Update update{.config = config,
                                  .learning_rate = learning_rate,
                                  .number = step - skipped_updates_,
-                                 .verdict = verdict_.device()};
-  if (observed_) inside_->measure(optimizer_, update);
+                                 .verdict = verdict_.device(),
+                                 .norms = observed_ ? inside_->norms() : Tensor{}};
   optimizer_.update(stream(), update);
+  if (observed_) inside_->gather();
 }
 
 // All ranks come to the same verdict, from the same numbers.

@@ -171,6 +171,8 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     make_valid(random, config.model);
     OnBadStep& rule = config.train.on_bad_step;
     if (!rule.judges_spikes()) rule.spike_score = OnBadStep().spike_score;
+    if (config.optimizer.rule != OptimizerRule::kMuon) config.optimizer.muon = {};
+    if (!config.optimizer.muon.variance) config.optimizer.muon.beta2 = MuonConfig().beta2;
     LoraConfig& lora = config.train.lora;
     if (random() % 2 == 0)
       lora = {};

@@ -100,6 +100,35 @@ TEST_P(CommunicatorTest, ReduceScatterGivesEachRankItsSlice) {
   });
 }
 
+// Rank r sends to each other rank s two tensors, of r + 1 and of s + 2 elements; the last rank sends nothing.
+TEST_P(CommunicatorTest, AllToAllBringsEachTensorToItsRank) {
+  on_ranks(GetParam(), [](const Ranks& ranks) {
+    const auto backend = make_cpu_backend();
+    const auto communicator = make_communicator(*backend, ranks);
+    HostTensors tensors;
+    std::vector<AllToAll::Message> sends, receives;
+    const auto count = [](int from, int to, int which) { return which == 0 ? from + 1 : to + 2; };
+    const auto first = [](int from, int to, int which) { return 100 * from + 10 * to + 5 * which; };
+    for (int other = 0; other < ranks.size; ++other)
+      for (int which = 0; other != ranks.rank && which < 2; ++which) {
+        if (ranks.rank + 1 < ranks.size)
+          sends.push_back({other, input(tensors, ranks.rank, first(ranks.rank, other, which),
+                                        count(ranks.rank, other, which))});
+        if (other + 1 < ranks.size)
+          receives.push_back({other, tensors.poisoned({count(other, ranks.rank, which)})});
+      }
+    communicator->all_to_all({.sends = sends, .receives = receives});
+    for (size_t i = 0; i < receives.size(); ++i) {
+      const auto& [from, tensor] = receives[i];
+      for (int64_t k = 0; k < tensor.numel(); ++k)
+        ASSERT_EQ(floats(tensor)[k], value_of(from, first(from, ranks.rank, static_cast<int>(i % 2)) + k));
+    }
+    EXPECT_EQ(communicator->started(), 1);
+    const std::array to_itself = {AllToAll::Message{ranks.rank, tensors.zeros({1})}};
+    EXPECT_THROW(communicator->all_to_all({.sends = to_itself, .receives = {}}), Error);
+  });
+}
+
 TEST_P(CommunicatorTest, AllGatherPutsPartsInTheOrderOfRanks) {
   on_ranks(GetParam(), [](const Ranks& ranks) {
     const auto backend = make_cpu_backend();

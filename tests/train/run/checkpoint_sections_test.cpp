@@ -208,17 +208,5 @@ TEST_F(AnotherRule, ItsMemoryIsThePlan) {
               0.01);
 }
 
-TEST_F(AnotherRule, ThatNeedsWholeMatricesIsNotSplit) {
-  shape.rule.whole_matrices = true;
-  plan_memory(shape, {});
-  shape.mesh = {.data = 2}, shape.micro_steps /= 2;
-  try {
-    plan_memory(shape, {});
-    FAIL() << "matrices were cut";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("parallel.shard=none"), std::string::npos) << error.what();
-  }
-}
-
 }  // namespace
 }  // namespace tessera::testing

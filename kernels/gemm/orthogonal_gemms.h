@@ -1,0 +1,17 @@
+// The GEMMs of Orthogonalise: the same on both devices.
+#pragma once
+
+#include <vector>
+
+#include "kernels/gemm/gemm.h"
+#include "kernels/ops.h"
+
+namespace tessera {
+
+struct OrthogonalGemms {
+  Tensor first;             // [m, n] in the room: X before the first polynomial
+  std::vector<Gemm> gemms;  // one after the other; the last one writes the matrix
+};
+OrthogonalGemms gemms_of(const Orthogonalise& op);
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+// Muon: updates of the matrices of the blocks by the orthonormal matrix that is nearest to the mean of their
+// gradients (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). q, k and v, and gate and up, are
+// matrices of their own. Updates are scaled to a root mean square of 0.2, about what AdamW's have, so that its
+// learning rates and weight decay carry over (Liu et al., arXiv:2502.16982).
+//
+// Each matrix has one owner among the ranks, which makes its update; owners have equal work, as far as whole
+// matrices can be dealt. Where the optimizer is split, ranks have parts of the buckets that cut matrices: the
+// parts of the mean go to the owner, and the parts of the update back. Blocks are taken in groups, so that
+// this needs little memory, and of three groups in a row one is sent to its owners, one is computed, and one is
+// sent back, at a time. All else that is done with the elements, each rank does for its part. So the bits
+// depend neither on the number of ranks nor on how they split the parameters.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "model/param_store.h"
+#include "model/update_rule.h"
+
+namespace tessera {
+
+class Muon {
+ public:
+  Muon(Arena& arena, ParamStore& store, const MuonConfig& config);
+
+  // Whether some rank's part of a bucket has matrices
+  bool updates(size_t bucket) const {
+    return layout().is_block(bucket) && layout().buckets[bucket].decayed > 0;
+  }
+  // Elements of a rank's part of a bucket that lie in matrices: the first ones
+  int64_t matrices_of(size_t bucket, int64_t part) const;
+  int64_t matrices_of(size_t bucket) const { return matrices_of(bucket, store_.part().index); }
+
+  struct Update {
+    const Stream& stream;
+    const UpdateStep& step;
+    std::function<UpdatedPart(size_t bucket)> part;  // of matrices alone, without state but the first moment
+    std::function<void(size_t bucket)> done;         // when the matrices of a bucket are updated
+    Tensor norms = {};                               // Optimizer::Update's
+  };
+  void run(const Update& update);
+
+ private:
+  struct Matrix {
+    size_t bucket;
+    int64_t first, rows, columns;  // first: element of the bucket
+    int64_t first_row;             // of the bucket's matrices
+    int owner = 0;
+    int64_t numel() const { return rows * columns; }
+    int64_t end() const { return first + numel(); }
+  };
+  struct Group {
+    std::vector<size_t> buckets;
+    std::vector<Matrix> matrices;
+  };
+  // The memory of a group on its way
+  struct Turn {
+    Tensor directions;  // of this rank's parts of the buckets, one after the other
+    Tensor gathered;    // this rank's matrices of which it has a part alone
+    int64_t collectives = 0;
+  };
+
+  const ParamLayout& layout() const { return store_.layout(); }
+  int ranks() const { return store_.axis().size(); }
+  bool is_split() const { return store_.shards().optimizer(); }
+  Turn& turn_of(size_t group) { return turns_[group % turns_.size()]; }
+  void find_groups(const MuonConfig& config);
+  void deal(std::vector<double>& work);
+  // The elements of a matrix in the part of a rank, counted from the start of the matrix
+  struct Range {
+    int64_t first, end;
+    bool empty() const { return first >= end; }
+  };
+  Range part_of(const Matrix& matrix, int rank) const;
+  bool has_all(const Matrix& matrix, int rank) const;
+  int64_t room_for_gathered(const Group& group, int rank) const;
+  Tensor directions_of(size_t group, size_t bucket);
+  Tensor own_part(size_t group, const Matrix& matrix);
+  Tensor squares_of(const Matrix& matrix) const;
+  std::vector<Tensor> owned(size_t group);  // by matrix of the group; none: another rank's
+
+  void begin(size_t group, const Update& update);
+  void compute(size_t group, const Update& update);
+  void finish(size_t group, const Update& update);
+  void measure(const Update& update, size_t bucket, const UpdatedPart& part, const MuonUpdate& op) const;
+  void exchange(const Stream& stream, size_t group, bool to_owners);
+
+  ParamStore& store_;
+  MuonConfig config_;
+  std::vector<Group> groups_;
+  std::vector<Turn> turns_;
+  Tensor room_;  // of Orthogonalise
+};
+
+}  // namespace tessera
