@@ -44,6 +44,7 @@
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
 #include "kernels/sampling.h"
+#include "kernels/step_verdict.h"
 
 namespace tessera {
 
@@ -628,13 +629,6 @@ struct SumLosses {
   Tensor sum;     // [1] fp32
 
   void check_on(Device device) const;
-};
-
-// What JudgeStep writes, as a number
-enum class StepVerdict : int8_t {
-  kAbove = -1,     // the loss or the norm is finite and above its limit
-  kNotFinite = 0,  // the loss or the norm is not finite
-  kUpdate = 1      // neither: the step may update the weights
 };
 
 // Whether a step may update the weights, by the sum of its losses and the norm of its gradients
