@@ -74,7 +74,7 @@ int64_t count_differing(const std::vector<Measure>& measures) {
 
 std::string losses_text(const StepRecord& here, const StepRecord& there) {
   return here.loss == there.loss ? fmt::format("loss {:.4f}", here.loss)
-                                 : fmt::format("loss {:.4f} against {:.4f}: {:+.1e}", here.loss, there.loss,
+                                 : fmt::format("loss {:.4f} against {:.4f}: {:+.2g}", here.loss, there.loss,
                                                here.loss - there.loss);
 }
 
