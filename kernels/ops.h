@@ -259,6 +259,18 @@ struct Quantise {
   void check_on(Device device) const;
 };
 
+// How many elements of x Quantise cuts off, for an observer: count += those that are beyond the format's
+// largest number, by this scale. NaN is none of them.
+struct CountSaturated {
+  static constexpr const char* kName = "count saturated";
+  Tensor x;      // [N, C]
+  DType format;  // e4m3 or e5m2
+  Tensor scale;  // [1] fp32
+  Tensor count;  // [2] int32, the words of a uint64
+
+  void check_on(Device device) const;
+};
+
 // y = x scale. A value of e4m3 has four significant bits, so that nothing is rounded in bf16 either.
 struct Dequantise {
   static constexpr const char* kName = "dequantise";
@@ -709,13 +721,13 @@ using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const RotaryForward*,
-    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*, const Dequantise*,
-    const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-    const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
-    const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
-    const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
-    const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
+    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*,
+    const CountSaturated*, const Dequantise*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
+    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
+    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*>;
 
 const char* name_of(const AnyOp& op);
 
