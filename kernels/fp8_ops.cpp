@@ -39,6 +39,12 @@ void Quantise::check_on(Device device) const {
                 {"amax", amax, DType::kF32, {1}, true}});
 }
 
+void CountSaturated::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check(is_fp8(format), "{}: format must be e4m3 or e5m2, found {}", kName, name_of(format));
+  check_fields(kName, device, {{"scale", scale, DType::kF32, {1}}, {"count", count, DType::kI32, {2}}});
+}
+
 void Dequantise::check_on(Device device) const {
   check_anchor(kName, "y", y, 2, device);
   check_fields(kName, device,

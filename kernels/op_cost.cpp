@@ -100,6 +100,7 @@ OpCost cost(const SwigluBackward& a) {
 }
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
+OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }
 OpCost cost(const Dequantise& a) { return moved(a.x.data, a.y); }
 OpCost cost(const TransposeFp8& a) { return moved(a.x, a.y); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }

@@ -118,6 +118,7 @@ void list(const Quantise& a, const Lists& to) {
   to.written("y", a.y.data)("transposed", a.transposed);
   if (a.current) to.written("its scale", a.y.scale);
 }
+void list(const CountSaturated& a, const Lists& to) { to.read("x", a.x)("its scale", a.scale); }
 void list(const Dequantise& a, const Lists& to) {
   to.read("x", a.x.data)("its scale", a.x.scale);
   to.written("y", a.y);

@@ -44,6 +44,7 @@
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
 #include "kernels/sampling.h"
+#include "kernels/step_verdict.h"
 
 namespace tessera {
 
@@ -254,6 +255,18 @@ struct Quantise {
   Tensor transposed = {};  // [C, N], the same
   Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
   bool current = false;    // the scale is written first: that of x itself, fp8_scale() without headroom
+
+  void check_on(Device device) const;
+};
+
+// How many elements of x Quantise cuts off, for an observer: count += those that are beyond the format's
+// largest number, by this scale. NaN is none of them.
+struct CountSaturated {
+  static constexpr const char* kName = "count saturated";
+  Tensor x;      // [N, C]
+  DType format;  // e4m3 or e5m2
+  Tensor scale;  // [1] fp32
+  Tensor count;  // [2] int32, the words of a uint64
 
   void check_on(Device device) const;
 };
@@ -630,13 +643,6 @@ struct SumLosses {
   void check_on(Device device) const;
 };
 
-// What JudgeStep writes, as a number
-enum class StepVerdict : int8_t {
-  kAbove = -1,     // the loss or the norm is finite and above its limit
-  kNotFinite = 0,  // the loss or the norm is not finite
-  kUpdate = 1      // neither: the step may update the weights
-};
-
 // Whether a step may update the weights, by the sum of its losses and the norm of its gradients
 struct JudgeStep {
   static constexpr const char* kName = "judge step";
@@ -801,14 +807,14 @@ using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const RotaryForward*,
-    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*, const Dequantise*,
-    const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*,
-    const LoraForward*, const LoraBackward*, const AttentionForward*, const AttentionBackward*,
-    const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
-    const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*,
-    const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
-    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*,
+    const CountSaturated*, const Dequantise*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
+    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
+    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
+    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

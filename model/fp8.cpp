@@ -83,7 +83,8 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
                   .x_place = layer.gemm_writes_x ? hidden : operand,
                   .dy_place = layer.gemm_writes_dy ? hidden : operand,
                   .x_transposed_place = has_dw(layer) ? x_transposed : Tensor{},
-                  .dy_transposed_place = has_dw(layer) ? dy_transposed : Tensor{}};
+                  .dy_transposed_place = has_dw(layer) ? dy_transposed : Tensor{},
+                  .number = i};
   }
 }
 

@@ -61,6 +61,7 @@ class Fp8 {
   Fp8(const Fp8&) = delete;
 
   explicit operator bool() const { return !layers_.empty(); }
+  std::vector<Fp8Place> places() const { return {layers_.begin(), layers_.end()}; }  // by Fp8Linear::number
   const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
 
   void begin_step(const Stream& stream);

@@ -48,13 +48,17 @@ Fp8Output Fp8Linear::dy_output(const Tensor& dy) const {
   return writers_round(*this) ? place_of_dy(*this, dy) : Fp8Output{};
 }
 
-void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm) {
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm,
+                       const Tensor& saturated) {
   if (!fp8) return;
   if (!gemm.fp8_x) gemm.fp8_x = quantised(stream, fp8, gemm.x, DType::kE4M3, place_of_x(fp8, gemm.x));
   gemm.fp8_weight = fp8.weight;
+  if (saturated)
+    stream.run(CountSaturated{.x = gemm.x, .format = DType::kE4M3, .scale = fp8.x_scale, .count = saturated});
 }
 
-void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm) {
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm,
+                       const Tensor& saturated) {
   if (!fp8) return;
   Tensor dy_transposed, x_transposed;
   if (gemm.dweight && fp8.x_transposed_place) {
@@ -67,6 +71,9 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackwar
     transpose(stream, gemm.dy, DType::kE5M2, fp8.dy_scale, dy_transposed);
   }
   gemm.fp8_weight = fp8.transposed;
+  if (saturated)
+    stream.run(
+        CountSaturated{.x = gemm.dy, .format = DType::kE5M2, .scale = fp8.dy_scale, .count = saturated});
   if (!x_transposed) return;
   // By the scale that x had in the forward, which has noted its largest element. A current one is found
   // again: with an MLP in chunks, the stored one is that of another chunk.

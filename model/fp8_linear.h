@@ -26,6 +26,7 @@ struct Fp8Linear {
   Tensor x_amax, dy_amax;                          // [1] fp32, of this step so far
   Tensor x_place, dy_place;                        // room for them in FP8: layers share it
   Tensor x_transposed_place, dy_transposed_place;  // likewise, for dW; none: dW is not in FP8
+  int64_t number = 0;                              // among the layers in FP8
   bool current_scales = false;                     // x_scale and dy_scale are found for each x and dy
   bool reads_again = false;                        // x and dy are rounded by passes of their own alone
   explicit operator bool() const { return static_cast<bool>(weight); }
@@ -43,8 +44,11 @@ struct Fp8Layers {
 };
 
 // Names the operands of `gemm`, after rounding x or dy if it has none in FP8 yet. Nothing changes where
-// the layer is not in FP8.
-void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm);
-void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm);
+// the layer is not in FP8. `saturated`, if given, counts the values of x or dy that were cut off:
+// CountSaturated.
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm,
+                       const Tensor& saturated = {});
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm,
+                       const Tensor& saturated = {});
 
 }  // namespace tessera

@@ -70,15 +70,17 @@ void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
                                .dweight = rows.dweight});
 }
 
-void run_logits(const Stream& stream, const Model& model, LinearForward gemm) {
-  quantise_operands(stream, model.fp8_of_head(), gemm);
+void run_logits(const Stream& stream, const Model& model, LinearForward gemm, const Tensor& saturated = {}) {
+  quantise_operands(stream, model.fp8_of_head(), gemm, saturated);
   stream.run(gemm);
 }
 
 void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
   const Model& model = pass.model;
   const Fp8Linear& fp8 = model.fp8_of_head();
-  run_logits(pass.stream, model, {.x = rows.x, .weight = rows.weight, .y = rows.logits, .fp8_x = fp8_x});
+  const Probe* probe = pass.backward_probe;  // a training computes the logits in its backward
+  run_logits(pass.stream, model, {.x = rows.x, .weight = rows.weight, .y = rows.logits, .fp8_x = fp8_x},
+             probe ? probe->saturated_x(fp8) : Tensor{});
   // In FP8 they take the place of x in FP8, which nothing reads any more.
   const Fp8Output dy = rows.trains ? fp8.dy_output(rows.logits) : Fp8Output{};
   pass.stream.run(CrossEntropy{.logits = rows.logits,
@@ -96,7 +98,7 @@ void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
                       .dweight = rows.dweight,
                       .fp8_dy = dy.y,
                       .accumulate = rows.accumulate};
-  quantise_operands(pass.stream, fp8, gemm);
+  quantise_operands(pass.stream, fp8, gemm, probe ? probe->saturated_dy(fp8) : Tensor{});
   pass.stream.run(gemm);
 }
 

@@ -19,7 +19,7 @@ void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForwar
                            .add = gemm.add});
     gemm.add = sum;
   }
-  quantise_operands(stream, layer.fp8, gemm);
+  quantise_operands(stream, layer.fp8, gemm, layer.saturated_x);
   stream.run(gemm);
 }
 
@@ -40,7 +40,7 @@ void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradi
                             .accumulate = gemm.accumulate});
     gemm.x = gemm.add = gemm.dx;  // x may be overwritten, and without dweight is not read
   }
-  quantise_operands(stream, layer.fp8, gemm);
+  quantise_operands(stream, layer.fp8, gemm, layer.saturated_dy);
   stream.run(gemm);
 }
 

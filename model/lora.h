@@ -14,9 +14,10 @@ namespace tessera {
 struct LinearLayer {
   const LinearWeights& weights;
   const Fp8Linear& fp8;
-  LayerParts parts;  // outputs of the layers that it is
-  Tensor u = {};     // [N, P r], kept for the backward; none without an adapter
-  float scale = 0;   // of the adapter
+  LayerParts parts;                            // outputs of the layers that it is
+  Tensor u = {};                               // [N, P r], kept for the backward; none without an adapter
+  float scale = 0;                             // of the adapter
+  Tensor saturated_x = {}, saturated_dy = {};  // counts, as quantise_operands() takes them; none: not counted
 };
 
 // What a linear layer computes: `gemm`, and on top of that its adapter.

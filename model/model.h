@@ -65,14 +65,24 @@ struct Model {
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
 float attention_scale(const ModelConfig& config, size_t layer, float plans);
 
-// What a forward of a training writes about itself, at some steps
+// What a micro-batch of a training writes about itself, at some steps
 struct Probe {
   Tensor attention;    // [L, H, 2] fp32: see AttentionSample
   Tensor unit_maxima;  // [F] fp32: room for a layer
   Tensor dead_units;   // [L] fp32
+  // [S, 2, 2] int32: of each layer in FP8 how many values of x and of dy were cut off, see CountSaturated
+  Tensor saturated = {};
 
+  Tensor saturated_x(const Fp8Linear& fp8) const { return saturated_of(fp8, 0); }
+  Tensor saturated_dy(const Fp8Linear& fp8) const { return saturated_of(fp8, 1); }
   Tensor attention_of(size_t layer) const {  // [H, 2]
     return attention.rows(static_cast<int64_t>(layer), 1).view({attention.shape[1], 2});
+  }
+
+ private:
+  Tensor saturated_of(const Fp8Linear& fp8, int64_t of_dy) const {
+    if (!fp8 || !saturated) return {};
+    return saturated.view({saturated.numel()}).rows(2 * (2 * fp8.number + of_dy), 2);
   }
 };
 
@@ -82,7 +92,8 @@ struct Pass {
   const Batch& batch;
   const ActiveDropout& dropout;
   bool accumulate = true;  // gradients of parameters; else they are overwritten
-  const Probe* probe = nullptr;
+  // None: it writes nothing about itself. `probe` is of a forward, not of what a backward computes again.
+  const Probe *probe = nullptr, *backward_probe = nullptr;
 };
 
 // [N, C] as [B, T, C]

@@ -583,11 +583,14 @@ Attention Block::attention() const {
 
 LinearLayer Block::linear(Stage stage) const {
   const LinearOfStage& of = row_of(stage).linear;
+  const Fp8Linear& fp8 = pass.model.fp8_of(layer, stage);
   return {.weights = of.weights(w),
-          .fp8 = pass.model.fp8_of(layer, stage),
+          .fp8 = fp8,
           .parts = of.parts(config, spec),
           .u = of.adapter(s),
-          .scale = config.lora ? config.lora.scale() : 0};
+          .scale = config.lora ? config.lora.scale() : 0,
+          .saturated_x = pass.probe ? pass.probe->saturated_x(fp8) : Tensor{},
+          .saturated_dy = pass.backward_probe ? pass.backward_probe->saturated_dy(fp8) : Tensor{}};
 }
 
 void forward_stages(const Block& block, Keep kept) {

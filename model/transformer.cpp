@@ -71,7 +71,8 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
                   .model = model,
                   .batch = trained.batch,
                   .dropout = trained.dropout,
-                  .accumulate = trained.accumulate};
+                  .accumulate = trained.accumulate,
+                  .backward_probe = trained.probe};
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "forward");
   Saved saved = allocate_saved(arena, model, model.keep);
@@ -79,6 +80,7 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
   if (offload) offload->use(saved, model);
   Pass probed = pass;  // not what the backward computes again
   probed.probe = trained.probe;
+  if (trained.probe && trained.probe->saturated) stream.run(FillZero{trained.probe->saturated});
   forward(probed, saved);
 
   phase.next("backward");

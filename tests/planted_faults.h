@@ -71,6 +71,17 @@ inline Fault::Run wrong_head_of_second_block() {
   };
 }
 
+// An element of what the second norm of a block writes in the forward of a step's first micro-batch: an input
+// of its MLP
+inline Fault::Run in_second_norm(int64_t block, int64_t element, float value) {
+  return [=, norms = int64_t{0}](const AnyOp& op, Backend& be, const Launch& on) mutable {
+    const auto* norm = std::get_if<const LayerNormForward*>(&op);
+    const OpPlace& at = be.place();
+    if (!norm || at.block != block || at.backward || at.micro_batch != 0 || ++norms % 2 == 1) return;
+    change_values((*norm)->y, be, on, [&](std::span<float> y) { y[static_cast<size_t>(element)] = value; });
+  };
+}
+
 // The tables' gradients of the second micro-batch of a step count twice.
 inline Fault::Run second_micro_batch_twice() {
   return [micro_steps = int64_t{0}](const AnyOp& op, Backend& be, const Launch& on) mutable {

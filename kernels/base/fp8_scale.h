@@ -20,6 +20,11 @@ inline constexpr uint32_t kFp8One = 0x3f800000u, kInfinityBits = 0x7f800000u;
 // A magnitude with which a scale can be found. Magnitudes are compared by their bits: NaN is the largest.
 TESSERA_HOST_DEVICE inline bool has_fp8_scale(uint32_t amax) { return amax != 0 && amax < kInfinityBits; }
 
+// The largest magnitude that a tensor with this scale has in FP8
+TESSERA_HOST_DEVICE inline float fp8_largest(float scale, bool is_e4m3) {
+  return scale * (is_e4m3 ? 448.0f : 57344.0f);
+}
+
 // The bits of the least power of two s with amax / s <= the largest number of the format, times 2^headroom;
 // within 2^-100 to 2^100, so that neither s nor 1 / s overflows. The largest is 1.75 2^8 in e4m3, 1.75 2^15
 // in e5m2. Of amax = 0, or not finite: those of 1.

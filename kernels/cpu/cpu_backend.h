@@ -27,6 +27,7 @@ void run(const RotaryBackward& a, const Launch& on);
 void run(const SwigluForward& a, const Launch& on);
 void run(const SwigluBackward& a, const Launch& on);
 void run(const Quantise& a, const Launch& on);
+void run(const CountSaturated& a, const Launch& on);
 void run(const Dequantise& a, const Launch& on);
 void run(const TransposeFp8& a, const Launch& on);
 void run(const UpdateScales& a, const Launch& on);

@@ -62,10 +62,7 @@ void run(const SumLosses& a, const Launch& /*on*/) { a.sum.as<float>()[0] = sum_
 
 void run(const JudgeStep& a, const Launch& /*on*/) {
   const float loss = sum_of(a.losses), norm = norm_of_parts(a.grad_norm), *limits = a.limits.as<float>();
-  const StepVerdict verdict = !std::isfinite(loss) || !std::isfinite(norm) ? StepVerdict::kNotFinite
-                              : loss > limits[0] || norm > limits[1]       ? StepVerdict::kAbove
-                                                                           : StepVerdict::kUpdate;
-  a.verdict.as<float>()[0] = static_cast<float>(verdict);
+  a.verdict.as<float>()[0] = static_cast<float>(judge_step(loss, norm, limits[0], limits[1]));
 }
 
 namespace {

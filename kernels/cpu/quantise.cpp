@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <cstring>
 
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
@@ -57,6 +59,19 @@ void run(const Quantise& a, const Launch& /*on*/) {
     if (a.amax) note_largest(found, a.amax);
   }
   if (a.y.data || a.transposed) round_all(a.x, a.format, a.y, a.transposed);
+}
+
+void run(const CountSaturated& a, const Launch& /*on*/) {
+  const float largest = fp8_largest(*a.scale.as<float>(), a.format == DType::kE4M3);
+  const float* values = a.x.as<float>();
+  const int64_t elements = a.x.numel();
+  uint64_t found = 0;
+#pragma omp parallel for reduction(+ : found)
+  for (int64_t i = 0; i < elements; ++i) found += std::fabs(values[i]) > largest ? 1 : 0;
+  uint64_t count = 0;
+  std::memcpy(&count, a.count.data, sizeof count);
+  count += found;
+  std::memcpy(a.count.data, &count, sizeof count);
 }
 
 // The scale is in the values already.

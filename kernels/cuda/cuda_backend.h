@@ -62,6 +62,7 @@ class CudaBackend final : public Backend {
   void run_op(const SwigluForward& a, const Launch& on);
   void run_op(const SwigluBackward& a, const Launch& on);
   void run_op(const Quantise& a, const Launch& on);
+  void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);
   void run_op(const TransposeFp8& a, const Launch& on);
   void run_op(const UpdateScales& a, const Launch& on);

@@ -27,10 +27,7 @@ __global__ void judge_kernel(const float* losses, int64_t ranks, const float* no
   double sum = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) sum += losses[rank];
   const float loss = static_cast<float>(sum), norm = cuda::norm_of_parts(norms, parts);
-  const StepVerdict found = !isfinite(loss) || !isfinite(norm)     ? StepVerdict::kNotFinite
-                            : loss > limits[0] || norm > limits[1] ? StepVerdict::kAbove
-                                                                   : StepVerdict::kUpdate;
-  *verdict = static_cast<float>(found);
+  *verdict = static_cast<float>(judge_step(loss, norm, limits[0], limits[1]));
 }
 
 }  // namespace

@@ -78,10 +78,11 @@ uint64_t bytes_of(const std::vector<int64_t>& shape, const std::string& dtype, c
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries,
-                                     Values values)
+                                     Values values, const Metadata& metadata)
     : file_(path), entries_(std::move(entries)), values_(values) {
   nlohmann::ordered_json header;
   header["__metadata__"] = {{"format", "pt"}};  // transformers refuses a file without it
+  for (const auto& [key, text] : metadata) header["__metadata__"][key] = text;
   int64_t offset = 0;
   for (const FileTensor& entry : entries_) {
     json shape = json::array();
@@ -138,6 +139,8 @@ void SafetensorsReader::read_header(std::span<const std::byte> bytes, std::span<
   for (const auto& [key, value] : header.items()) {
     if (key == "__metadata__") {
       check(value.is_object(), "{}: __metadata__ must be an object, found {}", what, brief(value));
+      for (const auto& [of, text] : value.items())
+        if (text.is_string()) metadata_[of] = text.get<std::string>();
       continue;
     }
     const std::string tensor = name + ": tensor " + printable_name(key);

@@ -14,13 +14,16 @@
 
 namespace tessera {
 
+// Texts of a file's header
+using Metadata = std::map<std::string, std::string>;
+
 // Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when
 // commit() is called. Error: disk full, no permission, with kFinite a value that is NaN or infinite; no file
 // remains.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries,
-                    Values values = Values::kFinite);
+                    Values values = Values::kFinite, const Metadata& metadata = {});
   // The next tensor of the list, rounded to its format. Error: another size than its shape's
   void write(std::span<const float> values);
   FileChecksum commit();  // Error: tensors are missing
@@ -47,6 +50,7 @@ class SafetensorsReader {
   };
   const std::map<std::string, Entry>& entries() const { return entries_; }
   bool contains(const std::string& name) const { return entries_.contains(name); }
+  const Metadata& metadata() const { return metadata_; }
 
   // Error: no such tensor, another shape, an unsupported dtype.
   void check_readable(const std::string& name, const Shape& shape) const;
@@ -57,6 +61,7 @@ class SafetensorsReader {
 
   MappedFile file_;
   std::map<std::string, Entry> entries_;
+  Metadata metadata_;
 };
 
 }  // namespace tessera

@@ -2,11 +2,9 @@
 // step changes nothing.
 #include <cmath>
 
+#include "tests/bad_step_run.h"
 #include "tests/cuda/train_on_gpu.h"
-#include "tests/planted_faults.h"
-#include "train/config/load_config.h"
 #include "train/launch/process_group.h"
-#include "train/run/train_loop.h"
 
 namespace tessera::testing {
 namespace {
@@ -20,48 +18,13 @@ struct CudaBadStep : TrainOnGpu {
             "train:\n  folder: out\n  steps: 4\n  tokens_per_step: 512\n  micro_batch: 2\n"
             "evaluation:\n  every: 0\nsampling:\n  every: 0\ncheckpoint:\n  every: 2\n") {}
 
-  struct Run {
-    std::vector<std::string> settings = {};
-    std::function<void(OpenRun&)> spoils = {};
-    Fault::Run fault = {};
-  };
-  // The message with which a run stops; "": it does not
-  std::string message_of(const Run& with) const {
-    std::vector<std::string> settings{"train.folder=" + (folder / "out").string(),
-                                      "data.train=" + (folder / "text.txt").string()};
-    settings.insert(settings.end(), with.settings.begin(), with.settings.end());
-    const Config config = load_config(folder / "small.yaml", settings);
-    RankGroup alone(World{}, config);
-    std::string message;
-    Fault fault({}, with.fault);
-    OpenRun run(config, {.overwrite = true}, alone);
-    if (with.spoils) with.spoils(run);
-    run.backend->add_observer(fault);
-    try {
-      TrainLoop(run).run();
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    return message;
-  }
-  static void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
-    for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << message;
-  }
+  std::string message_of(const BadStepRun& run) const { return testing::message_of(folder, run); }
 };
 
 TEST_F(CudaBadStep, FindsAWeight) {
-  const auto spoil = [](OpenRun& run) {
-    ParamStore& store = run.phase->state().store();
-    for (const ParamPlace& place : store.layout().places) {
-      if (place.info.name != "blocks.1.mlp.expand.weight") continue;
-      std::vector<float> values(static_cast<size_t>(place.info.shape.numel()), 0.01f);
-      values[5 * 128 + 3] = NAN;
-      store.writer()(place, {values.data(), DType::kF32, place.info.shape, Device::kCpu});
-    }
-  };
+  const auto spoils = [](OpenRun& run) { spoil(run, "blocks.1.mlp.expand.weight", 5 * 128 + 3); };
   for (const char* set : {"train.precision=bf16", "train.precision=fp32"})
-    expect_parts(message_of({.settings = {set}, .spoils = spoil}),
+    expect_parts(message_of({.settings = {set}, .spoils = spoils}),
                  {"step 1: the loss is nan", "linear forward in block 1, in the forward, micro-batch 1 of 4",
                   "(blocks.1.mlp.expand.weight, ", "1 of 65536 values is not finite", "the first at [5, 3]",
                   "text.txt, tokens "});
@@ -78,6 +41,18 @@ TEST_F(CudaBadStep, FindsAHead) {
                {"attention forward in block 1, in the forward, micro-batch 1 of 4",
                 "attention output, bf16 [2, 64, 2, 64]", "the first at [1, 9, 1, 0]",
                 "is of token 9 of sequence 1: "});
+}
+
+TEST_F(CudaBadStep, FindsAnOverflowInFp8) {
+  DeviceTraits device;
+  std::string why_not;
+  constexpr int kOldestWithFp8 = 89;
+  if (!find_cuda_device(device, why_not) || device.arch < kOldestWithFp8)
+    GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  expect_parts(message_of(overflow_in_fp8(128, {})),
+               {"step 1: the loss is ", "linear forward in block 1, in the forward, micro-batch 1 of 4",
+                "All that it reads is finite", "of 65536 values", "the first at [2, 5]", "x (FP8 operand, ",
+                "weight (FP8 blocks.1.mlp.expand, ", "is of token 2 of sequence 0: "});
 }
 
 TEST_F(CudaBadStep, FindsAGradientInsideABlock) {

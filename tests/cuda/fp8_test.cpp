@@ -125,6 +125,30 @@ TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
         }
 }
 
+TEST_F(Fp8Test, CountsWhatIsCutOffAsTheCpu) {
+  for (const DType dtype : kReal)
+    for (const DType format : kFormats)
+      for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{130, 200}, Shape{4096, 1056}}) {
+        std::normal_distribution<float> normal(0, format == DType::kE4M3 ? 448.0f : 57344.0f);
+        const Twin x = with_values(dtype, shape, [&](int64_t i) {
+          if (i == 7) return std::numeric_limits<float>::quiet_NaN();
+          return i == 11 ? -std::numeric_limits<float>::infinity() : normal(random_);
+        });
+        const Twin scale = scalar(0.5f), count = indices({2}, [](int64_t) { return 0; });
+        run_on_both({count}, [&](auto on) {
+          return CountSaturated{.x = on(x), .format = format, .scale = on(scale), .count = on(count)};
+        });
+        uint64_t on_cpu = 0, on_cuda = 0;
+        std::memcpy(&on_cpu, count.cpu.data, sizeof on_cpu);
+        std::memcpy(&on_cuda, bytes_of(count.cuda).data(), sizeof on_cuda);
+        EXPECT_EQ(on_cuda, on_cpu);
+        if (shape.numel() > 100) {
+          EXPECT_GT(on_cpu, static_cast<uint64_t>(shape.numel()) / 4)
+              << "by half the scale, most of two thirds";
+        }
+      }
+}
+
 // Rows in packs and not; of the last one a block reads several parts
 TEST_F(Fp8Test, CurrentScalesAreThoseOfTheCpu) {
   for (const DType dtype : kReal)

@@ -2,6 +2,7 @@
 #include "kernels/base/fp8.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
@@ -180,6 +181,44 @@ TEST_F(Fp8Ops, QuantiseRoundsEveryElementAndItsTranspose) {
         EXPECT_EQ(floats(y.scale)[0], scale);
       }
     }
+}
+
+TEST_F(Fp8Ops, CountsWhatQuantiseCutsOff) {
+  const auto no_count = [&] {
+    const Tensor count = make.empty({2}, DType::kI32);
+    std::memset(count.data, 0, count.bytes());
+    return count;
+  };
+  const auto count_in = [](const Tensor& count) {
+    uint64_t found = 0;
+    std::memcpy(&found, count.data, sizeof found);
+    return found;
+  };
+  for (const DType format : kFormats) {
+    const double largest = numbers(format).back();
+    for (const float scale : {0.25f, 1.0f, 0x1p-9f}) {
+      const Tensor x = make.normal({17, 33}, static_cast<float>(largest) * scale), count = no_count();
+      const auto values = floats(x);
+      values[0] = static_cast<float>(largest) * scale;  // the largest number itself is not cut off
+      values[1] = -std::nextafter(values[0], INFINITY), values[2] = INFINITY, values[3] = NAN;
+      uint64_t expected = 0;
+      for (const float value : values) expected += std::abs(static_cast<double>(value)) / scale > largest;
+      EXPECT_GT(expected, 17u * 33 / 4);
+      const CountSaturated op{.x = x, .format = format, .scale = make.scalar(scale), .count = count};
+      cpu.run(op);
+      EXPECT_EQ(count_in(count), expected);
+      cpu.run(op);
+      EXPECT_EQ(count_in(count), 2 * expected) << "it adds";
+      const Tensor own = no_count();
+      const Fp8Matrix y = quantised(make.normal({17, 33}, 1000), format);
+      cpu.run(CountSaturated{.x = y.data, .format = format, .scale = y.scale, .count = own});
+      EXPECT_EQ(count_in(own), 0u) << "by its own scale nothing is";
+    }
+  }
+  const Tensor x = make.normal({2, 2});
+  EXPECT_THROW(
+      cpu.run(CountSaturated{.x = x, .format = DType::kBF16, .scale = make.scalar(1), .count = no_count()}),
+      Error);
 }
 
 TEST_F(Fp8Ops, ACurrentScaleIsThatOfTheTensor) {

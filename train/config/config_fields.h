@@ -175,7 +175,8 @@ void visit_train(Section& train, Visit& visit) {
         "Steps between printed lines, each with the means of its steps; metrics.jsonl has every step");
   visit("train.inside_every", train.inside_every, Whole{},
         "Steps between records of what goes on inside the model, in metrics.jsonl and report.html: norms of "
-        "weights, gradients and updates, attention's logits and entropy, dead units; 0: never");
+        "weights, gradients and updates, attention's logits and entropy, dead units, FP8 values that are cut "
+        "off; 0: never");
   visit("train.report", train.report, Flag{},
         "Keep report.html in the run's folder up to date: a page with the curves, samples and events");
   visit("train.tensorboard", train.tensorboard, Flag{},

@@ -5,7 +5,10 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/signals.h"
+#include "kernels/base/version.h"
 #include "train/launch/process_group.h"
+#include "train/prove/other_build.h"
 #include "train/prove/prove.h"
 #include "train/run/model_folder.h"
 #include "train/run/rank_options.h"
@@ -32,7 +35,7 @@ void add_options(Options& app, Command& c) {
       .one_at_a_time();
   app.add("--only", o.only,
           "One proof: attention, rows, documents, micro_batch, resume, ranks, device or fp8; may be given "
-          "many times; default: all")
+          "many times; default: all, beside --against or --record none")
       .type_name("NAME")
       .one_of({"attention", "rows", "documents", "micro_batch", "resume", "ranks", "device", "fp8"})
       .one_at_a_time();
@@ -51,6 +54,12 @@ void add_options(Options& app, Command& c) {
   app.add("--sequence-length", o.sequence_length, "Tokens of a sequence; default: the run's")
       .positive()
       .type_name("N");
+  app.add("--against", o.against, std::string("Compares the step with that of ") + kAgainstSources)
+      .type_name("NAME");
+  app.add("--record", o.record,
+          "Writes what the step computed to this file: losses, attention's output and log-sum-exp, every "
+          "gradient, as safetensors")
+      .type_name("FILE");
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32; default: the run's");
   app.add_word("--attention", o.attention,
@@ -68,14 +77,25 @@ void add_options(Options& app, Command& c) {
       "  ./prove --config quickstart.yaml --only attention\n"
       "  ./prove FOLDER --data book.txt --sequence-length 8192\n"
       "  ./prove runs/quickstart --ranks 2 --only ranks --json proofs.json\n"
+      "  ./prove runs/quickstart --against runs/quickstart/checkpoints/step_00000100\n"
+      "  ./prove runs/quickstart --against ../build_of_main\n"
       "Exit codes: 0: all that was compared agrees; 1: something does not, or the command line is wrong, or "
       "the work was refused or failed, and the message says why; 3: another rank failed.");
 }
 
 bool run(const Command& c, char** argv) {
-  const ProvedModel model = open_proved(c.options);
+  ProveOptions o = c.options;
+  o.build = version_text("prove");
+  const ProvedModel model = open_proved(o);
+  AskedRanks asked = c.asked;
+  if (!o.against.empty() || !o.record.empty()) {
+    check(asked.count() <= 1, "--against and --record compute the step on one rank: leave out --{} {}",
+          asked.gpus > 0 ? "gpus" : "ranks", asked.count());
+    if (asked.count() == 0) asked.ranks = 1;
+  }
   outlive_readers();
-  return all_hold(prove(model, c.options, start_ranks(c.options.device, c.asked, argv), make_backend));
+  record_stop_signals({.calls = BlockedCalls::kGoOn, .second_ends = true});  // a step ends with an Error
+  return all_hold(prove(model, o, start_ranks(o.device, asked, argv), make_backend));
 }
 
 }  // namespace

@@ -11,10 +11,11 @@
 namespace tessera {
 namespace {
 
-// How close to what is allowed; beyond it above 1, and NaN beyond all
-double share(const Measure& m) {
-  if (!(m.difference == m.difference)) return INFINITY;
-  return m.allowed > 0 ? m.difference / m.allowed : m.difference > 0 ? INFINITY : 0;
+// How close to what is allowed; beyond it above 1, and NaN beyond all. Of equal ones, and where nothing is
+// allowed, by the difference.
+std::pair<double, double> share(const Measure& m) {
+  if (std::isnan(m.difference)) return {INFINITY, INFINITY};
+  return {m.allowed > 0 ? m.difference / m.allowed : m.difference > 0 ? INFINITY : 0, m.difference};
 }
 
 const Measure* worst_of(const std::vector<const Measure*>& measures) {
@@ -98,8 +99,11 @@ std::string proof_table(const std::vector<Proof>& proofs) {
           fmt::format("{:<12} {:<18} {:>10}{} {:>9}  {:<8}  {}\n", "", m->what, short_number(m->difference),
                       beside, proof.judged ? short_number(m->allowed) : "", verdict, m->where);
     }
+    if (!proof.summary.empty()) text += fmt::format("{:<12} {}\n", "", proof.summary);
   }
-  return text + reasons(proofs);
+  text += reasons(proofs);
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 bool all_hold(const std::vector<Proof>& proofs) {
@@ -107,9 +111,10 @@ bool all_hold(const std::vector<Proof>& proofs) {
 }
 
 std::string verdict_line(const std::vector<Proof>& proofs) {
-  std::string failed, held;
+  std::string failed, held, reported;
   for (const Proof& proof : proofs) {
     if (proof.verdict() == Verdict::kOk) add_name(held, proof.name);
+    if (proof.verdict() == Verdict::kReported) add_name(reported, proof.name);
     if (proof.verdict() != Verdict::kFailed) continue;
     std::vector<const Measure*> all;
     for (const Measure& each : proof.measures) all.push_back(&each);
@@ -118,7 +123,8 @@ std::string verdict_line(const std::vector<Proof>& proofs) {
                           m.what, m.where, short_number(m.difference), short_number(m.allowed));
   }
   if (!failed.empty()) return "FAILED: " + failed;
-  return held.empty() ? "nothing was compared" : "ok: " + held;
+  if (!held.empty()) return "ok: " + held;
+  return reported.empty() ? "nothing was compared" : "reported: " + reported;
 }
 
 nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
@@ -139,6 +145,7 @@ nlohmann::ordered_json to_json(const std::vector<Proof>& proofs) {
                    {"tokens", proof.tokens},
                    {"reason", proof.reason},
                    {"skipped", proof.skipped},
+                   {"summary", proof.summary},
                    {"seconds", proof.seconds},
                    {"measures", std::move(measures)}});
   }

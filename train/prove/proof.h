@@ -70,6 +70,7 @@ struct Proof {
   std::vector<Measure> measures = {};
   std::string reason = {};   // what is allowed, and why
   std::string skipped = {};  // why; then there are no measures
+  std::string summary = {};  // in a line, where there is more to say than the table has
   double seconds = 0;        // that it took
   bool judged = true;
 

@@ -29,6 +29,14 @@ ProvedModel read_proved(const ModelFolder& folder, const std::vector<std::string
   return model;
 }
 
+// Error: --record names what is no file, which would be replaced, or cannot be written.
+void check_file(const std::string& path) {
+  std::error_code error;
+  check(path.empty() || !std::filesystem::exists(path, error) || !std::filesystem::is_other(path, error),
+        "cannot write {}: it is no file; name one with --record FILE", path);
+  check_writable(path);
+}
+
 }  // namespace
 
 ProvedModel open_proved(const ProveOptions& options) {
@@ -68,13 +76,18 @@ ProvedModel open_proved(const ProveOptions& options) {
   return model;
 }
 
+ProvedModel read_other(const std::string& name) {
+  return read_model_folder(name, [](const ModelFolder& folder) { return read_proved(folder, {}); });
+}
+
 std::vector<Proof> prove(const ProvedModel& model, const ProveOptions& options, const World& world,
                          const BackendMaker& make) {
   RankGroup ranks(world, model.config);
   std::optional<Prover> prover;  // outlives guard(): see RankGroup
   std::vector<Proof> proofs;
   ranks.guard([&] {
-    if (ranks.is_rank_0()) check_writable(options.json), check_writable(options.html);
+    if (ranks.is_rank_0())
+      check_writable(options.json), check_writable(options.html), check_file(options.record);
     proofs = prover.emplace(model, options, ranks, make).run();
     ranks.finish();
     if (!ranks.is_rank_0()) return;

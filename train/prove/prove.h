@@ -14,6 +14,9 @@ namespace tessera {
 // Error: as find_model_folder(), load_config(); neither a model nor a configuration, or both.
 ProvedModel open_proved(const ProveOptions& options);
 
+// A checkpoint that --against names, with its own configuration. Error: as find_model_folder().
+ProvedModel read_other(const std::string& name);
+
 // Prints the table; rank 0 writes the file. `make` makes the backends: tests plant faults there. Error: as
 // RunData and run_shape(); too little memory for one sequence.
 std::vector<Proof> prove(const ProvedModel& model, const ProveOptions& options, const World& world,

@@ -5,20 +5,6 @@
 namespace tessera {
 namespace {
 
-std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord& expected, double allowed) {
-  std::vector<Measure> all;
-  for (size_t l = 0; l < found.attention.size(); ++l) {
-    Difference d;
-    d.add(found.attention[l], expected.attention[l]);
-    all.push_back({.what = "attention output",
-                   .where = fmt::format("block {}", l),
-                   .difference = d.relative(),
-                   .largest = d.largest(),
-                   .allowed = allowed});
-  }
-  return all;
-}
-
 std::vector<Measure> compare_all(const StepRecord& found, const StepRecord& expected, double allowed) {
   std::vector<Measure> all = compare_attention(found, expected, allowed);
   for (Measure& each : compare_records(found, expected, allowed)) all.push_back(std::move(each));

@@ -31,9 +31,12 @@ struct ProveOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   std::optional<Precision> precision;      // none: the run's
   std::optional<AttentionKind> attention;  // of the run; none: its own
-  std::vector<std::string> only;           // words of ProofKind; empty: all
-  double ratio = 1.1;                      // of an error to naive's
-  std::string json, html;                  // files to write; empty: none
+  std::vector<std::string> only;           // words of ProofKind; empty: all, or none beside what follows
+  std::string against;     // a checkpoint, as find_model_folder(); another build; a file of `record`
+  std::string record;      // a file for the step's record
+  double ratio = 1.1;      // of an error to naive's
+  std::string json, html;  // files to write; empty: none
+  std::string build;       // of this program, as version_text(): for records
 };
 inline constexpr int64_t kProvedSequences = 8;
 

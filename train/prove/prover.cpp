@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "data/packed_loader.h"
 #include "kernels/base/text.h"
@@ -18,6 +19,7 @@ namespace tessera {
 namespace {
 
 constexpr double kQuietSeconds = 60;
+constexpr double kLeastDifference = 0x1p-149;  // of bits without one of values
 // Tokens of all sequences, unless the user names their number
 constexpr int64_t kTokensCuda = 32768, kTokensCpu = 4096;
 
@@ -59,17 +61,37 @@ ProvedData read_proved_data(const ProvedModel& model, const ProveOptions& option
   return data;
 }
 
+Measure compare_values(const std::string& what, const std::string& where, std::span<const float> found,
+                       std::span<const float> expected, double allowed, double least) {
+  Difference d;
+  d.add(found, expected);
+  const double relative = d.relative(least);
+  const bool same = std::memcmp(found.data(), expected.data(), found.size_bytes()) == 0;
+  return {.what = what,
+          .where = where,
+          .difference = same || std::isnan(relative) ? relative : std::max(relative, kLeastDifference),
+          .largest = d.largest(),
+          .allowed = allowed};
+}
+
+std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord& expected, double allowed) {
+  std::vector<Measure> all;
+  const auto compare = [&](const char* what, size_t l, const std::vector<float>& a,
+                           const std::vector<float>& b) {
+    all.push_back(compare_values(what, fmt::format("block {}", l), a, b, allowed));
+  };
+  for (size_t l = 0; l < found.attention.size(); ++l)
+    compare("attention output", l, found.attention[l], expected.attention[l]);
+  for (size_t l = 0; l < found.lse.size(); ++l)
+    if (!found.lse[l].empty() && !expected.lse[l].empty())
+      compare("log-sum-exp", l, found.lse[l], expected.lse[l]);
+  return all;
+}
+
 std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed) {
   std::vector<Measure> all;
-  if (!found.losses.empty() && found.losses.size() == expected.losses.size()) {
-    Difference d;
-    d.add(found.losses, expected.losses);
-    all.push_back({.what = "loss",
-                   .where = "each token",
-                   .difference = d.relative(),
-                   .largest = d.largest(),
-                   .allowed = allowed});
-  }
+  if (!found.losses.empty() && found.losses.size() == expected.losses.size())
+    all.push_back(compare_values("loss", "each token", found.losses, expected.losses, allowed));
   std::map<std::string, const ParamValues*> known;
   Difference whole;  // its reference
   for (const ParamValues& each : expected.gradients) {
@@ -81,13 +103,9 @@ std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& 
   for (const ParamValues& each : found.gradients) {
     const auto other = known.find(each.name);
     check(other != known.end(), "a gradient of {} was computed in one way and not in the other", each.name);
-    Difference d;
-    d.add(each.values, other->second->values.subspan(static_cast<size_t>(each.first)));
-    all.push_back({.what = "gradient",
-                   .where = each.name,
-                   .difference = d.relative(typical * std::sqrt(static_cast<double>(d.count()))),
-                   .largest = d.largest(),
-                   .allowed = allowed});
+    all.push_back(compare_values("gradient", each.name, each.values,
+                                 other->second->values.subspan(static_cast<size_t>(each.first)), allowed,
+                                 typical * std::sqrt(static_cast<double>(each.values.size()))));
   }
   return all;
 }
@@ -166,20 +184,20 @@ std::optional<RunShape> Prover::largest_shape(Way way, const DeviceTraits& devic
   return {};
 }
 
-std::string Prover::load(TrainState& state) const {
+std::string Prover::load(TrainState& state, const ProvedModel& from) const {
   const Config& c = config_;
   state.initialize(static_cast<uint64_t>(c.train.seed),
-                   model_.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
+                   from.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
   const PositionExtension extension = c.model.position_extension;
-  if (model_.weights.empty()) return "";
-  if (model_.checkpoint && c.train.lora) {
-    const std::string& base = model_.state->base;
-    load_checkpoint(model_.weights, state,
+  if (from.weights.empty()) return "";
+  if (c.train.lora && from.checkpoint && from.config.train.lora) {
+    const std::string& base = from.state->base;
+    load_checkpoint(from.weights, state,
                     {.folder = c.train.init_from, .extension = extension, .checksum = base});
     return base;
   }
-  if (c.train.lora) return load_base(model_.weights, state, extension);
-  load_weights(model_.weights, state, extension);
+  if (c.train.lora) return load_base(from.weights, state, extension);
+  load_weights(from.weights, state, extension);
   return "";
 }
 
@@ -195,7 +213,7 @@ StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, con
                           const std::function<void(StepJob&)>& changes) {
   const std::unique_ptr<Backend> be = make_(device);
   StepRunner runner(*be, shape);
-  load(runner.state());
+  load(runner.state(), model_);
   StepJob job = job_of(shape, of);
   if (changes) changes(job);
   return runner.step(job);
@@ -216,7 +234,8 @@ void Prover::add(Proof proof) {
 }
 
 bool Prover::asked(ProofKind kind) const {
-  return options_.only.empty() || std::ranges::find(options_.only, name_of(kind)) != options_.only.end();
+  if (options_.only.empty()) return options_.against.empty() && options_.record.empty();
+  return std::ranges::find(options_.only, name_of(kind)) != options_.only.end();
 }
 
 ProofSubject Prover::subject() const {
@@ -238,6 +257,7 @@ std::vector<Proof> Prover::run() {
     line_.print_labelled("model", of.model);
     line_.print_labelled("device", of.device);
     line_.print_labelled("data", of.data);
+    if (!options_.against.empty() || !options_.record.empty()) prove_against();
     if (asked(ProofKind::kAttention) || asked(ProofKind::kRows)) prove_attention();
     if (asked(ProofKind::kDocuments)) prove_documents();
     if (asked(ProofKind::kMicroBatch)) prove_micro_batch();
@@ -247,6 +267,7 @@ std::vector<Proof> Prover::run() {
   }
   if (asked(ProofKind::kRanks)) prove_ranks();
   line_.clear();
+  if (proofs_.empty()) return proofs_;
   line_.print(proof_table(proofs_));
   line_.print(verdict_line(proofs_));
   return proofs_;

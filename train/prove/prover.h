@@ -12,7 +12,7 @@
 #include "kernels/base/status_line.h"
 #include "train/prove/proof.h"
 #include "train/prove/prove_options.h"
-#include "train/prove/step_record.h"
+#include "train/prove/record_file.h"
 #include "train/run/rank_group.h"
 
 namespace tessera {
@@ -51,7 +51,8 @@ class Prover {
   std::optional<RunShape> shape_that_fits(const Way& way, const DeviceTraits& device, std::string& why) const;
   // The same with the largest micro-batch that fits
   std::optional<RunShape> largest_shape(Way way, const DeviceTraits& device, std::string& why) const;
-  std::string load(TrainState& state) const;  // returns the checksum of what adapters belong to
+  // The weights of `from` in this configuration; returns the checksum of what adapters belong to.
+  std::string load(TrainState& state, const ProvedModel& from) const;
   // `changes`: what the job sees besides losses and gradients
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     const std::function<void(StepJob&)>& changes = {});
@@ -71,6 +72,14 @@ class Prover {
   Proof prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard shard, const std::string& what);
   void prove_device();
   void prove_fp8();
+  void prove_against();
+  Proof prove_record(const RecordedStep& found, const RecordedStep& other, const std::string& name);
+  Proof prove_checkpoint(const ProvedModel& other);
+  using Loaded = std::function<void(TrainState& state, const std::string& base)>;  // as load() returns it
+  StepRecord step_from(const ProvedModel& from, const RunShape& shape, const Loaded& loaded);
+  RecordedStep recorded(int64_t micro_batch);  // with micro-batches of so many sequences, if they fit
+  StepSubject subject_of(const RunShape& shape) const;
+  std::vector<std::string> arguments_of_build() const;
   void add(Proof proof);
   void skip(const std::string& name, const std::string& why) {
     add({.name = name, .compared = "", .skipped = why});
@@ -94,6 +103,12 @@ class Prover {
   std::vector<Proof> proofs_;
 };
 
+// One tensor of both. A difference of 0: the bits are the same. NaN differs from NaN, too; `least` as
+// Difference::relative() takes it.
+Measure compare_values(const std::string& what, const std::string& where, std::span<const float> found,
+                       std::span<const float> expected, double allowed, double least = 0);
+// The attention output of each block of two records, and the log-sum-exp where both have it
+std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord& expected, double allowed);
 // Losses of all tokens, and every gradient, of two records. Gradients of `found` may be parts.
 std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/checksum.h"
+#include "kernels/base/signals.h"
 #include "train/session/device.h"
 #include "train/session/memory_plan.h"
 
@@ -19,13 +21,17 @@ class StepWatch final : public OpObserver {
     const int64_t all =
         s.model.layers * s.sequences_per_rank() * s.sequence_length * s.model.attention_width();
     every_ = (all + kKeptElements - 1) / kKeptElements;
-    if (job.sees_attention) record.attention.resize(static_cast<size_t>(s.model.layers));
+    if (job.sees_attention) {
+      record.attention.resize(static_cast<size_t>(s.model.layers));
+      record.lse.resize(record.attention.size());
+    }
     be.add_observer(*this);
   }
   ~StepWatch() override { be_.remove_observer(*this); }
   StepWatch(const StepWatch&) = delete;
 
   void before(const AnyOp& op, Backend& be, const Launch& on) override {
+    if (const int number = stop_signal()) fail("stopped by {}; nothing was written", name_of_signal(number));
     if (const auto* backward = std::get_if<const AttentionBackward*>(&op); backward && job_.rows)
       job_.rows->before_backward(be.place().block, be.place().micro_batch * job_.shape.micro_batch,
                                  **backward, be, on);
@@ -38,9 +44,9 @@ class StepWatch final : public OpObserver {
     } else if (const auto* backward = std::get_if<const AttentionBackward*>(&op)) {
       if (job_.rows) job_.rows->after_backward(at.block, first, **backward, be, on);
     } else if (const auto* loss = std::get_if<const CrossEntropy*>(&op)) {
-      take_losses((*loss)->losses, be, on);
+      take_all((*loss)->losses, record_.losses, be, on);
     } else if (const auto* fused = std::get_if<const HeadLoss*>(&op)) {
-      take_losses((*fused)->losses, be, on);
+      take_all((*fused)->losses, record_.losses, be, on);
     }
   }
 
@@ -51,16 +57,18 @@ class StepWatch final : public OpObserver {
     const Tensor& y = op.y.tensor;
     const std::shared_ptr<const float[]> values = memory_.read(y, be, on);
     memory_.forget();
+    if (op.plan.kind != AttentionKind::kNaive)
+      take_all(op.saved, record_.lse[static_cast<size_t>(block)], be, on);
     const int64_t rows = y.shape[0] * y.shape[1], width = y.numel() / rows;
     std::vector<float>& kept = record_.attention[static_cast<size_t>(block)];
     for (int64_t n = 0; n < rows; ++n)
       if ((first * job_.shape.sequence_length + n) % every_ == 0)
         kept.insert(kept.end(), &values[n * width], &values[n * width] + width);
   }
-  void take_losses(const Tensor& losses, Backend& be, const Launch& on) {
-    const std::shared_ptr<const float[]> values = memory_.read(losses, be, on);
+  void take_all(const Tensor& tensor, std::vector<float>& to, Backend& be, const Launch& on) {
+    const std::shared_ptr<const float[]> values = memory_.read(tensor, be, on);
     memory_.forget();
-    record_.losses.insert(record_.losses.end(), values.get(), values.get() + losses.numel());
+    to.insert(to.end(), values.get(), values.get() + tensor.numel());
   }
 
   const StepJob& job_;
@@ -108,6 +116,7 @@ std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory) {
         all.push_back({.name = place.info.name,
                        .block = place.info.block,
                        .first = first - place.first,
+                       .shape = place.info.shape,
                        .memory = host,
                        .values = {&host[first - begin], static_cast<size_t>(end - first)}});
     }
@@ -116,24 +125,51 @@ std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory) {
   return all;
 }
 
-std::vector<ParamValues> weights_of(TrainState& state, HostMemory& memory) {
+namespace {
+
+// Calls visit(place, values) with the weights that weights_of() returns.
+void each_weight(
+    TrainState& state, HostMemory& memory,
+    const std::function<void(const ParamPlace&, const std::shared_ptr<const float[]>& values)>& visit) {
   ParamStore& store = state.store();
-  std::vector<ParamValues> all;
+  const bool adapters = static_cast<bool>(state.shape().model.lora);
   for (size_t b = 0; b < store.layout().buckets.size(); ++b)
     store.with_whole(kMaster, b, [&](const ParamReader& read) {
       for (const ParamPlace& place : store.layout().places) {
-        if (place.bucket != b || !place.trained) continue;
-        const int64_t count = place.info.shape.numel();
-        const std::shared_ptr<float[]> values = memory.take(count);
+        if (place.bucket != b || (adapters && !place.trained)) continue;
+        const std::shared_ptr<float[]> values = memory.take(place.info.shape.numel());
         read(place, {values.get(), DType::kF32, place.info.shape, Device::kCpu});
-        all.push_back({.name = place.info.name,
-                       .block = place.info.block,
-                       .first = 0,
-                       .memory = values,
-                       .values = {values.get(), static_cast<size_t>(count)}});
+        state.stream().synchronize();
+        visit(place, values);
       }
     });
+}
+
+std::span<const float> values_of(const ParamPlace& place, const std::shared_ptr<const float[]>& memory) {
+  return {memory.get(), static_cast<size_t>(place.info.shape.numel())};
+}
+
+}  // namespace
+
+std::vector<ParamValues> weights_of(TrainState& state, HostMemory& memory) {
+  std::vector<ParamValues> all;
+  each_weight(state, memory, [&](const ParamPlace& place, const std::shared_ptr<const float[]>& values) {
+    all.push_back({.name = place.info.name,
+                   .block = place.info.block,
+                   .first = 0,
+                   .shape = place.info.shape,
+                   .memory = values,
+                   .values = values_of(place, values)});
+  });
   return all;
+}
+
+std::string checksum_of_weights(TrainState& state, HostMemory& memory) {
+  Checksum checksum;
+  each_weight(state, memory, [&](const ParamPlace& place, const std::shared_ptr<const float[]>& values) {
+    checksum.update(std::as_bytes(values_of(place, values)));
+  });
+  return checksum.digits();
 }
 
 }  // namespace tessera

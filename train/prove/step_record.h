@@ -19,6 +19,7 @@ namespace tessera {
 struct ParamValues {
   std::string name;
   int64_t block, first;
+  Shape shape;                            // of the whole parameter
   std::shared_ptr<const float[]> memory;  // of several parameters, as a rule
   std::span<const float> values;          // in it
 };
@@ -28,6 +29,7 @@ struct StepRecord {
   double grad_norm = 0;       // of all ranks' gradients
   std::vector<float> losses;  // of each token of this rank, [S, T]; where it has the sequences whole
   std::vector<std::vector<float>> attention;  // of each block: some rows of the output, [rows, H D]
+  std::vector<std::vector<float>> lse;        // of each block: log-sum-exp, [S, H, T]; empty: it keeps none
   std::vector<ParamValues> gradients;
 };
 
@@ -39,13 +41,13 @@ struct StepJob {
   int64_t counted;  // targets that count, of all ranks
   OptimizerConfig optimizer = {};
   double learning_rate = 0;
-  bool sees_attention = false;  // by `record.attention`
+  bool sees_attention = false;  // by `attention` and `lse` of the record
   bool sees_gradients = true;
   RowCheck* rows = nullptr;      // checks rows of attention meanwhile
   HostMemory* memory = nullptr;  // of gradients; null: of their own
 };
 
-// A run of steps over one TrainState, which it allocates. Error: OutOfMemory
+// A run of steps over one TrainState, which it allocates. Error: OutOfMemory; a stop signal
 class StepRunner {
  public:
   StepRunner(Backend& be, const RunShape& shape, Communicator* all = nullptr,
@@ -60,8 +62,11 @@ class StepRunner {
   std::unique_ptr<TrainState> state_;
 };
 
-// The gradients of the last step, this rank's part; the weights in fp32, whole. All ranks call them.
+// The gradients of the last step, this rank's part. All ranks call it, and the next two.
 std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory);
+// The weights in fp32, whole; of a model with adapters, these
 std::vector<ParamValues> weights_of(TrainState& state, HostMemory& memory);
+// Of the bits of the same values
+std::string checksum_of_weights(TrainState& state, HostMemory& memory);
 
 }  // namespace tessera

@@ -5,7 +5,8 @@ const inside_figures = {  // in this order; `log`: by magnitude
   update_ratio: { title: "update / weight", log: true }, update_norm: { title: "norm of the update", log: true },
   gradient_norm: { title: "norm of the gradient", log: true }, weight_norm: { title: "norm of the weights", log: true },
   attention_logit: { title: "attention: largest logit" }, attention_entropy: { title: "attention: entropy, nats" },
-  dead_units: { title: "MLP: share of dead units", zero: true }, clipped: { title: "share of clipped steps", zero: true },
+  dead_units: { title: "MLP: share of dead units", zero: true, share: true }, clipped: { title: "share of clipped steps", zero: true, share: true },
+  fp8_saturated_x: { title: "FP8: share of inputs cut off", zero: true }, fp8_saturated_dy: { title: "FP8: share of gradients cut off", zero: true },
 };
 const inside_run = () => { const run = runs[Number(choices.inside_run)]; return run && Object.keys(run.inside).length > 0 ? run : runs.find((r) => Object.keys(r.inside).length > 0); };
 const figure_of = (name) => name.split("/")[0], part_of = (name) => name.split("/").slice(1).join("/");
@@ -67,7 +68,7 @@ function draw_inside() {
     g.fillRect(a, top + r * height, Math.max(1, b - a + 0.3), height);
   }));
   draw_heat_axes(g, { W, H, left, right, top, bottom, rows: rows.length, height, x, range });
-  draw_heat_legend(g, scale, { x: W - right + 18, top, bottom: H - bottom, format: figure_of(name) === "dead_units" || figure_of(name) === "clipped" ? percent : small });
+  draw_heat_legend(g, scale, { x: W - right + 18, top, bottom: H - bottom, format: figure.share ? percent : small });
   heat_place = { canvas, run, name, map, rows, edges, top, height, left, right: W - right };
   const last = rows.map((row) => row.findLast(known)).filter(known);
   canvas.setAttribute("aria-label", `${figure.title} ${part_of(name)}, ${rows.length} layers over ${x_title[choices.x]}; in the end ${last.length > 0 ? `${small(Math.min(...last))} to ${small(Math.max(...last))}` : "unknown"}`);

@@ -122,8 +122,7 @@ std::string spike_text(const StepInputs& inputs, const BadStep& bad, const Train
 }  // namespace
 
 bool BadStep::is_bad(const TrainState::StepResult& result) const {
-  return !std::isfinite(result.loss) || !std::isfinite(result.grad_norm) || result.loss > limits.loss ||
-         result.grad_norm > limits.grad_norm;
+  return judge_step(result.loss, result.grad_norm, limits.loss, limits.grad_norm) != StepVerdict::kUpdate;
 }
 
 std::string BadStep::figures() const {

@@ -31,13 +31,18 @@ Json inside_json(const InsideFigures& figures) {
     for (const double value : values) numbers.push_back(five_digits(value));
     return numbers;
   };
-  return {{"weight_norm", std::move(weights)},
-          {"gradient_norm", std::move(gradients)},
-          {"update_norm", std::move(updates)},
-          {"update_ratio", std::move(ratios)},
-          {"attention_logit", list(figures.attention_logit)},
-          {"attention_entropy", list(figures.attention_entropy)},
-          {"dead_units", list(figures.dead_units)}};
+  Json line = {{"weight_norm", std::move(weights)},
+               {"gradient_norm", std::move(gradients)},
+               {"update_norm", std::move(updates)},
+               {"update_ratio", std::move(ratios)},
+               {"attention_logit", list(figures.attention_logit)},
+               {"attention_entropy", list(figures.attention_entropy)},
+               {"dead_units", list(figures.dead_units)}};
+  for (const InsideFigures::Saturated& layer : figures.saturated) {
+    line["fp8_saturated_x"][layer.name] = list(layer.x);
+    line["fp8_saturated_dy"][layer.name] = list(layer.dy);
+  }
+  return line;
 }
 
 }  // namespace tessera

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -12,48 +11,24 @@
 #include <utility>
 
 #include "kernels/base/check.h"
-#include "kernels/base/signals.h"
+#include "kernels/base/start_program.h"
 
 namespace tessera {
 namespace {
 
 constexpr const char* kWhat = "the program of train.metrics_command";
 
-// The attributes and file actions of posix_spawn(), with their ends
-struct SpawnSettings {
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t files;
-
-  SpawnSettings() {
-    posix_spawnattr_init(&attributes), posix_spawn_file_actions_init(&files);
-    sigset_t none, all;
-    sigemptyset(&none), sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes,
-                             POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-  }
-  ~SpawnSettings() { posix_spawnattr_destroy(&attributes), posix_spawn_file_actions_destroy(&files); }
-};
-
 }  // namespace
 
 MetricsCommand::MetricsCommand(const std::string& command, std::filesystem::path output)
     : output_(std::move(output)) {
   Pipe pipe = make_pipe("train.metrics_command");
-  SpawnSettings with;
-  posix_spawn_file_actions_adddup2(&with.files, pipe.read.get(), STDIN_FILENO);
-  posix_spawn_file_actions_addopen(&with.files, STDOUT_FILENO, output_.c_str(), O_WRONLY | O_CREAT | O_APPEND,
-                                   0666);
-  posix_spawn_file_actions_adddup2(&with.files, STDOUT_FILENO, STDERR_FILENO);
-#if __GLIBC_PREREQ(2, 34)  // connections to other ranks end with this process
-  posix_spawn_file_actions_addclosefrom_np(&with.files, STDERR_FILENO + 1);
-#endif
-  std::string shell = "/bin/sh", flag = "-c", text = command;
-  char* const argv[] = {shell.data(), flag.data(), text.data(), nullptr};
-  const int error = posix_spawn(&program_, shell.c_str(), &with.files, &with.attributes, argv, environ);
-  check(error == 0, "cannot start train.metrics_command={}: {}", command, std::strerror(error));
+  try {
+    program_ =
+        start_program({.arguments = {"/bin/sh", "-c", command}, .output = output_, .input = pipe.read.get()});
+  } catch (const Error& error) {
+    fail("train.metrics_command={}: {}", command, error.what());
+  }
   to_ = std::move(pipe.write);
   check(fcntl(to_.get(), F_SETFL, O_NONBLOCK) == 0, "train.metrics_command: {}", std::strerror(errno));
   thread_ = std::thread([this] { work(); });
@@ -137,8 +112,7 @@ std::string MetricsCommand::end_of_program() {
   for (const Clock::time_point start = Clock::now(); program_ != 0;) {
     if (waitpid(program_, &status, WNOHANG) == program_) {
       program_ = 0;
-      return WIFSIGNALED(status) ? "was ended by " + name_of_signal(WTERMSIG(status))
-                                 : fmt::format("ended with exit code {}", WEXITSTATUS(status));
+      return how_it_ended(status);
     }
     if (seconds_since(start) > kMoment) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -36,7 +36,7 @@ class SentTensor {
   std::unique_ptr<Transfer> transfer_;
 };
 
-// Read by the host, fp32
+// Read by the host
 class FetchedTensor {
  public:
   FetchedTensor() = default;
@@ -50,9 +50,10 @@ class FetchedTensor {
   // Copies what the operations before it write. No later one may write the tensor before values() returned.
   void start() { transfer_->start(); }
   // Waits for the last start(); valid until the next
-  std::span<const float> values() {
+  template <class T = float>
+  std::span<const T> values() {
     transfer_->wait();
-    return {host_.as<float>(), static_cast<size_t>(host_.numel())};
+    return {host_.as<T>(), host_.bytes() / sizeof(T)};
   }
 
  private:

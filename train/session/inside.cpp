@@ -23,36 +23,46 @@ void add_squares_to(double& norm, double squares) {
   norm = std::sqrt((std::isnan(norm) ? 0 : norm * norm) + squares);
 }
 
-Probe allocate_probe(Arena& arena, const ModelConfig& model) {
-  const auto take = [&](const char* name, const Shape& shape) {
-    return arena.alloc(MemoryTag::kData, name, DType::kF32, shape);
+Probe allocate_probe(Arena& arena, const ModelConfig& model, int64_t layers_in_fp8) {
+  const auto take = [&](const char* name, const Shape& shape, DType dtype = DType::kF32) {
+    return arena.alloc(MemoryTag::kData, name, dtype, shape);
   };
   return {.attention = take("sample of attention", {model.layers, model.heads, 2}),
           .unit_maxima = take("largest values of units", {model.mlp_width}),
-          .dead_units = take("dead units", {model.layers})};
+          .dead_units = take("dead units", {model.layers}),
+          .saturated = layers_in_fp8 > 0
+                           ? take("FP8 values that saturate", {layers_in_fp8, 2, 2}, DType::kI32)
+                           : Tensor{}};
+}
+
+std::string within_block(std::string name) {  // without "blocks.3."
+  return name.erase(0, name.find('.', name.find('.') + 1) + 1);
 }
 
 }  // namespace
 
 std::string part_of(const ParamInfo& info) {
   if (info.block >= 0 && info.part == ParamPart::kNorms) return "norms";
-  std::string name = info.name;
-  if (info.block >= 0) name.erase(0, name.find('.', name.find('.') + 1) + 1);  // "blocks.3."
+  std::string name = info.block >= 0 ? within_block(info.name) : info.name;
   for (const std::string_view end : {".weight", ".bias"})
     if (name.ends_with(end)) name.erase(name.size() - end.size());
   return name;
 }
 
-Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store)
+Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows)
     : stream_(stream),
       store_(store),
+      rows_(rows),
       trained_(std::ranges::count_if(store.layout().places, &ParamPlace::trained)),
-      probe_(allocate_probe(arena, store.model())),
+      in_fp8_(store.fp8().places()),
+      probe_(allocate_probe(arena, store.model(), std::ssize(in_fp8_))),
       sums_(stream, host,
             arena.alloc(MemoryTag::kOptimizer, "sums of squares", DType::kF32,
                         {store.part().count * trained_ * kSums})),
       attention_(stream, host, probe_.attention),
-      dead_units_(stream, host, probe_.dead_units) {}
+      dead_units_(stream, host, probe_.dead_units) {
+  if (probe_.saturated) saturated_.emplace(stream, host, probe_.saturated);
+}
 
 Tensor Inside::norms() const { return store_.part().of(sums_.device()).view({trained_, kSums}); }
 
@@ -63,6 +73,7 @@ void Inside::gather() {
     store_.axis().wait();
   }
   for (FetchedTensor* tensor : {&sums_, &attention_, &dead_units_}) tensor->start();
+  if (saturated_) saturated_->start();
 }
 
 InsideFigures Inside::sampled() {
@@ -83,11 +94,34 @@ InsideFigures Inside::sampled() {
   return figures;
 }
 
+void Inside::add_saturated(InsideFigures& to) {
+  if (!saturated_) return;
+  const auto layers = static_cast<size_t>(store_.model().layers);
+  const std::span<const uint64_t> counts = saturated_->values<uint64_t>();
+  for (size_t i = 0; i < in_fp8_.size(); ++i) {
+    const Fp8Place& place = in_fp8_[i];
+    const bool outside = place.number == store_.model().layers;
+    const std::string name = outside ? place.name : within_block(place.name);
+    auto found = std::ranges::find(to.saturated, name, &InsideFigures::Saturated::name);
+    if (found == to.saturated.end()) {
+      const std::vector<double> none(outside ? 1 : layers, std::numeric_limits<double>::quiet_NaN());
+      found = to.saturated.insert(found, {.name = name, .x = none, .dy = none});
+    }
+    const size_t layer = outside ? 0 : static_cast<size_t>(place.number);
+    const auto share = [&](uint64_t count, int64_t columns) {
+      return static_cast<double>(count) / static_cast<double>(rows_ * columns);
+    };
+    found->x[layer] = share(counts[2 * i], place.weight.shape[1]);
+    found->dy[layer] = share(counts[2 * i + 1], place.weight.shape[0]);
+  }
+}
+
 InsideFigures Inside::figures() {
   const std::span<const float> sums = sums_.values();
   const auto layers = static_cast<size_t>(store_.model().layers),
              parts = static_cast<size_t>(store_.part().count), each = static_cast<size_t>(trained_ * kSums);
   InsideFigures figures = sampled();
+  add_saturated(figures);
   size_t at = 0;
   for (const ParamPlace& place : store_.layout().places) {
     if (!place.trained) continue;

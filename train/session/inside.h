@@ -8,6 +8,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,12 @@ struct InsideFigures {
   // Of this rank's first micro-batch, by layer. The largest score, over the heads; in nats, the mean over the
   // heads; the share of units of the MLP: see AttentionSample, DeadUnits
   std::vector<double> attention_logit, attention_entropy, dead_units;
+  // Likewise, of a linear layer in FP8: the shares of x and of dy that were cut off, see CountSaturated
+  struct Saturated {
+    std::string name;           // "attention.qkv", "head"
+    std::vector<double> x, dy;  // by layer; outside of the blocks: one. NaN where a block's is not in FP8
+  };
+  std::vector<Saturated> saturated = {};
 };
 
 // The part of a parameter: its name without the block and without "weight" or "bias". All norms of a block
@@ -40,7 +47,8 @@ std::string part_of(const ParamInfo& info);
 
 class Inside {
  public:
-  Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store);
+  // `rows`: of a micro-batch, N
+  Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows);
 
   const Probe& probe() const { return probe_; }  // of the first micro-batch
   Tensor norms() const;                          // for Optimizer::update()
@@ -50,13 +58,17 @@ class Inside {
 
  private:
   InsideFigures sampled();  // without norms
+  void add_saturated(InsideFigures& to);
 
   Stream stream_;
   ParamStore& store_;
+  int64_t rows_;
   int64_t trained_;  // parameters
+  std::vector<Fp8Place> in_fp8_;
   Probe probe_;
   FetchedTensor sums_;  // [parts, trained_, 3]
   FetchedTensor attention_, dead_units_;
+  std::optional<FetchedTensor> saturated_;  // with layers in FP8
 };
 
 }  // namespace tessera

@@ -79,7 +79,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
-  if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store());
+  if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows());
   set_counted(shape.tokens_per_step());
 }
 

@@ -40,6 +40,19 @@ TEST_F(SafetensorsHeader, ReadsWhatTheFormatAllows) {
   EXPECT_TRUE(SafetensorsReader(write_file("{}", 0)).entries().empty());
 }
 
+TEST_F(SafetensorsHeader, HasTheTextsThatWereWritten) {
+  const std::filesystem::path path = write("texts.safetensors", "");
+  const Metadata texts = {{"about", "two \"lines\"\nof text"}, {"empty", ""}};
+  SafetensorsWriter writer(path, {{"a", {2}}}, Values::kAny, texts);
+  writer.write(std::vector<float>{1, NAN});
+  writer.commit();
+  Metadata expected = texts;
+  expected["format"] = "pt";
+  EXPECT_EQ(SafetensorsReader(path).metadata(), expected);
+  EXPECT_EQ(SafetensorsReader(write_file(R"({"__metadata__":{"a":5,"b":"c"}})", 0)).metadata(),
+            (Metadata{{"b", "c"}}));
+}
+
 TEST_F(SafetensorsHeader, TheHeadersLengthHasBounds) {
   const auto with_length = [&](const std::string& length, const std::string& rest) {
     const std::filesystem::path path = write("x.safetensors", length + rest);

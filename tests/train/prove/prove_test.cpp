@@ -1,15 +1,12 @@
 // The program prove: what must agree does, on models of every family; and it finds planted faults, each where
 // it was planted.
-#include "train/prove/prove.h"
-
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "tests/browser.h"
 #include "tests/planted_faults.h"
-#include "tests/train_ranks.h"
-#include "train/session/device.h"
+#include "tests/proofs.h"
 
 namespace tessera::testing {
 namespace {
@@ -20,33 +17,6 @@ const std::vector<std::string> kQwen3 = {"model.norm=rmsnorm", "model.positions=
                                          "model.bias=none",    "model.tied=false",     "model.kv_heads=1",
                                          "model.qk_norm=true"},
                                kLlama(kQwen3.begin(), kQwen3.end() - 1);
-
-struct Prove : TrainRanks {
-  ProveOptions options(const std::vector<std::string>& settings = {}) const {
-    ProveOptions o;
-    o.config = (folder / "small.yaml").string();
-    o.settings = settings;
-    o.settings.push_back("data.train=" + (folder / "text.txt").string());
-    o.device = DeviceRequest::kCpu;
-    o.json = (folder / "proofs.json").string();
-    return o;
-  }
-  static std::vector<Proof> proofs(const ProveOptions& o, const BackendMaker& make = make_backend) {
-    return prove(open_proved(o), o, World{}, make);
-  }
-  static std::set<std::string> names(const std::vector<Proof>& all, Verdict verdict) {
-    std::set<std::string> found;
-    for (const Proof& proof : all)
-      if (proof.verdict() == verdict) found.insert(proof.name);
-    return found;
-  }
-  static const Proof& of(const std::vector<Proof>& all, const std::string& name) {
-    return *std::ranges::find(all, name, &Proof::name);
-  }
-  ProcessResult program(const Words& arguments) const {
-    return run_process(PROVE_BINARY, arguments, {.folder = folder});
-  }
-};
 
 const std::set<std::string> kHeld = {"flash", "rows", "documents", "micro_batch", "resume"},
                             kSkipped = {"device", "fp8", "ranks"};

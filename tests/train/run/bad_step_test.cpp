@@ -1,76 +1,26 @@
 // Steps that go bad: faults that are planted into operations or weights are found and named.
+#include <bit>
 #include <cmath>
 
+#include "kernels/base/fp8.h"
+#include "kernels/base/fp8_scale.h"
+#include "tests/bad_step_run.h"
 #include "tests/rank_group.h"
 #include "tests/says.h"
 #include "tests/train_ranks.h"
-#include "train/config/load_config.h"
-#include "train/run/train_loop.h"
 
 namespace tessera::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Writes to what operations of training steps have written.
-class PlantedFault final : public OpObserver {
- public:
-  using Change = std::function<void(const AnyOp& op, const OpPlace& place)>;
-  explicit PlantedFault(Change change) : change_(std::move(change)) {}
-  void before(const AnyOp&, Backend&, const Launch&) override {}
-  void after(const AnyOp& op, Backend& backend, const Launch&) override {
-    if (backend.place().micro_batch != OpPlace::kOutside) change_(op, backend.place());
-  }
-
- private:
-  Change change_;
-};
-
 float& element(const Tensor& tensor, int64_t i) { return tensor.as<float>()[i]; }
 
-// NaN in one element of a parameter, of this rank's part if it is split
-void spoil(OpenRun& run, const std::string& name, int64_t element_of_it) {
-  ParamStore& store = run.phase->state().store();
-  for (const ParamPlace& place : store.layout().places) {
-    if (place.info.name != name) continue;
-    std::vector<float> values(static_cast<size_t>(place.info.shape.numel()), 0.01f);
-    values[static_cast<size_t>(element_of_it)] = NAN;
-    return store.writer()(place, {values.data(), DType::kF32, place.info.shape, Device::kCpu});
-  }
-  FAIL() << "no parameter " << name;
-}
-
 struct BadStepOfARun : TrainRanks {
-  struct Run {
-    Words settings = {};
-    std::function<void(OpenRun&)> spoils = {};
-    PlantedFault::Change fault = {};
-  };
-  // The message with which a run in `in` stops; "": it does not
-  static std::string message_of(RankGroup& group, const fs::path& in, const Run& with) {
-    Words settings{fmt::format("train.folder={}", (in / "out").string()),
-                   fmt::format("data.train={}", (in / "text.txt").string()),
-                   "train.steps=4",
-                   "train.tokens_per_step=256",
-                   "train.micro_batch=2",
-                   "evaluation.every=0",
-                   "sampling.every=0",
-                   "checkpoint.every=2"};
-    settings.insert(settings.end(), with.settings.begin(), with.settings.end());
-    Config config = load_config(in / "small.yaml", settings);
-    config.ranks = group.size();
-    std::string message;
-    PlantedFault fault(with.fault ? with.fault : [](const AnyOp&, const OpPlace&) {});
-    OpenRun run(config, {.overwrite = true}, group);
-    if (with.spoils) with.spoils(run);
-    run.backend->add_observer(fault);
-    try {
-      TrainLoop(run).run();
-    } catch (const Error& error) {
-      message = error.what();
-    }
-    group.finish();
-    return message;
+  using Run = BadStepRun;
+  static std::string message_of(RankGroup& group, const fs::path& in, Run run) {
+    run.settings.insert(run.settings.begin(), "train.tokens_per_step=256");
+    return testing::message_of(group, in, run);
   }
   std::string message_of(const Run& run) const {
     RankGroup alone(World{}, Config{});
@@ -86,10 +36,6 @@ struct BadStepOfARun : TrainRanks {
       expect_parts(message, parts);
       for (const std::string& theirs : ranks.exchange(message)) EXPECT_EQ(theirs, message);
     });
-  }
-  static void expect_parts(const std::string& message, const Words& parts) {
-    for (const std::string& part : parts)
-      EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\nfound:  " << message;
   }
 };
 
@@ -121,9 +67,9 @@ TEST_F(BadStepOfARun, FindsARowOfTheTable) {
 }
 
 TEST_F(BadStepOfARun, FindsAGradientInsideABlock) {
-  const BadStepOfARun::Run run{.fault = [](const AnyOp& op, const OpPlace& place) {
+  const BadStepOfARun::Run run{.fault = [](const AnyOp& op, Backend& be, const Launch&) {
     const auto* backward = std::get_if<const LinearBackward*>(&op);
-    if (backward && place.block == 1 && place.micro_batch == 2 && (*backward)->pre_activation)
+    if (backward && be.place().block == 1 && be.place().micro_batch == 2 && (*backward)->pre_activation)
       element((*backward)->dx, 40) = INFINITY;
   }};
   expect_parts(message_of(run),
@@ -133,8 +79,8 @@ TEST_F(BadStepOfARun, FindsAGradientInsideABlock) {
 }
 
 TEST_F(BadStepOfARun, FindsAHead) {
-  const auto fault = [](const AnyOp& op, const OpPlace& place) {
-    if (const auto* forward = std::get_if<const AttentionForward*>(&op); forward && place.block == 0) {
+  const auto fault = [](const AnyOp& op, Backend& be, const Launch&) {
+    if (const auto* forward = std::get_if<const AttentionForward*>(&op); forward && be.place().block == 0) {
       const Tensor& y = (*forward)->y.tensor;  // [2, 32, 2, 16]: sequence 1, token 9, head 1
       element(y, ((32 + 9) * 2 + 1) * 16) = NAN;
     }
@@ -147,11 +93,37 @@ TEST_F(BadStepOfARun, FindsAHead) {
   expect_of_ranks(2,
                   {.settings = {"parallel.context=2"},
                    .fault =
-                       [](const AnyOp& op, const OpPlace& place) {
+                       [](const AnyOp& op, Backend& be, const Launch&) {
                          const auto* forward = std::get_if<const AttentionForward*>(&op);
-                         if (forward && place.block == 1) element((*forward)->y.tensor, 3) = NAN;
+                         if (forward && be.place().block == 1) element((*forward)->y.tensor, 3) = NAN;
                        }},
                   {"attention forward in block 1, in the forward, micro-batch 1 of 4, rank 0"});
+}
+
+TEST_F(BadStepOfARun, FindsAnOverflowInFp8) {
+  const auto in_fp8 = [](float x) {
+    const float scale = std::bit_cast<float>(fp8_scale(std::bit_cast<uint32_t>(x), true, 0));
+    return fmt::format("largest magnitude {:.6g}", scale * round_to_fp8(x / scale, kE4M3));
+  };
+  expect_parts(
+      message_of(overflow_in_fp8(32, {})),
+      {"step 1: the loss is ", "linear forward in block 1, in the forward, micro-batch 1 of 4",
+       "It writes y (MLP hidden layer, fp32 [64, 128]", "1 of 8192 values is not finite, the first at [2, 5]",
+       "All that it reads is finite", "x (FP8 operand, ", in_fp8(1e30f), "weight (FP8 blocks.1.mlp.expand, ",
+       in_fp8(1e10f), "is of token 2 of sequence 0: "});
+}
+
+// By the scale of the step before, that input is cut off: nothing overflows.
+TEST_F(BadStepOfARun, ThatInputIsCutOffByAScaleOfTheStepBefore) {
+  BadStepRun run = overflow_in_fp8(32, {"train.steps=1"});
+  const auto spoils = run.spoils;
+  run.spoils = [&](OpenRun& open) {
+    spoils(open);
+    Fp8Scales scales;
+    for (const Fp8Place& place : open.phase->state().store().fp8().places()) scales[place.name] = {};
+    open.phase->state().fp8().set_scales(open.phase->state().stream(), scales);
+  };
+  EXPECT_EQ(message_of(run), "");
 }
 
 // The earliest operation of all ranks is told, of whichever rank.
@@ -159,9 +131,9 @@ TEST_F(BadStepOfARun, FindsTheFirstRank) {
   on_ranks(2, [&](const Ranks& ranks) {
     const fs::path in = ranks.exchange(folder.string())[0];
     RankGroup group(world_of(ranks), Config{});
-    const auto fault = [&](const AnyOp& op, const OpPlace& place) {
+    const auto fault = [&](const AnyOp& op, Backend& be, const Launch&) {
       const auto* forward = std::get_if<const AttentionForward*>(&op);
-      if (forward && ranks.rank == 1 && place.block == 1) element((*forward)->y.tensor, 3) = NAN;
+      if (forward && ranks.rank == 1 && be.place().block == 1) element((*forward)->y.tensor, 3) = NAN;
     };
     expect_parts(
         message_of(group, in, {.fault = fault}),
@@ -171,9 +143,9 @@ TEST_F(BadStepOfARun, FindsTheFirstRank) {
 
 TEST_F(BadStepOfARun, SuspectsTheHardware) {
   int64_t times = 0;
-  const BadStepOfARun::Run run{.fault = [&](const AnyOp& op, const OpPlace& place) {
+  const BadStepOfARun::Run run{.fault = [&](const AnyOp& op, Backend& be, const Launch&) {
     const auto* forward = std::get_if<const AttentionForward*>(&op);
-    if (forward && place.block == 0 && place.micro_batch == 0 && ++times == 3)
+    if (forward && be.place().block == 0 && be.place().micro_batch == 0 && ++times == 3)
       element((*forward)->y.tensor, 3) = NAN;
   }};
   expect_parts(message_of(run), {"step 3: the loss is nan", "the hardware is suspect", "step_00000002"});
@@ -181,9 +153,9 @@ TEST_F(BadStepOfARun, SuspectsTheHardware) {
     const fs::path in = ranks.exchange(folder.string())[0];
     RankGroup group(world_of(ranks), Config{});
     int64_t steps = 0;
-    const auto fault = [&](const AnyOp& op, const OpPlace& place) {
+    const auto fault = [&](const AnyOp& op, Backend& be, const Launch&) {
       const auto* forward = std::get_if<const AttentionForward*>(&op);
-      if (forward && ranks.rank == 1 && place.block == 0 && place.micro_batch == 0 && ++steps == 3)
+      if (forward && ranks.rank == 1 && be.place().block == 0 && be.place().micro_batch == 0 && ++steps == 3)
         element((*forward)->y.tensor, 3) = NAN;
     };
     expect_parts(message_of(group, in, {.fault = fault}),
@@ -196,9 +168,9 @@ TEST_F(BadStepOfARun, SkipsAStep) {
   const auto message_with = [&](int64_t bad_passes, const Words& more) {  // from step 3 on
     int64_t passes = 0;
     return message_of({.settings = with({"train.on_bad_step.nonfinite=skip", "train.steps=6"}, more),
-                       .fault = [&, bad_passes](const AnyOp& op, const OpPlace& place) {
+                       .fault = [&, bad_passes](const AnyOp& op, Backend& be, const Launch&) {
                          const auto* forward = std::get_if<const AttentionForward*>(&op);
-                         if (!forward || place.block != 0 || place.micro_batch != 0) return;
+                         if (!forward || be.place().block != 0 || be.place().micro_batch != 0) return;
                          if (++passes >= 3 && passes < 3 + bad_passes) element((*forward)->y.tensor, 3) = NAN;
                        }});
   };
@@ -224,9 +196,9 @@ TEST_F(BadStepOfARun, GoesBack) {
   int64_t passes = 0;
   EXPECT_EQ(message_of({.settings = {"train.on_bad_step.nonfinite=rewind", "train.steps=6"},
                         .fault =
-                            [&](const AnyOp& op, const OpPlace& place) {
+                            [&](const AnyOp& op, Backend& be, const Launch&) {
                               const auto* forward = std::get_if<const AttentionForward*>(&op);
-                              if (!forward || place.block != 0 || place.micro_batch != 0) return;
+                              if (!forward || be.place().block != 0 || be.place().micro_batch != 0) return;
                               if (++passes == 3) element((*forward)->y.tensor, 3) = NAN;
                             }}),
             "");
@@ -270,9 +242,9 @@ TEST_F(ReplayedStep, OfRanksIsBadAgain) {
 
 TEST_F(ReplayedStep, OfAFaultThatIsGoneIsNot) {
   int64_t passes = 0;
-  message_of({.fault = [&](const AnyOp& op, const OpPlace& place) {
+  message_of({.fault = [&](const AnyOp& op, Backend& be, const Launch&) {
     const auto* forward = std::get_if<const AttentionForward*>(&op);
-    if (forward && place.block == 0 && place.micro_batch == 0 && ++passes == 3)
+    if (forward && be.place().block == 0 && be.place().micro_batch == 0 && ++passes == 3)
       element((*forward)->y.tensor, 3) = NAN;
   }});
   const ProcessResult healthy = replay(folder, "bad_step_00000003");

@@ -109,6 +109,16 @@ TEST_F(RunMetrics, WhatGoesOnInsideIsRecordedAtItsSteps) {
   }
   EXPECT_EQ(steps, (std::vector<int>{2, 4, 6, 8}));
   for (const auto& line : lines("without")) EXPECT_NE(line.at("type"), "inside");
+  trains(of({"train.steps=2", "train.folder=fp8", "train.inside_every=2", "train.gemm_dtype=fp8",
+             "train.fp8.head=true", "model.layers=3"}));
+  const auto fp8 = lines("fp8");
+  const auto inside = std::ranges::find(fp8, "inside", [](const auto& line) { return line.at("type"); });
+  ASSERT_NE(inside, fp8.end());
+  for (const char* figure : {"fp8_saturated_x", "fp8_saturated_dy"}) {
+    ASSERT_EQ(inside->at(figure).size(), 5u);
+    EXPECT_EQ(inside->at(figure).at("mlp.expand").dump(), "[null,0.0,null]") << "the edges are not in FP8";
+    EXPECT_EQ(inside->at(figure).at("head").dump(), "[0.0]");
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // recordings, ranks, memory, scales.
 #include "model/fp8.h"
 
+#include "kernels/base/fp8.h"
 #include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
 #include "tests/recorded_steps.h"
@@ -279,6 +280,132 @@ TEST(Fp8Training, ScalesFollowTheStepBefore) {
 }
 
 // From scales that another run had, or without them
+// Of the first micro-batch, by layer: what its GEMMs in FP8 read, and how much of that is beyond the range
+class CutOff final : public OpObserver {
+ public:
+  struct Share {
+    int64_t beyond = 0, elements = 0;
+    double operator()() const { return static_cast<double>(beyond) / static_cast<double>(elements); }
+  };
+  std::map<std::string, Share> x, dy;
+
+  explicit CutOff(TrainState& state) : be_(state.stream().backend()) {
+    const Fp8Layers& layers = *state.fp8().layers();
+    for (const Fp8Place& place : state.fp8().places()) {
+      const Fp8Linear& layer =
+          place.name == "head"
+              ? layers.head
+              : layers.blocks[static_cast<size_t>(place.number)][static_cast<size_t>(place.stage)];
+      names_[layer.x_scale.data] = names_[layer.dy_scale.data] = place.name;
+    }
+    be_.add_observer(*this);
+  }
+  ~CutOff() override { be_.remove_observer(*this); }
+  CutOff(const CutOff&) = delete;
+  void before(const AnyOp& op, Backend& be, const Launch&) override {
+    const OpPlace& at = be.place();
+    if (at.micro_batch != 0) return;
+    if (const auto* forward = std::get_if<const LinearForward*>(&op)) {
+      const bool again = at.backward && at.block != OpPlace::kHead;
+      if ((*forward)->fp8_x && !again) add(x, (*forward)->x, (*forward)->fp8_x, kE4M3);
+    } else if (const auto* backward = std::get_if<const LinearBackward*>(&op)) {
+      if ((*backward)->fp8_dy) add(dy, (*backward)->dy, (*backward)->fp8_dy, kE5M2);
+    }
+  }
+  void after(const AnyOp&, Backend&, const Launch&) override {}
+
+ private:
+  void add(std::map<std::string, Share>& to, const Tensor& values, const Fp8Matrix& in_fp8,
+           const Fp8Format& format) {
+    Share& share = to[names_.at(in_fp8.scale.data)];
+    for (const float value : floats(values))
+      share.beyond += std::abs(value) > format.largest * *in_fp8.scale.as<float>();
+    share.elements += values.numel();
+  }
+  Backend& be_;
+  std::map<const void*, std::string> names_;  // by the addresses of their scales
+};
+
+void expect_shares(const InsideFigures& found, const CutOff& expected, int64_t layers) {
+  size_t seen = 0;
+  for (const InsideFigures::Saturated& part : found.saturated)
+    for (size_t l = 0; l < part.x.size(); ++l) {
+      const std::string name = part.x.size() == 1 ? part.name : fmt::format("blocks.{}.{}", l, part.name);
+      if (!expected.x.contains(name)) {
+        EXPECT_TRUE(std::isnan(part.x[l]) && std::isnan(part.dy[l])) << name;
+        continue;
+      }
+      EXPECT_EQ(part.x[l], expected.x.at(name)()) << name;
+      EXPECT_EQ(part.dy[l], expected.dy.at(name)()) << name;
+      EXPECT_EQ(part.dy.size(), part.name == "head" ? 1u : static_cast<size_t>(layers));
+      ++seen;
+    }
+  EXPECT_EQ(seen, expected.x.size());
+}
+
+// Scales of a step before that are far too small, as after a jump of 2^6: whatever runs again, in chunks, or
+// is rounded by its writer, each value is counted once.
+TEST(Fp8Training, CountsWhatIsCutOff) {
+  struct Case {
+    const char* name;
+    void (*change)(RunShape& shape);
+  };
+  const Case cases[] = {
+      {"plain", [](RunShape&) {}},
+      {"middle blocks", [](RunShape& shape) { shape.fp8.edges = shape.fp8.head = false; }},
+      {"recomputed", [](RunShape& shape) { shape.keep = ByBlock<Keep>(Keep{Recomputed::kBlock}); }},
+      {"chunks", [](RunShape& shape) { shape.mlp_chunk = 24, shape.classifier_chunk = 40; }},
+      {"graphs", [](RunShape& shape) { shape.cuda_graphs = true; }},
+      {"adapters", [](RunShape& shape) {
+         shape.model.lora = {.rank = 4}, shape.freeze = Freeze::all_but_adapters();
+         shape.fp8.dw = false;
+       }}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    RunShape shape = fp8_shape(kFp8Model, kAll);
+    shape.inside_every = 2;
+    one.change(shape);
+    Trained run(shape);
+    run.step(1);
+    EXPECT_FALSE(run.state.inside());
+    Fp8Scales scales = run.scales();
+    for (auto& [name, exponents] : scales) exponents.x -= 6, exponents.dy -= 9;
+    run.state.fp8().set_scales(run.state.stream(), scales);
+    CutOff expected(run.state);
+    run.step(2);
+    const std::optional<InsideFigures> found = run.state.inside();
+    ASSERT_TRUE(found);
+    expect_shares(*found, expected, shape.model.layers);
+    EXPECT_EQ(found->saturated.size(), shape.fp8.head ? 5u : 4u);
+    EXPECT_GT(found->saturated[0].x[1], 0.1);
+    EXPECT_GT(found->saturated[0].dy[1], 0.01);
+    EXPECT_LT(found->saturated[0].x[1], 1);
+  }
+}
+
+// The scales of the step before leave room, and those of the tensor itself fit it.
+TEST(Fp8Training, CutsOffNothingAsARule) {
+  for (const Fp8Config& config : {kAll, kAllCurrent}) {
+    RunShape shape = fp8_shape(kFp8Model, config);
+    shape.inside_every = 1;
+    Trained run(shape);
+    for (int step = 1; step <= 3; ++step) {
+      run.step(step);
+      const std::optional<InsideFigures> found = run.state.inside();
+      ASSERT_TRUE(found);
+      ASSERT_EQ(found->saturated.size(), 5u);
+      for (const InsideFigures::Saturated& part : found->saturated)
+        for (const std::vector<double>* shares : {&part.x, &part.dy})
+          for (const double share : *shares) EXPECT_EQ(share, 0) << part.name;
+    }
+  }
+  RunShape without = fp8_shape();
+  without.fp8 = {}, without.inside_every = 1;
+  Trained run(without);
+  run.step(1);
+  EXPECT_TRUE(run.state.inside()->saturated.empty());
+}
+
 TEST(Fp8Training, TakesScalesOfTheSameLayers) {
   Trained run(fp8_shape());
   run.steps(2);
