@@ -1,4 +1,4 @@
-// A byte-level BPE tokenizer.
+// A BPE tokenizer, of bytes or of characters.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// `json` is the tokenizer.json that `definition` was read from; if empty, one is written. `where` begins the
+// `json` is the tokenizer.json that `definition` was read from; if empty, one is written, of a byte-level one. `where` begins the
 // messages. `end_of_text` is an id, or -1 for none.
 // Error: an expression or merges that are not valid.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(TokenizerDefinition definition, int32_t end_of_text,
