@@ -35,8 +35,8 @@ std::string checksum(const std::vector<int32_t>& ids) {  // FNV-1a, of 32-bit wo
 }
 
 EncodeText plain(const Tokenizer& tokenizer) {
-  return [&](std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {
-    tokenizer.encode(text, special, ids);
+  return [&](std::string_view text, SpecialTokens special, TextPlace place, std::vector<int32_t>& ids) {
+    tokenizer.encode(text, special, ids, place);
   };
 }
 
