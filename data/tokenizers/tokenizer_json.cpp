@@ -412,10 +412,11 @@ void read_model(const Node& model, VocabularyReader& vocabulary, const MergesRea
   }
   definition.byte_fallback = model.flag("byte_fallback", false);
   for (const std::string& token : definition.tokens) bytes += byte_of_token(token).has_value();
-  if (!model.has("unk_token") || (definition.byte_fallback && bytes == 256)) return;
-  definition.unknown = ids.find(model.at("unk_token").text());
-  if (definition.unknown < 0) model.at("unk_token").refuse("a token of the vocabulary");
   definition.fuse_unknown = model.flag("fuse_unk", false);
+  if (!model.has("unk_token")) return;
+  definition.unknown = ids.find(model.at("unk_token").text());
+  const bool is_needed = !definition.byte_fallback || bytes < 256;
+  if (definition.unknown < 0 && is_needed) model.at("unk_token").refuse("a token of the vocabulary");
 }
 
 void check_ids(const TokenizerDefinition& definition, const std::string& name) {
