@@ -1,6 +1,6 @@
-// Byte-pair encoding: the bytes, or characters, of a piece are tokens, and the two neighbours whose merge comes
-// first in the list of merges become one token, the leftmost such pair first, until no two neighbours have a
-// merge.
+// Byte-pair encoding: the bytes, or characters, of a piece are tokens, and the two neighbours whose merge
+// comes first in the list of merges become one token, the leftmost such pair first, until no two neighbours
+// have a merge.
 #pragma once
 
 #include <array>

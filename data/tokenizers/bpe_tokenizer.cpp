@@ -206,7 +206,7 @@ class BpeTokenizer final : public Tokenizer {
                                definition_.ignore_merges ? ", not for pieces that are tokens" : "")});
     if (const int32_t missing = bpe_.symbols().bytes_without_token())
       facts.push_back({"bytes without a token", fmt::format("{}", missing)});
-    if (!definition_.byte_level) facts.push_back({"characters without a token", facts_of_unknown()});
+    if (!definition_.byte_level) facts.push_back({"other characters", facts_of_unknown()});
     facts.push_back({"normal form", definition_.form == NormalForm::kNone ? "none: text is taken as it is"
                                                                           : name_of(definition_.form)});
     for (const TextChange& change : definition_.changes)
@@ -341,7 +341,7 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   // Whether the token may be found otherwise if a text is cut between an ASCII letter and a blank: it is on
-  // both sides, takes the blank, or looks at the letter. `blank`: as the text has it where it is searched for.
+  // both sides, takes the blank, or looks at the letter. `blank`: as the text that is searched has it.
   static bool may_cross_cut(const AddedToken& token, std::string_view content, std::string_view blank) {
     return has_letter_before(content, blank) || (token.strip_right && is_ascii_letter(content.back())) ||
            (token.single_word && content.starts_with(blank));
@@ -385,7 +385,7 @@ class BpeTokenizer final : public Tokenizer {
     if (definition_.unknown >= 0)
       fact += fmt::format("{}{}{}", fact.empty() ? "" : ", else ", token_fact(definition_.unknown),
                           definition_.fuse_unknown ? ", once for several in a row" : "");
-    return fact.empty() ? "refused" : fact;
+    return fact.empty() ? "refused" : "become " + fact;
   }
 
   std::string token_fact(int32_t id) const {

@@ -1,5 +1,6 @@
-// What a BPE tokenizer is made of, whatever file it comes from. It is byte-level, as GPT-2's, or its tokens are
-// characters and what they are merged to, as those of Llama 2, Mistral and Gemma, which come from SentencePiece.
+// What a BPE tokenizer is made of, whatever file it comes from. It is byte-level, as GPT-2's, or its tokens
+// are characters and what they are merged to, as those of Llama 2, Mistral and Gemma, which come from
+// SentencePiece.
 #pragma once
 
 #include <array>
@@ -104,8 +105,8 @@ struct TokenizerDefinition {
   std::vector<SplitRule> late_splits;         // then these, which see bytes as written in the byte alphabet
   bool ignore_merges = false;          // a piece that is a token is that token, whatever the merges say
   std::vector<int32_t> before, after;  // what the template puts around a text
-  // Of characters: one without a token becomes the tokens of its bytes, "<0xC3>" and "<0xA9>" for "\u00e9", if
-  // all of them exist, else the token `unknown` (-1: none), once for several in a row if `fuse_unknown`.
+  // Of characters: one without a token becomes the tokens of its bytes, "<0xC3>" and "<0xA9>" for "\u00e9",
+  // if all of them exist, else the token `unknown` (-1: none), once for several in a row if `fuse_unknown`.
   bool byte_fallback = false, fuse_unknown = false;
   int32_t unknown = -1;
   CharacterDecoder decoder;

@@ -16,8 +16,8 @@ namespace tessera {
 
 struct AddedToken;
 
-// Where a text that is encoded stands. Some tokenizers put a blank before a text, as Llama 2's and Mistral's do:
-// before one that starts, or also before one that follows an added token, never before one that goes on.
+// Where a text that is encoded stands. Some tokenizers put a blank before a text, as Llama 2's and Mistral's
+// do: before one that starts, or also before one that follows an added token, never before one that goes on.
 enum class TextPlace : uint8_t { kStart, kAfterToken, kWithin };
 
 // The vocabulary has no token for a byte or a character of a text.

@@ -12,8 +12,8 @@
 
 namespace tessera {
 
-// llama.cpp's name for how a byte-level tokenizer splits texts, such as "gpt-2", "llama-bpe", "qwen2". Error: it knows
-// no such way, with what the tokenizer does
+// llama.cpp's name for how a byte-level tokenizer splits texts, such as "gpt-2", "llama-bpe", "qwen2". Error:
+// it knows no such way, with what the tokenizer does
 std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition);
 
 struct GgufTokenizer {

@@ -1,5 +1,5 @@
-// Tokenizers of characters: what becomes of characters without a token, of blanks, of the start of a text, and
-// which files are refused.
+// Tokenizers of characters: what becomes of characters without a token, of blanks, of the start of a text,
+// and which files are refused.
 #include "tests/data/tokenizers/support.h"
 
 namespace tessera {
