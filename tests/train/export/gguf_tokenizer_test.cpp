@@ -136,8 +136,15 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
   EXPECT_TRUE(never.notices.empty());
 }
 
-// Those of Mistral, whose merges are made of SentencePiece's scores: each is found again.
-TEST(GgufTokenizer, OfMistral) {
+// Their merges are of SentencePiece's kind: all that make a token, in its place. So are Mistral's, whose order
+// the scores give back.
+TEST(GgufTokenizer, OfLlama2AndMistral) {
+  for (const char* kind : {"llama2", "gemma", "mistral"}) {
+    const std::string path = tokenizer_fixture(std::string(kind) + ".json");
+    const TokenizerDefinition definition = read_tokenizer_json(read_file(path), path);
+    const GgufTokenizer made = gguf_tokenizer(definition, 800, {{"bos_token_id", 1}}, "");
+    EXPECT_EQ(value<bool>(made, "ggml.add_space_prefix"), kind != std::string("gemma"));
+  }
   for (const char* name : {"mistral_v1", "mistral_v3"}) {
     const auto shared = testing::shared_data(std::string("tokenizers/") + name + "/tokenizer.json");
     if (!shared.missing.empty()) GTEST_SKIP() << shared.missing;
