@@ -35,20 +35,20 @@ void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPi
   note(first, counts, out);
 }
 
-void SampleEncoder::encode_text(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
-                                EncodedPiece& out) const {
+void SampleEncoder::encode_text(std::string_view text, SpecialTokens special, TextPlace begin,
+                                std::vector<int32_t>& ids, EncodedPiece& out) const {
   if (options_.bytes_without_token == BytesWithoutToken::kSkip)
-    out.skipped_bytes += options_.tokenizer->encode_known(text, special, ids);
+    out.skipped_bytes += options_.tokenizer->encode_known(text, special, ids, begin);
   else
-    options_.tokenizer->encode(text, special, ids);
+    options_.tokenizer->encode(text, special, ids, begin);
 }
 
-void SampleEncoder::add_document_text(std::string_view text, const std::string& place, bool counts,
-                                      EncodedPiece& out) const {
+void SampleEncoder::add_document_text(std::string_view text, TextPlace begin, const std::string& place,
+                                      bool counts, EncodedPiece& out) const {
   const int64_t first = std::ssize(out.ids), names = specials_.count(text);
   if (names > 0 && out.special_names == 0) out.first_special_name = place;
   out.special_names += names;
-  encode_text(text, options_.special, out.ids, out);
+  encode_text(text, options_.special, begin, out.ids, out);
   note(first, counts, out);
 }
 
@@ -76,9 +76,8 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
   try {
     chat = (tools ? options_.chat_with_tools : options_.chat)
                ->encode(conversation, all,
-                        [&](std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {
-                          encode_text(text, special, ids, out);
-                        });
+                        [&](std::string_view text, SpecialTokens special, TextPlace begin,
+                            std::vector<int32_t>& ids) { encode_text(text, special, begin, ids, out); });
   } catch (const ByteWithoutToken&) {
     throw;
   } catch (const UnfitConversation& error) {
@@ -112,15 +111,16 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
   if (const auto* text = std::get_if<std::string>(&sample)) {
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
-    add_document_text(*text, place, true, out);
+    add_document_text(*text, TextPlace::kStart, place, true, out);
     end(out);
   } else if (const auto* completion = std::get_if<Completion>(&sample)) {
     if (completion->completion.empty() && options_.loss != CountedLoss::kAll)
       return drop(place, "its completion is empty", out);
     begin(out);
     add_ids(options_.tokenizer->before_text(), false, out);
-    add_document_text(completion->prompt, place, false, out);
-    add_document_text(completion->completion, place, true, out);
+    add_document_text(completion->prompt, TextPlace::kStart, place, false, out);
+    const TextPlace after = completion->prompt.empty() ? TextPlace::kStart : TextPlace::kWithin;
+    add_document_text(completion->completion, after, place, true, out);
     end(out);
   } else {
     add_conversation(std::get<Conversation>(sample), place, out);
@@ -144,7 +144,8 @@ EncodedPiece SampleEncoder::encode(const Piece& piece) const {
     add_ids(options_.tokenizer->before_text(), true, out);
   }
   try {
-    add_document_text(piece.bytes, piece.input, true, out);
+    add_document_text(piece.bytes, piece.begins ? TextPlace::kStart : TextPlace::kWithin, piece.input, true,
+                      out);
   } catch (const ByteWithoutToken& error) {
     refuse_byte(error, piece, piece.first_line + error.line - 1);
   }

@@ -75,9 +75,9 @@ class SampleEncoder {
  private:
   void add_line(std::string_view line, const std::string& input, int64_t number, EncodedPiece& out) const;
   void add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const;
-  void encode_text(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+  void encode_text(std::string_view text, SpecialTokens special, TextPlace begin, std::vector<int32_t>& ids,
                    EncodedPiece& out) const;
-  void add_document_text(std::string_view text, const std::string& place, bool counts,
+  void add_document_text(std::string_view text, TextPlace begin, const std::string& place, bool counts,
                          EncodedPiece& out) const;
   void add_conversation(const Conversation& conversation, const std::string& place, EncodedPiece& out) const;
   void drop(const std::string& place, const char* why, EncodedPiece& out) const;

@@ -22,7 +22,7 @@ std::string marked_text(const EncodedPiece& sample, const Tokenizer& tokenizer) 
       if (id == tokenizer.end_of_text() && tokenizer.name() == kBytesTokenizer) {
         text += "<|endoftext|>";  // this token has no bytes
       } else {
-        text += tokenizer.decode({&id, 1}, true);
+        text += tokenizer.token_text(id, true);
       }
     const size_t cut = text.size() <= kMostBytes ? text.size() : utf8_prefix(text.substr(0, kMostBytes));
     return printable(text.substr(0, cut)) +

@@ -165,7 +165,7 @@ void encode(const Command& c) {
   for (size_t i = 0; i < ids.size(); ++i) {
     const std::string_view separator = i == 0 || c.pieces ? "" : c.json ? ", " : " ";
     out += fmt::format("{}{}", separator, ids[i]);
-    if (c.pieces) out += fmt::format("\t{}\n", in_quotes(tokenizer->decode({&ids[i], 1}, true)));
+    if (c.pieces) out += fmt::format("\t{}\n", in_quotes(tokenizer->token_text(ids[i], true)));
   }
   if (!c.pieces) out = (c.json ? "[" + out + "]" : out) + "\n";
   print_stdout(out);

@@ -220,11 +220,13 @@ std::vector<ChatTemplate::Turn> ChatTemplate::turns(const Conversation& conversa
 
 // The text of a form whose markers the tokenizer has not: each marker is encoded by itself.
 void ChatTemplate::encode_around_markers(std::string_view bytes, std::string_view own,
-                                         const EncodeText& encode_text, std::vector<int32_t>& ids) const {
+                                         const EncodeText& encode_text, Begin& begin,
+                                         std::vector<int32_t>& ids) const {
   size_t done = 0;
-  const auto add_text = [&](size_t end) {
-    if (end > done) encode_text(bytes.substr(done, end - done), options_.special, ids);
+  const auto add = [&](std::string_view part, SpecialTokens special) {
+    if (!part.empty()) encode_text(part, special, std::exchange(begin.place, TextPlace::kWithin), ids);
   };
+  const auto add_text = [&](size_t end) { add(bytes.substr(done, end - done), options_.special); };
   for (size_t at = 0; at < own.size();) {
     const auto marker = std::ranges::find_if(
         form_.markers, [&](const std::string& m) { return own.substr(at).starts_with(m); });
@@ -233,19 +235,27 @@ void ChatTemplate::encode_around_markers(std::string_view bytes, std::string_vie
       continue;
     }
     add_text(at);
-    encode_text(*marker, SpecialTokens::kMatched, ids);
+    add(*marker, SpecialTokens::kMatched);
     done = at += marker->size();
   }
   add_text(bytes.size());
 }
 
-void ChatTemplate::encode_part(const Text& text, Turn part, const EncodeText& encode_text, bool& strips,
+ChatTemplate::Begin ChatTemplate::begin_at(const Text& text, size_t at) const {
+  Begin begin;
+  const EncodeText encode_nothing = [](std::string_view, SpecialTokens, TextPlace, std::vector<int32_t>&) {};
+  std::vector<int32_t> ids;
+  encode_part(text, {0, at}, encode_nothing, begin, ids);
+  return begin;
+}
+
+void ChatTemplate::encode_part(const Text& text, Turn part, const EncodeText& encode_text, Begin& begin,
                                std::vector<int32_t>& ids) const {
   const std::string_view bytes = std::string_view(text.bytes()).substr(part.first, part.last - part.first);
   if (bytes.empty()) return;
   const std::string masked = template_alone(text, part.first, part.last);
   if (!form_.markers.empty() && tokenizer_.special_token(form_.markers[0]) < 0)
-    return encode_around_markers(bytes, masked, encode_text, ids);
+    return encode_around_markers(bytes, masked, encode_text, begin, ids);
   const std::string_view searched =
       options_.special == SpecialTokens::kMatched ? bytes : std::string_view(masked);
   specials_.split(
@@ -253,13 +263,14 @@ void ChatTemplate::encode_part(const Text& text, Turn part, const EncodeText& en
       [&](std::string_view found) {
         std::string_view shown =
             bytes.substr(static_cast<size_t>(found.data() - searched.data()), found.size());
-        if (strips) shown.remove_prefix(jinja::blanks_at_start(shown));
-        strips = strips && shown.empty();
-        if (!shown.empty()) encode_text(shown, SpecialTokens::kAsText, ids);
+        if (begin.strips) shown.remove_prefix(jinja::blanks_at_start(shown));
+        if (shown.empty()) return;
+        encode_text(shown, SpecialTokens::kAsText, begin.place, ids);
+        begin = {.place = TextPlace::kWithin};
       },
       [&](const AddedToken& token) {
         ids.push_back(token.id);
-        strips = token.strip_right;
+        begin = {.place = TextPlace::kAfterToken, .strips = token.strip_right};
       });
 }
 
@@ -272,15 +283,17 @@ bool ChatTemplate::joins(const Text& text, size_t at) const {
   size_t first = at - std::min(at, kBefore), last = std::min(at + kAfter, text.size());
   while (inside(first)) ++first;
   while (inside(last)) ++last;
-  const EncodeText encode_text = [&](std::string_view part, SpecialTokens special,
+  const EncodeText encode_text = [&](std::string_view part, SpecialTokens special, TextPlace place,
                                      std::vector<int32_t>& ids) {
-    tokenizer_.encode_known(part, special, ids);
+    tokenizer_.encode_known(part, special, ids, place);
   };
-  std::vector<int32_t> before, whole;
-  bool strips = false;
-  encode_part(text, {first, at}, encode_text, strips, before);
-  strips = false;
-  encode_part(text, {first, last}, encode_text, strips, whole);
+  const auto ids_to = [&](size_t end) {
+    Begin begin{.place = first == 0 ? TextPlace::kStart : TextPlace::kWithin};
+    std::vector<int32_t> ids;
+    encode_part(text, {first, end}, encode_text, begin, ids);
+    return ids;
+  };
+  const std::vector<int32_t> before = ids_to(at), whole = ids_to(last);
   return whole.size() < before.size() || !std::equal(before.begin(), before.end(), whole.begin());
 }
 
@@ -296,10 +309,10 @@ EncodedChat ChatTemplate::encode(const Conversation& conversation, bool all,
     check_written(conversation, text);
     counted = turns(conversation, whole, conversation.messages.size());
   }
-  bool strips = false;
+  Begin begin;
   const auto add_part = [&](Turn part, bool counts) {
     ChatPart made{.ids = {}, .counts = counts || all};
-    encode_part(text, part, encode_text, strips, made.ids);
+    encode_part(text, part, encode_text, begin, made.ids);
     if (made.ids.empty()) return;
     if (counts && specials_.is_special(made.ids.back()) &&
         std::ranges::find(encoded.turn_ends, made.ids.back()) == encoded.turn_ends.end())
@@ -320,11 +333,11 @@ EncodedChat ChatTemplate::encode(const Conversation& conversation, bool all,
   add_part({done, text.size()}, false);
   encoded.ends_with_target =
       !counted.empty() && done == text.size() && !specials_.is_special(encoded.parts.back().ids.back());
-  size_t begin = 0;
+  size_t first = 0;
   for (const Text::Run& run : text.runs()) {
     if (run.origin != jinja::kTemplate)
-      encoded.special_names += specials_.count(std::string_view(text.bytes()).substr(begin, run.end - begin));
-    begin = run.end;
+      encoded.special_names += specials_.count(std::string_view(text.bytes()).substr(first, run.end - first));
+    first = run.end;
   }
   return encoded;
 }
@@ -336,8 +349,10 @@ std::string ChatTemplate::prompt_text(const Conversation& conversation) const {
 std::vector<int32_t> ChatTemplate::prompt(const Conversation& conversation, size_t from) const {
   check_read(conversation);
   const jinja::Rendered whole = render(conversation, conversation.messages.size(), true);
-  const EncodeText encode_text = [&](std::string_view text, SpecialTokens special,
-                                     std::vector<int32_t>& ids) { tokenizer_.encode(text, special, ids); };
+  const EncodeText encode_text = [&](std::string_view text, SpecialTokens special, TextPlace place,
+                                     std::vector<int32_t>& ids) {
+    tokenizer_.encode(text, special, ids, place);
+  };
   std::vector<Turn> answers;
   try {
     answers = turns(conversation, whole, conversation.messages.size());
@@ -345,16 +360,16 @@ std::vector<int32_t> ChatTemplate::prompt(const Conversation& conversation, size
     // of earlier answers, that were not in the data of any training either
   }
   std::vector<int32_t> ids;
-  bool strips = false;
+  Begin begin = begin_at(whole.text, from);
   size_t done = from;
   for (Turn answer : answers) {
     if (answer.last <= from) continue;
     answer.first = std::max(answer.first, from);
-    encode_part(whole.text, {done, answer.first}, encode_text, strips, ids);
-    encode_part(whole.text, answer, encode_text, strips, ids);
+    encode_part(whole.text, {done, answer.first}, encode_text, begin, ids);
+    encode_part(whole.text, answer, encode_text, begin, ids);
     done = answer.last;
   }
-  encode_part(whole.text, {done, whole.text.size()}, encode_text, strips, ids);
+  encode_part(whole.text, {done, whole.text.size()}, encode_text, begin, ids);
   return ids;
 }
 
@@ -367,7 +382,7 @@ ChatTemplate::TurnEnd ChatTemplate::turn_end() const {
     const size_t end = end_of_turn(talk, 1, text, begin_of_turn(talk, 1, text));
     const size_t said = end_of_origin(text, 1);
     const std::string closing = text.bytes().substr(std::min(said, end), end - std::min(said, end));
-    const std::vector<int32_t> ids = tokenizer_.encode(closing, SpecialTokens::kMatched);
+    const std::vector<int32_t> ids = tokenizer_.encode(closing, SpecialTokens::kMatched, TextPlace::kWithin);
     if (!ids.empty() && specials_.is_special(ids.back())) return {.token = ids.back(), .marker = {}};
     for (const std::string& marker : form_.markers)
       if (closing.ends_with(marker)) return {.token = -1, .marker = marker};

@@ -42,8 +42,8 @@ class UnfitConversation : public Error {
   using Error::Error;
 };
 
-// Turns a text into ids: appends them.
-using EncodeText = std::function<void(std::string_view, SpecialTokens, std::vector<int32_t>&)>;
+// Turns a text, which stands at this place, into ids: appends them.
+using EncodeText = std::function<void(std::string_view, SpecialTokens, TextPlace, std::vector<int32_t>&)>;
 
 // Special tokens come from the template alone, unless the options say otherwise: in messages their names are
 // text. What counts is what {% generation %} marks in the template. Without such marks an assistant's turn
@@ -89,11 +89,17 @@ class ChatTemplate {
                      size_t begin) const;
   size_t end_of_last_token(std::string_view text) const;
   bool joins(const jinja::Text& text, size_t at) const;
-  // `strips`: the token before takes the blanks after it.
-  void encode_part(const jinja::Text& text, Turn part, const EncodeText& encode_text, bool& strips,
+  // What is known where a part begins
+  struct Begin {
+    TextPlace place = TextPlace::kStart;
+    bool strips = false;  // the token before takes the blanks after it
+  };
+  Begin begin_at(const jinja::Text& text, size_t at) const;
+  // Afterwards `begin` is that of the next part.
+  void encode_part(const jinja::Text& text, Turn part, const EncodeText& encode_text, Begin& begin,
                    std::vector<int32_t>& ids) const;
   void encode_around_markers(std::string_view bytes, std::string_view own, const EncodeText& encode_text,
-                             std::vector<int32_t>& ids) const;
+                             Begin& begin, std::vector<int32_t>& ids) const;
 
   ChatForm form_;
   jinja::Template template_;

@@ -58,11 +58,9 @@ std::array<uint64_t, 4> words_of(std::string_view piece) {
 Bpe::Cache::Cache() : slots_(std::make_unique<Slot[]>(size_t{1} << kSlotBits)) {}
 
 Bpe::Bpe(const TokenizerDefinition& definition, const std::string& where)
-    : ignore_merges_(definition.ignore_merges) {
-  byte_tokens_.fill(-1);
+    : symbols_(definition), borders_(definition, symbols_), ignore_merges_(definition.ignore_merges) {
   for (size_t id = 0; id < definition.tokens.size(); ++id) {
     const std::string& token = definition.tokens[id];
-    if (token.size() == 1) byte_tokens_[static_cast<unsigned char>(token[0])] = static_cast<int32_t>(id);
     if (ignore_merges_ && !token.empty()) whole_.add(token, static_cast<int32_t>(id));
   }
   const size_t size = std::bit_ceil(2 * definition.merges.size() + 2);
@@ -81,10 +79,6 @@ Bpe::Bpe(const TokenizerDefinition& definition, const std::string& where)
   }
 }
 
-int32_t Bpe::bytes_without_token() const {
-  return static_cast<int32_t>(std::ranges::count(byte_tokens_, -1));
-}
-
 const Bpe::Slot* Bpe::merge_of(int32_t left, int32_t right) const {
   const uint64_t pair = key_of(left, right);
   for (size_t at = hash_of(pair) >> shift_;; at = (at + 1) & (merges_.size() - 1)) {
@@ -93,29 +87,13 @@ const Bpe::Slot* Bpe::merge_of(int32_t left, int32_t right) const {
   }
 }
 
-Bpe::NoToken::NoToken(std::string_view piece, size_t at)
-    : Error(
-          fmt::format("the text has the byte 0x{:02x}, in {}, for which the tokenizer has no token; expected "
-                      "a tokenizer with all 256 bytes, or a text without this one",
-                      static_cast<unsigned char>(piece[at]),
-                      in_quotes(printable(piece.substr(at < 20 ? 0 : at - 20, 40))))),
-      place(piece.data() + at) {}
-
-template <class OnToken>
-void Bpe::for_each_byte_token(std::string_view piece, int64_t* left_out, const OnToken& on_token) const {
-  for (size_t at = 0; at < piece.size(); ++at) {
-    const int32_t id = byte_tokens_[static_cast<unsigned char>(piece[at])];
-    if (id >= 0) {
-      on_token(id);
-    } else if (left_out != nullptr) {
-      ++*left_out;
-    } else {
-      throw NoToken(piece, at);
-    }
-  }
+void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids, int64_t* left_out) const {
+  if (!borders_.known()) return encode_part(piece, cache, ids, left_out);
+  borders_.cut(piece, [&](std::string_view part) { encode_part(part, cache, ids, left_out); });
 }
 
-void Bpe::encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids, int64_t* left_out) const {
+void Bpe::encode_part(std::string_view piece, Cache& cache, std::vector<int32_t>& ids,
+                      int64_t* left_out) const {
   if (piece.size() > Cache::kBytes) return encode_anew(piece, ids, left_out);
   const std::array<uint64_t, 4> key = words_of(piece);
   const uint64_t hash = mix(mix(mix(key[0] ^ kSeed) ^ key[1]) ^ mix(key[2] ^ std::rotl(key[3], 32)));
@@ -149,7 +127,7 @@ void Bpe::encode_anew(std::string_view piece, std::vector<int32_t>& ids, int64_t
 void Bpe::encode_short(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const {
   std::array<int32_t, kShort> token, rank, result;  // rank[i], result[i]: of the merge of i and i + 1
   size_t count = 0;
-  for_each_byte_token(piece, left_out, [&](int32_t id) { token[count++] = id; });
+  symbols_.for_each(piece, left_out, [&](int32_t id) { token[count++] = id; });
   const auto look = [&](size_t i) {
     const Slot* merge = i + 1 < count ? merge_of(token[i], token[i + 1]) : nullptr;
     rank[i] = merge ? merge->rank : kNoMerge;
@@ -182,7 +160,7 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids, int64_t
   };
   std::vector<Node> nodes;
   nodes.reserve(piece.size());
-  for_each_byte_token(piece, left_out, [&](int32_t id) {
+  symbols_.for_each(piece, left_out, [&](int32_t id) {
     const auto place = static_cast<int32_t>(nodes.size());
     nodes.push_back({id, place - 1, place + 1});
   });

@@ -1,5 +1,6 @@
-// Byte-pair encoding: the bytes of a piece are tokens, and the two neighbours whose merge comes first in the
-// list of merges become one token, the leftmost such pair first, until no two neighbours have a merge.
+// Byte-pair encoding: the bytes, or characters, of a piece are tokens, and the two neighbours whose merge
+// comes first in the list of merges become one token, the leftmost such pair first, until no two neighbours
+// have a merge.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 #include <vector>
 
 #include "data/tokenizers/definition.h"
+#include "data/tokenizers/symbols.h"
 #include "data/tokenizers/token_ids.h"
-#include "kernels/base/check.h"
 
 namespace tessera {
 
@@ -19,22 +20,20 @@ class Bpe {
  public:
   // The last pieces that were encoded, for one thread at a time
   class Cache;
-  // A byte without a token
-  class NoToken : public Error {
-   public:
-    NoToken(std::string_view piece, size_t at);
-    const char* place;  // of the byte, in the memory of the piece
-  };
 
   // `where` begins the messages. Error: two merges of the same pair.
   Bpe(const TokenizerDefinition& definition, const std::string& where);
 
-  // Appends the ids of a piece. Bytes without a token are left out, so that those beside them are neighbours,
-  // and are added to `left_out`; if that is null, the first one is an Error. Time: n log n for n bytes.
+  Bpe(const Bpe&) = delete;  // one part refers to another
+  Bpe& operator=(const Bpe&) = delete;
+
+  // Appends the ids of a piece. What has no token is treated as Symbols::for_each() says. Time: n log n for n
+  // bytes; of characters, where borders cut it, n.
   void encode(std::string_view piece, Cache& cache, std::vector<int32_t>& ids,
               int64_t* left_out = nullptr) const;
 
-  int32_t bytes_without_token() const;
+  const Symbols& symbols() const { return symbols_; }
+  const Borders& borders() const { return borders_; }
 
  private:
   struct Slot {
@@ -44,15 +43,15 @@ class Bpe {
   static constexpr int32_t kNoMerge = INT32_MAX;
 
   const Slot* merge_of(int32_t left, int32_t right) const;  // null: none
+  void encode_part(std::string_view piece, Cache& cache, std::vector<int32_t>& ids, int64_t* left_out) const;
   void encode_anew(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
   void encode_short(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
   void encode_long(std::string_view piece, std::vector<int32_t>& ids, int64_t* left_out) const;
-  template <class OnToken>
-  void for_each_byte_token(std::string_view piece, int64_t* left_out, const OnToken& on_token) const;
 
-  std::array<int32_t, 256> byte_tokens_;  // -1: none
-  std::vector<Slot> merges_;              // a hash table; its size is a power of two
-  int shift_ = 0;                         // from a hash of 64 bits to an index
+  Symbols symbols_;
+  Borders borders_;
+  std::vector<Slot> merges_;  // a hash table; its size is a power of two
+  int shift_ = 0;             // from a hash of 64 bits to an index
   bool ignore_merges_;
   TokenIds whole_;  // with ignore_merges: the tokens
 };

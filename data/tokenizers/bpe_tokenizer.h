@@ -1,4 +1,4 @@
-// A byte-level BPE tokenizer.
+// A BPE tokenizer, of bytes or of characters.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// `json` is the tokenizer.json that `definition` was read from; if empty, one is written. `where` begins the
-// messages. `end_of_text` is an id, or -1 for none.
+// `json` is the tokenizer.json that `definition` was read from; if empty, one is written, which only a
+// byte-level one can be. `where` begins the messages. `end_of_text` is an id, or -1 for none.
 // Error: an expression or merges that are not valid.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(TokenizerDefinition definition, int32_t end_of_text,
                                               std::string json, const std::string& where);

@@ -1,7 +1,9 @@
 #include "data/tokenizers/byte_alphabet.h"
 
+#include <fmt/core.h>
+
 #include <array>
-#include <cstdint>
+#include <charconv>
 
 #include "kernels/base/text.h"
 
@@ -59,6 +61,17 @@ std::optional<std::string> from_byte_alphabet(std::string_view text) {
     out += static_cast<char>(kBytes[code]);
   }
   return out;
+}
+
+std::string byte_token(uint8_t byte) { return fmt::format("<0x{:02X}>", byte); }
+
+std::optional<uint8_t> byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return {};
+  uint8_t byte = 0;
+  const char* const end = token.data() + 5;
+  const auto [stop, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  const bool is_byte = error == std::errc() && stop == end && byte_token(byte) == token;
+  return is_byte ? std::optional(byte) : std::nullopt;
 }
 
 }  // namespace tessera

@@ -22,26 +22,27 @@ class ByteTokenizer final : public Tokenizer {
   using Tokenizer::encode;
 
   // No text stands for the end of text.
-  void encode(std::string_view text, SpecialTokens, std::vector<int32_t>& ids) const override {
+  void encode(std::string_view text, SpecialTokens, std::vector<int32_t>& ids, TextPlace) const override {
     // Through unsigned char: a plain char above 127 would become a negative id.
     const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
     ids.insert(ids.end(), bytes, bytes + text.size());
   }
-  int64_t encode_known(std::string_view text, SpecialTokens special,
-                       std::vector<int32_t>& ids) const override {
-    encode(text, special, ids);
+  int64_t encode_known(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+                       TextPlace place) const override {
+    encode(text, special, ids, place);
     return 0;
   }
 
-  std::string decode(std::span<const int32_t> ids, bool) const override {
+  std::string decode(std::span<const int32_t> ids, bool show_special) const override {
     std::string text;
     text.reserve(ids.size());
-    for (const int32_t id : ids) {
-      check(0 <= id && id < vocab_size(), "token {} is outside the {} ids of the tokenizer '{}'", id,
-            vocab_size(), name());
-      if (id != kEndOfText) text += static_cast<char>(id);
-    }
+    for (const int32_t id : ids) text += token_text(id, show_special);
     return text;
+  }
+  std::string token_text(int32_t id, bool) const override {
+    check(0 <= id && id < vocab_size(), "token {} is outside the {} ids of the tokenizer '{}'", id,
+          vocab_size(), name());
+    return id == kEndOfText ? std::string() : std::string(1, static_cast<char>(id));
   }
 
   size_t last_cut(std::string_view text) const override { return text.size(); }
@@ -59,9 +60,9 @@ class ByteTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
+std::vector<int32_t> Tokenizer::encode(std::string_view text, SpecialTokens special, TextPlace place) const {
   std::vector<int32_t> ids;
-  encode(text, special, ids);
+  encode(text, special, ids, place);
   return ids;
 }
 

@@ -1,8 +1,11 @@
-// What a byte-level BPE tokenizer is made of, whatever file it comes from.
+// What a BPE tokenizer is made of, whatever file it comes from. It is byte-level, as GPT-2's, or its tokens
+// are characters and what they are merged to, as those of Llama 2, Mistral and Gemma, which come from
+// SentencePiece.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +34,39 @@ struct SplitRule {
   bool operator==(const SplitRule&) const = default;
 };
 
+// A change of a text: each match of `pattern`, which may be as in regex.h, becomes `content`. Without a
+// pattern `content` is put before the text, unless that is empty.
+struct TextChange {
+  std::string pattern;
+  std::string content;
+  bool literal = true;  // `pattern` is a text
+  bool operator==(const TextChange&) const = default;
+};
+
+// Which pieces of a text Metaspace puts its character before: the one that begins the text, all, or none
+enum class PrependScheme : uint8_t { kFirst, kAlways, kNever };
+constexpr auto words_of(PrependScheme) {
+  return std::array{Word{"first", PrependScheme::kFirst}, Word{"always", PrependScheme::kAlways},
+                    Word{"never", PrependScheme::kNever}};
+}
+
+// Blanks become a visible character, and a piece that does not begin with it may get one.
+struct Metaspace {
+  std::string replacement = "\u2581";
+  PrependScheme prepend = PrependScheme::kAlways;
+  bool split = true;  // before each of these characters
+  bool operator==(const Metaspace&) const = default;
+};
+
+// How tokens that are characters become text
+struct CharacterDecoder {
+  std::vector<TextChange> changes = {};     // of each token
+  bool bytes = false;                       // "<0x0A>" is the byte 10
+  std::string dropped_from_first = {};      // a character that the first token loses
+  char strip = ' ';                         // this character is removed from the whole text,
+  int64_t strip_start = 0, strip_stop = 0;  // at most so often at its start and its end
+};
+
 // A token that is searched for in the text before it is split
 struct AddedToken {
   int32_t id = 0;
@@ -43,7 +79,8 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-// A token of the vocabulary that no text has: it is empty, or has a character that stands for no byte.
+// A token of the vocabulary that no text has: it is empty, or of a byte-level vocabulary and has a character
+// that stands for no byte.
 struct UnreachableToken {
   int32_t id = 0;
   std::string content;  // which it decodes to
@@ -55,16 +92,24 @@ struct Merge {
 };
 
 struct TokenizerDefinition {
-  std::vector<std::string> tokens;            // their bytes, by id; "": no such token
+  bool byte_level = true;                     // else of characters
+  std::vector<std::string> tokens;            // by id: their bytes, or characters; "": no such token
   std::vector<Merge> merges;                  // the first is done first
   std::vector<AddedToken> added;              // by ascending id; one may have an id of `tokens`
   std::vector<UnreachableToken> unreachable;  // by ascending id
   NormalForm form = NormalForm::kNone;        // that texts are brought into
-  bool prefix_blank = false;                  // a text that does not begin with a blank gets one
+  std::vector<TextChange> changes;            // then, in this order, for each text between added tokens
   std::vector<SplitRule> splits;              // each splits the pieces of the one before
-  std::vector<SplitRule> byte_splits;  // then these, which see the pieces as written in the byte alphabet
+  bool prefix_blank = false;                  // a text that does not begin with a blank gets one
+  std::optional<Metaspace> metaspace;         // or this changes each piece
+  std::vector<SplitRule> late_splits;         // then these, which see bytes as written in the byte alphabet
   bool ignore_merges = false;          // a piece that is a token is that token, whatever the merges say
   std::vector<int32_t> before, after;  // what the template puts around a text
+  // Of characters: one without a token becomes the tokens of its bytes, "<0xC3>" and "<0xA9>" for "\u00e9",
+  // if all of them exist, else the token `unknown` (-1: none), once for several in a row if `fuse_unknown`.
+  bool byte_fallback = false, fuse_unknown = false;
+  int32_t unknown = -1;
+  CharacterDecoder decoder;
 };
 
 inline bool has_token(const TokenizerDefinition& d, int64_t id) {

@@ -129,6 +129,16 @@ TokenizerDefinition read_pair(const fs::path& folder, const FilePair& pair) {
   return definition;
 }
 
+[[noreturn]] void refuse_sentence_piece(const fs::path& model) {
+  const std::string folder = model.has_parent_path() ? model.parent_path().string() : ".";
+  fail(
+      "{} is a tokenizer of SentencePiece, and {} has no {}; expected one. transformers writes it: python3 "
+      "-c "
+      "\"from transformers import AutoTokenizer; "
+      "AutoTokenizer.from_pretrained('{}').save_pretrained('{}')\"",
+      model.string(), folder, kTokenizerFile, folder, folder);
+}
+
 // -1: none
 int32_t find_end_of_text(const TokenizerDefinition& definition, const fs::path& folder,
                          const EndOfText& asked, const std::string& source) {
@@ -176,6 +186,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
   const std::string name = path.filename().string();
   const auto named = std::ranges::find_if(
       kPairs, [&](const FilePair& pair) { return name == pair.vocabulary || name == pair.merges; });
+  if (path.extension() == ".model" && !is_folder) refuse_sentence_piece(path);
   if (!is_folder && named == std::end(kPairs)) {
     const MappedFile file(path);
     TokenizerDefinition definition = read_tokenizer_json(text_of(file), source);
@@ -187,11 +198,13 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
   const auto pair = is_folder
                         ? std::ranges::find_if(kPairs, [&](const FilePair& p) { return has_pair(folder, p); })
                         : named;
-  check(pair != std::end(kPairs) && has_pair(folder, *pair),
+  const bool is_found = pair != std::end(kPairs) && has_pair(folder, *pair);
+  if (const fs::path model = folder / "tokenizer.model"; !is_found && is_file(model))
+    refuse_sentence_piece(model);
+  check(is_found,
         "{} has no tokenizer: expected a tokenizer.json, vocab.json with merges.txt, or encoder.json with "
-        "vocab.bpe{}",
-        folder.string(),
-        is_file(folder / "tokenizer.model") ? "; tokenizer.model (SentencePiece) is not read" : "");
+        "vocab.bpe",
+        folder.string());
   TokenizerDefinition definition = read_pair(folder, *pair);
   const int32_t end = find_end_of_text(definition, folder, end_of_text, source);
   return make_bpe_tokenizer(std::move(definition), end, "", (folder / pair->merges).string());

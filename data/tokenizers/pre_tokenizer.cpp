@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/text_changes.h"
 
 namespace tessera {
 namespace {
@@ -12,13 +13,11 @@ void extend(std::string_view& before, std::string_view part) {
   before = {before.data(), before.size() + part.size()};
 }
 
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-
 }  // namespace
 
 size_t last_blank_between_words(std::string_view text) {
   for (size_t at = text.rfind(' '); at != text.npos && at > 0; at = text.rfind(' ', at - 1))
-    if (at + 1 < text.size() && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+    if (at + 1 < text.size() && is_ascii_letter(text[at - 1]) && is_ascii_letter(text[at + 1])) return at;
   return 0;
 }
 

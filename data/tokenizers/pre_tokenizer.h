@@ -43,6 +43,8 @@ class PreTokenizer {
     split_from(0, text, scratch, on_piece);
   }
 
+  // Whether a text is one piece, without rules
+  bool splits_nothing() const { return steps_.empty() && !in_alphabet_; }
   // Whether every text is split before each blank between an ASCII letter and another, and the pieces on one
   // side do not depend on the other side.
   bool splits_between_words() const { return splits_between_words_; }

@@ -36,7 +36,7 @@ int64_t SpecialTokenFinder::count(std::string_view text) const {
 std::string list_tokens(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
   std::string list;
   for (const int32_t id : ids)
-    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", tokenizer.decode({&id, 1}, true), id);
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", tokenizer.token_text(id, true), id);
   return list;
 }
 

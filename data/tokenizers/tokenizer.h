@@ -16,7 +16,11 @@ namespace tessera {
 
 struct AddedToken;
 
-// The vocabulary has no token for a byte of a text.
+// Where a text that is encoded stands. Some tokenizers put a blank before a text, as Llama 2's and Mistral's
+// do: before one that starts, or also before one that follows an added token, never before one that goes on.
+enum class TextPlace : uint8_t { kStart, kAfterToken, kWithin };
+
+// The vocabulary has no token for a byte or a character of a text.
 class ByteWithoutToken : public Error {
  public:
   ByteWithoutToken(const std::string& message, int64_t line_of_text) : Error(message), line(line_of_text) {}
@@ -39,17 +43,21 @@ class Tokenizer {
 
   // Appends the ids of `text`, without those of the template. Bytes that are not UTF-8 are encoded, too.
   // Error: ByteWithoutToken.
-  virtual void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) const = 0;
+  virtual void encode(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+                      TextPlace place = TextPlace::kStart) const = 0;
   // The same, but leaves out the bytes without a token, as Hugging Face's library does. Returns their number.
-  virtual int64_t encode_known(std::string_view text, SpecialTokens special,
-                               std::vector<int32_t>& ids) const = 0;
-  std::vector<int32_t> encode(std::string_view text, SpecialTokens special = SpecialTokens::kAsText) const;
-  // The bytes of the tokens; special tokens are their names if `show_special`, else nothing.
-  // Error: an id without a token.
+  virtual int64_t encode_known(std::string_view text, SpecialTokens special, std::vector<int32_t>& ids,
+                               TextPlace place = TextPlace::kStart) const = 0;
+  std::vector<int32_t> encode(std::string_view text, SpecialTokens special = SpecialTokens::kAsText,
+                              TextPlace place = TextPlace::kStart) const;
+  // The text of all these tokens, without a blank that the tokenizer puts before texts; special tokens are
+  // their names if `show_special`, else nothing. Error: an id without a token.
   virtual std::string decode(std::span<const int32_t> ids, bool show_special = false) const = 0;
+  // The bytes of a token that stands within a text, where its blank is text. Error: as decode()
+  virtual std::string token_text(int32_t id, bool show_special = false) const = 0;
 
   // The last place in `text` before which it may be cut: what comes before is encoded to the same ids
-  // whatever follows, and so is the rest. 0: none is known.
+  // whatever follows, and so is the rest, if it is encoded as kWithin. 0: none is known.
   virtual size_t last_cut(std::string_view text) const = 0;
 
   // The tokenizer.json that makes this tokenizer; "" for bytes.

@@ -101,13 +101,38 @@ void for_each_part(const Node& node, const char* list, const Read& read) {
   for (const Node& part : node.at(list).items()) for_each_part(part, list, read);
 }
 
+// {"Regex": ...} or {"String": ...}
+std::pair<std::string, bool> read_pattern(const Node& part) {
+  const Node pattern = part.at("pattern").with_keys({"Regex", "String"});
+  const bool literal = pattern.has("String");
+  const std::string& text = pattern.at(literal ? "String" : "Regex").text();
+  if (text.empty() || pattern.value().size() != 1) pattern.refuse("one \"Regex\" or \"String\" with a text");
+  return {text, literal};
+}
+
+TextChange read_replace(const Node& part) {
+  part.with_keys({"type", "pattern", "content"});
+  const auto [pattern, literal] = read_pattern(part);
+  return {.pattern = pattern, .content = part.at("content").text(), .literal = literal};
+}
+
 void read_normalizer(const Node& node, TokenizerDefinition& definition) {
   for_each_part(node, "normalizers", [&](const std::string& type, const Node& part) {
-    part.with_keys({"type"});
-    if (type != "NFC" && type != "NFKC") part.at("type").refuse("\"NFC\", \"NFKC\" or \"Sequence\"");
-    // A text in NFKC is in NFC as well, and NFC before it changes nothing.
-    if (definition.form != NormalForm::kNfkc)
-      definition.form = type == "NFC" ? NormalForm::kNfc : NormalForm::kNfkc;
+    if (type == "Replace") {
+      definition.changes.push_back(read_replace(part));
+    } else if (type == "Prepend") {
+      part.with_keys({"type", "prepend"});
+      definition.changes.push_back({.pattern = "", .content = part.at("prepend").text()});
+      if (definition.changes.back().content.empty()) part.at("prepend").refuse("a text that is not empty");
+    } else if (type == "NFC" || type == "NFKC") {
+      part.with_keys({"type"});
+      if (!definition.changes.empty()) part.refuse("before Replace and Prepend");
+      // A text in NFKC is in NFC as well, and NFC before it changes nothing.
+      if (definition.form != NormalForm::kNfkc)
+        definition.form = type == "NFC" ? NormalForm::kNfc : NormalForm::kNfkc;
+    } else {
+      part.at("type").refuse("\"NFC\", \"NFKC\", \"Replace\", \"Prepend\" or \"Sequence\"");
+    }
   });
 }
 
@@ -119,16 +144,14 @@ SplitBehavior read_behavior(const Node& node) {
 
 SplitRule read_split(const Node& part) {
   part.with_keys({"type", "pattern", "behavior", "invert"});
-  const Node pattern = part.at("pattern").with_keys({"Regex", "String"});
-  SplitRule rule{.pattern = "", .literal = pattern.has("String"), .invert = part.flag("invert", false)};
-  rule.pattern = pattern.at(rule.literal ? "String" : "Regex").text();
-  if (rule.pattern.empty() || pattern.value().size() != 1)
-    pattern.refuse("one \"Regex\" or \"String\" with a text");
-  rule.behavior = read_behavior(part.at("behavior"));
-  return rule;
+  const auto [pattern, literal] = read_pattern(part);
+  return {.pattern = pattern,
+          .behavior = read_behavior(part.at("behavior")),
+          .literal = literal,
+          .invert = part.flag("invert", false)};
 }
 
-// A part other than ByteLevel
+// A part other than ByteLevel and Metaspace
 SplitRule read_rule(const std::string& type, const Node& part) {
   if (type == "Split") return read_split(part);
   if (type == "Digits") {
@@ -142,24 +165,49 @@ SplitRule read_rule(const std::string& type, const Node& part) {
     return {.pattern = kPunctuationPattern,
             .behavior = part.has("behavior") ? read_behavior(part.at("behavior")) : SplitBehavior::kIsolated};
   }
-  part.at("type").refuse("\"Split\", \"Digits\", \"Punctuation\", \"ByteLevel\" or \"Sequence\"");
+  part.at("type").refuse(
+      "\"Split\", \"Digits\", \"Punctuation\", \"ByteLevel\", \"Metaspace\" or \"Sequence\"");
+}
+
+// Of a Metaspace that splits texts or decodes tokens
+Metaspace read_metaspace(const Node& part) {
+  part.with_keys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
+  Metaspace made{.replacement = part.at("replacement").text(), .split = part.flag("split", true)};
+  const auto character = first_code_point(made.replacement);
+  if (!character || character->bytes != made.replacement.size() || character->code == ' ')
+    part.at("replacement").refuse("one character other than a blank");
+  if (part.has("prepend_scheme")) {
+    const auto scheme = from_word<PrependScheme>(part.at("prepend_scheme").text());
+    if (!scheme)
+      part.at("prepend_scheme")
+          .refuse(join_words(names_of<PrependScheme>(values_with_words<PrependScheme>())));
+    made.prepend = *scheme;
+  }
+  // An older way to say "never", in which the library itself refuses other words.
+  if (!part.flag("add_prefix_space", true)) made.prepend = PrependScheme::kNever;
+  return made;
 }
 
 void read_pre_tokenizer(const Node& node, TokenizerDefinition& definition) {
-  bool has_bytes = false;  // ByteLevel makes characters of bytes, which is what the parts after it split
+  definition.byte_level = false;
+  bool is_late = false;  // ByteLevel makes characters of bytes, which is what the parts after it split
   for_each_part(node, "pretokenizers", [&](const std::string& type, const Node& part) {
-    if (type != "ByteLevel") {
-      (has_bytes ? definition.byte_splits : definition.splits).push_back(read_rule(type, part));
+    if (type != "ByteLevel" && type != "Metaspace") {
+      (is_late ? definition.late_splits : definition.splits).push_back(read_rule(type, part));
       return;
     }
-    if (std::exchange(has_bytes, true)) part.refuse("one ByteLevel");
+    if (std::exchange(is_late, true)) part.refuse("one ByteLevel, or one Metaspace");
+    if (type == "Metaspace") {
+      definition.metaspace = read_metaspace(part);
+      return;
+    }
+    definition.byte_level = true;
     part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     definition.prefix_blank = part.flag("add_prefix_space", true);
     if (definition.prefix_blank && !definition.splits.empty())
       part.at("add_prefix_space").refuse("false after other parts");
     if (part.flag("use_regex", true)) definition.splits.push_back({.pattern = kGpt2Pattern});
   });
-  if (!has_bytes) node.refuse("a ByteLevel (this program reads byte-level BPE)");
 }
 
 std::vector<int32_t> template_ids(const Node& post_processor, const std::string& token) {
@@ -195,11 +243,57 @@ void read_post_processor(const Node& node, TokenizerDefinition& definition) {
   });
 }
 
-void read_decoder(const Node& node) {
+void read_byte_decoder(const Node& node) {
   for_each_part(node, "decoders", [&](const std::string& type, const Node& part) {
     if (type != "ByteLevel") part.at("type").refuse("\"ByteLevel\" or \"Sequence\"");
     part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   });
+}
+
+// Replace works on each token, and so must come before Fuse, Strip on the whole text, and so after it.
+void read_character_decoder(const Node& node, CharacterDecoder& decoder) {
+  constexpr const char* kOrder = "Replace..., ByteFallback, Fuse, Strip, in this order, or Metaspace";
+  enum Step { kReplace, kBytes, kFuse, kEnd };
+  Step done = kReplace;
+  bool has_parts = false;
+  for_each_part(node, "decoders", [&](const std::string& type, const Node& part) {
+    const auto step_to = [&](Step step) {
+      if (step < done || (step == done && step != kReplace)) part.refuse(kOrder);
+      done = step;
+    };
+    has_parts = true;
+    if (type == "Replace") {
+      step_to(kReplace);
+      decoder.changes.push_back(read_replace(part));
+    } else if (type == "ByteFallback") {
+      part.with_keys({"type"});
+      step_to(kBytes);
+      decoder.bytes = true;
+    } else if (type == "Fuse") {
+      part.with_keys({"type"});
+      step_to(kFuse);
+    } else if (type == "Strip") {
+      part.with_keys({"type", "content", "start", "stop"});
+      if (done != kFuse) part.refuse(kOrder);
+      step_to(kEnd);
+      const std::string& content = part.at("content").text();
+      if (content.size() != 1) part.at("content").refuse("one character of ASCII");
+      decoder.strip = content[0];
+      decoder.strip_start = part.at("start").id();
+      decoder.strip_stop = part.at("stop").id();
+    } else if (type == "Metaspace") {
+      const Metaspace metaspace = read_metaspace(part);
+      if (done > kBytes || !decoder.changes.empty()) part.refuse(kOrder);
+      done = kFuse;
+      decoder.changes.push_back({.pattern = metaspace.replacement, .content = " "});
+      if (metaspace.prepend != PrependScheme::kNever) decoder.dropped_from_first = metaspace.replacement;
+    } else {
+      part.at("type").refuse(
+          "\"Replace\", \"ByteFallback\", \"Fuse\", \"Strip\", \"Metaspace\" or \"Sequence\" without a "
+          "pre_tokenizer ByteLevel");
+    }
+  });
+  if (!has_parts) node.refuse(std::string(kOrder) + ", without a pre_tokenizer ByteLevel");
 }
 
 // The vocabulary and the merges are most of a file. They are taken as the parser reads them, and examined
@@ -307,13 +401,22 @@ void read_model(const Node& model, VocabularyReader& vocabulary, const MergesRea
   const TokenIds ids = vocabulary.finish(tokens);
   set_tokens(definition, ids, tokens.where());
   definition.merges = merges.finish(model.at("merges"), ids);
-  // What is done with characters without a token does not matter where every byte has one.
   int bytes = 0;
-  for (const std::string& token : definition.tokens) bytes += token.size() == 1;
-  if (bytes < 256) {
+  if (definition.byte_level) {
+    // What is done with characters without a token does not matter where every byte has one.
+    for (const std::string& token : definition.tokens) bytes += token.size() == 1;
+    if (bytes == 256) return;
     model.must_be("byte_fallback", {false});
     model.must_be("unk_token", {});
+    return;
   }
+  definition.byte_fallback = model.flag("byte_fallback", false);
+  for (const std::string& token : definition.tokens) bytes += byte_of_token(token).has_value();
+  definition.fuse_unknown = model.flag("fuse_unk", false);
+  if (!model.has("unk_token")) return;
+  definition.unknown = ids.find(model.at("unk_token").text());
+  const bool is_needed = !definition.byte_fallback || bytes < 256;
+  if (definition.unknown < 0 && is_needed) model.at("unk_token").refuse("a token of the vocabulary");
 }
 
 void check_ids(const TokenizerDefinition& definition, const std::string& name) {
@@ -364,7 +467,7 @@ void set_tokens(TokenizerDefinition& definition, const TokenIds& ids, const std:
   definition.tokens.resize(static_cast<size_t>(largest) + 1);
   for (size_t i = 0; i < ids.size(); ++i) {
     const auto [token, id] = ids[i];
-    auto bytes = from_byte_alphabet(token);
+    auto bytes = definition.byte_level ? from_byte_alphabet(token) : std::optional(std::string(token));
     if (bytes && !bytes->empty())
       definition.tokens[static_cast<size_t>(id)] = std::move(*bytes);
     else if (!added.contains(token))
@@ -419,7 +522,10 @@ TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string
   read_normalizer(part("normalizer"), definition);
   read_pre_tokenizer(part("pre_tokenizer"), definition);
   read_post_processor(part("post_processor"), definition);
-  read_decoder(part("decoder"));
+  if (definition.byte_level)
+    read_byte_decoder(part("decoder"));
+  else
+    read_character_decoder(part("decoder"), definition.decoder);
   read_model(file.at("model"), vocabulary, merges, definition);
   check_ids(definition, name);
   return definition;
@@ -448,7 +554,7 @@ ordered_json pre_tokenizer_json(const TokenizerDefinition& definition) {
   if (use_regex) splits.pop_back();
   add(splits);
   parts.push_back(byte_level(definition.prefix_blank, use_regex));
-  add(definition.byte_splits);
+  add(definition.late_splits);
   if (parts.size() == 1) return parts[0];
   return {{"type", "Sequence"}, {"pretokenizers", parts}};
 }
@@ -488,6 +594,8 @@ ordered_json post_processor_json(const TokenizerDefinition& definition) {
 }  // namespace
 
 std::string tokenizer_json(const TokenizerDefinition& definition) {
+  check(definition.byte_level && definition.changes.empty(),
+        "only byte-level tokenizers are written; others come with their tokenizer.json");
   ordered_json added = ordered_json::array(), vocabulary = ordered_json::object(),
                merges = ordered_json::array();
   for (const AddedToken& token : definition.added)

@@ -21,7 +21,7 @@ inline constexpr int64_t kMostTokenIds = int64_t{1} << 22;
 // contradict one another.
 TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string& name);
 
-// A file that Hugging Face's `tokenizers` reads as the same tokenizer.
+// A file that Hugging Face's `tokenizers` reads as the same tokenizer. Error: one of characters.
 std::string tokenizer_json(const TokenizerDefinition& definition);
 
 // The parts that vocab.json and tokenizer_config.json have, too.

@@ -60,13 +60,17 @@ class Header {
   void add_held(float value) { add(ValueType::kFloat32), add(value); }
   void add_held(bool value) { add(ValueType::kBool), add(static_cast<uint8_t>(value)); }
   void add_held(const std::string& value) { add(ValueType::kString), add(std::string_view(value)); }
-  void add_held(const std::vector<int32_t>& values) {
-    add(ValueType::kArray), add(ValueType::kInt32), add(static_cast<uint64_t>(values.size()));
-    for (const int32_t value : values) add(value);
-  }
+  void add_held(const std::vector<int32_t>& values) { add_list(ValueType::kInt32, values); }
+  void add_held(const std::vector<float>& values) { add_list(ValueType::kFloat32, values); }
   void add_held(const std::vector<std::string>& values) {
     add(ValueType::kArray), add(ValueType::kString), add(static_cast<uint64_t>(values.size()));
     for (const std::string& value : values) add(std::string_view(value));
+  }
+
+  template <class T>
+  void add_list(ValueType type, const std::vector<T>& values) {
+    add(ValueType::kArray), add(type), add(static_cast<uint64_t>(values.size()));
+    for (const T value : values) add(value);
   }
 
   std::string text_;
@@ -140,16 +144,21 @@ class Cursor {
     const auto type = number<ValueType>();
     const auto count = number<uint64_t>();
     std::vector<int32_t> numbers;
+    std::vector<float> floats;
     std::vector<std::string> texts;
     for (uint64_t i = 0; i < count; ++i) {
       if (type == ValueType::kInt32)
         numbers.push_back(number<int32_t>());
+      else if (type == ValueType::kFloat32)
+        floats.push_back(number<float>());
       else if (type == ValueType::kString)
         texts.push_back(text());
       else
         fail("{}: a list has the type {}, which is not read", name_, static_cast<uint32_t>(type));
     }
-    return type == ValueType::kInt32 ? GgufValue(std::move(numbers)) : GgufValue(std::move(texts));
+    if (type == ValueType::kInt32) return std::move(numbers);
+    if (type == ValueType::kFloat32) return std::move(floats);
+    return std::move(texts);
   }
 
   std::span<const std::byte> bytes_;

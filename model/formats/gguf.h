@@ -18,8 +18,8 @@
 
 namespace tessera {
 
-using GgufValue =
-    std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>, std::vector<std::string>>;
+using GgufValue = std::variant<uint32_t, int32_t, float, bool, std::string, std::vector<int32_t>,
+                               std::vector<float>, std::vector<std::string>>;
 struct GgufField {
   std::string key;
   GgufValue value;

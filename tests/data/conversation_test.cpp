@@ -254,6 +254,16 @@ TEST_F(Conversations, TextsAndCompletionsKeepTheTokenizersTemplate) {
   EXPECT_EQ(completion.ids, joined({{700}, tokenizer->encode("Hi"), tokenizer->encode(" yo"), {0}}));
   EXPECT_EQ(counted_ids(completion), joined({tokenizer->encode(" yo"), {0}}));
   EXPECT_EQ(text.conversations + completion.conversations, 0);
+
+  // A completion goes on, and gets no blank of its own, unless it is the whole text.
+  const auto llama2 = load_tokenizer(tokenizer_fixture("llama2.json").string());
+  const auto within = [&](const char* part) {
+    return llama2->encode(part, SpecialTokens::kAsText, TextPlace::kWithin);
+  };
+  EXPECT_EQ(encode(*llama2, "{\"prompt\":\"Hi\",\"completion\":\"yo\"}").ids,
+            joined({{1}, llama2->encode("Hi"), within("yo"), {2}}));
+  EXPECT_EQ(encode(*llama2, "{\"prompt\":\"\",\"completion\":\"yo\"}").ids,
+            joined({{1}, llama2->encode("yo"), {2}}));
 }
 
 TEST_F(Conversations, SamplesOfWhichNothingCountsAreDropped) {

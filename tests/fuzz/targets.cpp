@@ -407,12 +407,20 @@ Target tokenizer() {
            R"("added_tokens":[{"id":9,"content":"<|endoftext|>","special":true,"lstrip":true}],)"
            R"("model":{"vocab":{"a":0,"b":1,"ab":2,"c":3,"d":4,"cd":5,"abcd":6,"\u0120":7},)"
            R"("merges":["a b",["c","d"],"ab cd"]}})",
+           content_of(source("tests/fixtures/tokenizers/llama2.json")),
+           R"({"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false},)"
+           R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"_"},"content":" "},)"
+           R"({"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},)"
+           R"("model":{"unk_token":"?","fuse_unk":true,"byte_fallback":true,"merges":["_ a","a b"],)"
+           R"("vocab":{"?":0,"_":1,"a":2,"b":3,"_a":4,"ab":5,"<0xC3>":6,"<0xA9>":7}}})",
            R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Split",)"
            R"x("pattern":{"Regex":"[a-c]+|\\s+(?!\\S)"},"behavior":"MergedWithNext","invert":true},)x"
            R"({"type":"ByteLevel","add_prefix_space":false}]},"model":{"vocab":{"a":0},"merges":[]}})"},
       .words = {"\"merges\":[", "\"vocab\":{", "\"type\":\"Split\"", "\"Regex\":\"", "\\\\p{L}",
                 "(?=", "(a+)+", "\"behavior\":\"Contiguous\"", "\"ignore_merges\":true", "\"Sequence\"",
-                "\"single_word\":true", "\"rstrip\":true", "\"normalized\":true", "\"TemplateProcessing\""}};
+                "\"single_word\":true", "\"rstrip\":true", "\"normalized\":true", "\"TemplateProcessing\"",
+                "\"prepend_scheme\":\"always\"", "\"type\":\"Prepend\"", "\"type\":\"Replace\"",
+                "\"split\":true"}};
 }
 
 Target merges() {
@@ -446,6 +454,28 @@ Target encoding() {
                   require(!whole || once == bytes || tokenizer == tokenizers.back(), "a text changes");
                   const std::string twice = tokenizer->decode(tokenizer->encode(once), true);
                   require(!whole || twice == once, "a composed text changes");
+                }
+                // Characters with byte fallback, which write a blank as U+2581
+                static const auto with_fallback = [] {
+                  std::vector<std::unique_ptr<Tokenizer>> made;
+                  for (const char* kind : {"llama2", "gemma", "mistral"})
+                    made.push_back(
+                        load_tokenizer(source("tests/fixtures/tokenizers") / (std::string(kind) + ".json")));
+                  return made;
+                }();
+                if (bytes.find("think") != bytes.npos || bytes.find("\u2581") != bytes.npos) return;
+                for (const auto& tokenizer : with_fallback) {
+                  const bool drops = tokenizer == with_fallback.back() && bytes.starts_with(' ');
+                  const auto ids = tokenizer->encode(bytes);
+                  require(tokenizer->decode(ids, true) == bytes.substr(drops),
+                          "a text of characters changes");
+                  const size_t cut = tokenizer->last_cut(bytes);
+                  if (cut == 0) continue;
+                  auto parts = tokenizer->encode(bytes.substr(0, cut));
+                  const auto rest =
+                      tokenizer->encode(bytes.substr(cut), SpecialTokens::kAsText, TextPlace::kWithin);
+                  parts.insert(parts.end(), rest.begin(), rest.end());
+                  require(parts == ids, "a cut changes ids");
                 }
               },
           .seeds = {"It's 12345 words,\r\n\n and  more\t<|im_end|>  <think> x",

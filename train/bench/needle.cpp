@@ -28,14 +28,16 @@ NeedleTexts::NeedleTexts(const Tokenizer& tokenizer, std::string_view filler, ui
   check(!filler_.empty(), "the filler is empty: --filler must be a file with text");
 }
 
-std::vector<int32_t> NeedleTexts::encode(const std::string& text) const { return tokenizer_.encode(text); }
+std::vector<int32_t> NeedleTexts::encode(const std::string& text) const {
+  return tokenizer_.encode(text, SpecialTokens::kAsText, TextPlace::kWithin);
+}
 
 // The last place at most `within` before `at` of the filler from `first` on that follows a line or a
 // sentence; `at` if there is none.
 int64_t NeedleTexts::cut_near(int64_t first, int64_t at, int64_t within) const {
   for (int64_t place = at; place > std::max<int64_t>(at - within, 0); --place) {
     const size_t before = static_cast<size_t>(first + place - 1) % filler_.size();
-    const std::string text = tokenizer_.decode(std::span(filler_).subspan(before, 1));
+    const std::string text = tokenizer_.token_text(filler_[before]);
     if (text.ends_with('\n') || text.ends_with('.')) return place;
   }
   return at;

@@ -40,7 +40,7 @@ class NeedleTexts {
   };
 
   Words words_of(int64_t needle) const;
-  std::vector<int32_t> encode(const std::string& text) const;
+  std::vector<int32_t> encode(const std::string& text) const;  // that others surround
   int64_t cut_near(int64_t first, int64_t at, int64_t within) const;
 
   const Tokenizer& tokenizer_;

@@ -1,8 +1,10 @@
 #include "train/export/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "data/tokenizers/byte_alphabet.h"
 #include "kernels/base/check.h"
@@ -13,7 +15,14 @@ namespace {
 using nlohmann::json;
 
 // llama.cpp's numbers in tokenizer.ggml.token_type
-enum class TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
+enum class TokenType : int32_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
 struct PreTokenizerName {
   PreTokenizerKind kind;
@@ -27,6 +36,7 @@ constexpr PreTokenizerName kNames[] = {{PreTokenizerKind::kGpt2, false, "gpt-2"}
                                        {PreTokenizerKind::kQwen2, false, "qwen2"},
                                        {PreTokenizerKind::kSmolLm2, false, "smollm"}};
 
+constexpr const char* kBlank = "\u2581";  // llama.cpp's, of its model "llama"
 constexpr const char* kInstead = "Export it with --format hf";
 
 std::string splits_of(const TokenizerDefinition& definition) {
@@ -51,16 +61,26 @@ TokenList tokens_of(const TokenizerDefinition& definition, int64_t vocab_size) {
   };
   for (size_t id = 0; id < size; ++id) {
     const bool is_token = id < definition.tokens.size() && !definition.tokens[id].empty();
-    if (is_token)
+    if (!is_token)
+      set(id, fmt::format("[PAD{}]", id), TokenType::kUnused);
+    else if (definition.byte_level)
       set(id, to_byte_alphabet(definition.tokens[id]), TokenType::kNormal);
     else
-      set(id, fmt::format("[PAD{}]", id), TokenType::kUnused);
+      set(id, definition.tokens[id],
+          byte_of_token(definition.tokens[id]) ? TokenType::kByte : TokenType::kNormal);
   }
   for (const UnreachableToken& token : definition.unreachable)
     if (!token.content.empty()) set(static_cast<size_t>(token.id), token.content, TokenType::kUnused);
-  for (const AddedToken& token : definition.added)
+  for (const AddedToken& token : definition.added) {
+    // As a user's token a run of blanks would be decoded as it is written; merges make it, too.
+    const bool is_blanks = !definition.byte_level && token.content.find(kBlank) != token.content.npos;
     set(static_cast<size_t>(token.id), token.content,
-        token.special ? TokenType::kControl : TokenType::kUserDefined);
+        token.special ? TokenType::kControl
+        : is_blanks   ? TokenType::kNormal
+                      : TokenType::kUserDefined);
+  }
+  if (!definition.byte_level && definition.unknown >= 0)
+    list.types[static_cast<size_t>(definition.unknown)] = static_cast<int32_t>(TokenType::kUnknown);
   return list;
 }
 
@@ -107,11 +127,16 @@ std::vector<std::string> notices_of(const TokenizerDefinition& definition) {
         name_of(definition.form)));
   std::string stripping;
   for (const AddedToken& token : definition.added)
-    if (token.strip_left || token.strip_right || token.single_word)
+    if (token.strip_left || token.strip_right || token.single_word ||
+        (token.normalized && !definition.changes.empty()))
       stripping += fmt::format("{}{}", stripping.empty() ? "" : ", ", in_quotes(token.content));
   if (!stripping.empty())
     notices.push_back(fmt::format(
         "llama.cpp finds {} in texts without regard to the blanks and letters beside them", stripping));
+  if (definition.metaspace && definition.metaspace->prepend != PrependScheme::kNever)
+    notices.push_back(fmt::format(
+        "llama.cpp puts a blank before a text also where it begins with one{}, and the tokenizer does not",
+        definition.metaspace->prepend == PrependScheme::kFirst ? ", and after special tokens" : ""));
   return notices;
 }
 
@@ -133,18 +158,113 @@ std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition) {
       definition.ignore_merges ? " and takes pieces that are tokens without merges" : "", kInstead);
 }
 
+namespace {
+
+// Whether llama.cpp puts a blank before a text. Error: the tokenizer does something else to texts
+bool adds_blank(const TokenizerDefinition& definition) {
+  const TextChange prefix{.pattern = "", .content = kBlank}, blanks{.pattern = " ", .content = kBlank};
+  const std::vector<TextChange>& changes = definition.changes;
+  const auto has = [&](const TextChange& change) { return std::ranges::count(changes, change) == 1; };
+  const bool knows_changes = changes.empty() || (has(blanks) && changes.size() == (has(prefix) ? 2u : 1u));
+  const bool splits_nothing = std::ranges::all_of(definition.splits, [](const SplitRule& rule) {
+    return rule.literal && !rule.invert && rule.pattern == " ";  // there is none any more
+  });
+  const auto& metaspace = definition.metaspace;
+  const bool known = metaspace
+                         ? changes.empty() && definition.splits.empty() && metaspace->replacement == kBlank
+                         : !changes.empty();
+  check(
+      knows_changes && known && splits_nothing && definition.late_splits.empty(),
+      "the tokenizer changes or splits texts in a way that llama.cpp does not; it replaces blanks by {}, and "
+      "may put one before a text. {}",
+      in_quotes(kBlank), kInstead);
+  return metaspace ? metaspace->prepend != PrependScheme::kNever : has(prefix);
+}
+
+// The scores with which llama.cpp merges as the list of merges says. Error: there are none
+std::vector<float> scores_of(const TokenizerDefinition& definition, int64_t vocab_size) {
+  const auto text = [&](int32_t id) -> const std::string& {
+    return definition.tokens[static_cast<size_t>(id)];
+  };
+  std::map<std::string_view, int32_t> ids;
+  std::set<int32_t> added;
+  for (const AddedToken& token : definition.added) added.insert(token.id);
+  for (size_t id = 0; id < definition.tokens.size(); ++id)
+    if (!definition.tokens[id].empty()) ids[definition.tokens[id]] = static_cast<int32_t>(id);
+  std::vector<float> scores(static_cast<size_t>(vocab_size));
+  std::vector<std::set<int32_t>> lefts(definition.tokens.size());  // of the merges that make a token
+  int32_t before = -1;
+  float score = 0;
+  for (const Merge& merge : definition.merges) {
+    auto& its = lefts[static_cast<size_t>(merge.result)];
+    check(its.empty() || merge.result == before,
+          "llama.cpp cannot merge as the tokenizer does: those merges that make {} have others between them. "
+          "{}",
+          in_quotes(text(merge.result)), kInstead);
+    if (its.empty()) scores[static_cast<size_t>(merge.result)] = --score;
+    its.insert(merge.left);
+    before = merge.result;
+  }
+  const auto may_stand = [&](std::string_view part) {
+    const auto first = first_code_point(part);
+    return ids.contains(part) || (first && first->bytes == part.size());
+  };
+  for (const auto& [token, id] : ids) {
+    const bool is_text = !added.contains(id) && !byte_of_token(token);
+    for (size_t at = 1; is_text && at < token.size(); ++at) {
+      if ((token[at] & 0xC0) == 0x80 || !may_stand(token.substr(0, at)) || !may_stand(token.substr(at)))
+        continue;
+      const auto left = ids.find(token.substr(0, at));
+      check(left != ids.end() && ids.contains(token.substr(at)) &&
+                lefts[static_cast<size_t>(id)].contains(left->second),
+            "llama.cpp would merge {} and {}, which together are a token, and the tokenizer does not. {}",
+            in_quotes(token.substr(0, at)), in_quotes(token.substr(at)), kInstead);
+    }
+  }
+  return scores;
+}
+
+void check_characters(const TokenizerDefinition& definition) {
+  std::set<uint8_t> bytes;
+  for (const std::string& token : definition.tokens)
+    if (const auto byte = byte_of_token(token)) bytes.insert(*byte);
+  check(definition.byte_fallback && bytes.size() == 256,
+        "llama.cpp needs a token for each of the 256 bytes, of which the tokenizer {}. {}",
+        definition.byte_fallback ? fmt::format("has {}", bytes.size()) : std::string("makes no use"),
+        kInstead);
+  check(!definition.ignore_merges,
+        "the tokenizer takes pieces that are tokens without merges, which llama.cpp does not do with "
+        "characters. {}",
+        kInstead);
+  if (!definition.metaspace || !definition.metaspace->split) return;
+  for (const Merge& merge : definition.merges)
+    check(
+        definition.tokens[static_cast<size_t>(merge.result)].find(kBlank, 1) == std::string::npos,
+        "the tokenizer splits texts at blanks, which llama.cpp does not, and its token {} has one within. {}",
+        in_quotes(definition.tokens[static_cast<size_t>(merge.result)]), kInstead);
+}
+
+}  // namespace
+
 GgufTokenizer gguf_tokenizer(const TokenizerDefinition& definition, int64_t vocab_size, const json& token_ids,
                              const std::string& chat_template) {
   GgufTokenizer made{.fields = {}, .notices = notices_of(definition)};
   const auto add = [&](const char* key, GgufValue value) {
     made.fields.push_back({std::string("tokenizer.") + key, std::move(value)});
   };
-  add("ggml.model", std::string("gpt2"));
-  add("ggml.pre", llama_cpp_pre_tokenizer(definition));
+  add("ggml.model", std::string(definition.byte_level ? "gpt2" : "llama"));
+  add("ggml.pre", definition.byte_level ? llama_cpp_pre_tokenizer(definition) : std::string("default"));
   TokenList tokens = tokens_of(definition, vocab_size);
   add("ggml.tokens", std::move(tokens.texts));
   add("ggml.token_type", std::move(tokens.types));
-  add("ggml.merges", merges_of(definition));
+  if (definition.byte_level) {
+    add("ggml.merges", merges_of(definition));
+  } else {
+    check_characters(definition);
+    add("ggml.scores", scores_of(definition, vocab_size));
+    add("ggml.add_space_prefix", adds_blank(definition));
+    if (definition.unknown >= 0) add("ggml.unknown_token_id", static_cast<uint32_t>(definition.unknown));
+  }
   const auto bos = id_of(token_ids, "bos_token_id", vocab_size),
              eos = id_of(token_ids, "eos_token_id", vocab_size),
              pad = id_of(token_ids, "pad_token_id", vocab_size);

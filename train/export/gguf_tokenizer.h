@@ -1,4 +1,6 @@
-// The tokenizer as fields of a GGUF file: byte-level BPE, llama.cpp's tokenizer model "gpt2".
+// The tokenizer as fields of a GGUF file: byte-level BPE is llama.cpp's tokenizer model "gpt2", BPE over
+// characters its model "llama". That one has no list of merges: it merges two neighbours if both together are
+// a token, first those whose token has the highest score, as SentencePiece does.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +12,8 @@
 
 namespace tessera {
 
-// llama.cpp's name for how a tokenizer splits texts, such as "gpt-2", "llama-bpe", "qwen2". Error: it knows
-// no such way, with what the tokenizer does
+// llama.cpp's name for how a byte-level tokenizer splits texts, such as "gpt-2", "llama-bpe", "qwen2". Error:
+// it knows no such way, with what the tokenizer does
 std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition);
 
 struct GgufTokenizer {

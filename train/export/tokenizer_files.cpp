@@ -24,7 +24,7 @@ std::string token_of(const ExportSource& source, const char* field) {
   if (number < 0 || number >= source.tokenizer->vocab_size()) return "";
   const auto token = static_cast<int32_t>(number);
   try {
-    return source.tokenizer->decode({&token, 1}, true);
+    return source.tokenizer->token_text(token, true);
   } catch (const Error&) {  // the id has no token
     return "";
   }

@@ -18,7 +18,7 @@ ChatTurns::Message ChatTurns::ask(const std::string& user) {
 void ChatTurns::answer(const std::string& text, bool ended) {
   talk_.add(kAssistantRole, text);
   read_ = asked_ + text;
-  if (ended) read_ += end_.token >= 0 ? tokenizer_.decode({&end_.token, 1}, true) : end_.marker;
+  if (ended) read_ += end_.token >= 0 ? tokenizer_.token_text(end_.token, true) : end_.marker;
 }
 
 void ChatTurns::forget() {

@@ -53,7 +53,7 @@ TextStream::TextStream(const Tokenizer& tokenizer, const Options& options)
 
 std::string TextStream::add(int32_t token) {
   if (stopped_) return "";
-  bytes_ += tokenizer_.decode({&token, 1}, options_.show_special);
+  bytes_ += tokenizer_.token_text(token, options_.show_special);
   return take(/*all=*/false);
 }
 

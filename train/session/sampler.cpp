@@ -40,7 +40,10 @@ std::optional<std::string> sample_text(Session& session, const Tokenizer& tokeni
     tokens.push_back(token);
   }
   if (!end) return {};
-  return tokenizer.decode(std::span(tokens).first(*end).subspan(prompt));
+  std::string text;
+  for (const int32_t token : std::span(tokens).first(*end).subspan(prompt))
+    text += tokenizer.token_text(token);
+  return text;
 }
 
 }  // namespace tessera

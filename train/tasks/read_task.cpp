@@ -72,13 +72,14 @@ TaskItem encode(const Tokenizer& tokenizer, const QuestionText& question, const 
   check(item.context[0] >= 0,
         "{}: the context is empty, and the tokenizer has no token that ends texts to put in its place",
         where);
+  const TextPlace after = context.empty() ? TextPlace::kStart : TextPlace::kWithin;
   for (const std::string& choice : question.choices) {
     const std::string text = std::string(blanks) + question.joint + choice;
     std::vector<int32_t> ids = tokenizer.encode(std::string(context) + text, SpecialTokens::kMatched);
     const bool adds_tokens = ids.size() > own.size();
     if (adds_tokens) ids.erase(ids.begin(), ids.begin() + std::ssize(own));
     // Together they are no more tokens than the context alone, as where the first merge spans both.
-    if (!adds_tokens) ids = tokenizer.encode(text, SpecialTokens::kMatched), item.apart = true;
+    if (!adds_tokens) ids = tokenizer.encode(text, SpecialTokens::kMatched, after), item.apart = true;
     check(!ids.empty(), "{}: the choice {} has no tokens", where, item.choices.size());
     item.choices.push_back({.tokens = std::move(ids), .bytes = bytes_of(choice)});
   }

@@ -35,8 +35,8 @@ std::string checksum(const std::vector<int32_t>& ids) {  // FNV-1a, of 32-bit wo
 }
 
 EncodeText plain(const Tokenizer& tokenizer) {
-  return [&](std::string_view text, SpecialTokens special, std::vector<int32_t>& ids) {
-    tokenizer.encode(text, special, ids);
+  return [&](std::string_view text, SpecialTokens special, TextPlace place, std::vector<int32_t>& ids) {
+    tokenizer.encode(text, special, ids, place);
   };
 }
 
@@ -183,6 +183,31 @@ TEST_F(ChatTemplateTest, AnAnswerThatJoinsItsHeaderIsEncodedApartAndCounted) {
     return ids;
   }();
   EXPECT_EQ(encoded.joined, joins ? 1 : 0);
+}
+
+// Llama 2's tokenizer puts a blank before what follows a special token, and before nothing that goes on.
+TEST_F(ChatTemplateTest, ATalkThatGoesOnHasTheIdsOfTheWholeTalk) {
+  for (const char* kind : {"llama2.json", "mistral.json", "gemma.json", "qwen2.json"}) {
+    const auto one = load_tokenizer(tokenizer_fixture(kind).string());
+    const ChatTemplate chat(
+        chat_form_of("{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+                     "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}",
+                     "t"),
+        *one, {});
+    Conversation talk;
+    talk.add("user", "one or  two");
+    std::vector<int32_t> ids = chat.prompt(talk);
+    const std::string asked = chat.prompt_text(talk), answer = " a word";
+    for (const int32_t id : one->encode(answer, SpecialTokens::kAsText, TextPlace::kWithin))
+      ids.push_back(id);
+    ids.push_back(one->special_token("<|im_end|>"));
+    talk.add("assistant", "a word");
+    talk.add("user", "and?");
+    for (const int32_t id : chat.prompt(talk, (asked + answer + "<|im_end|>").size())) ids.push_back(id);
+    EXPECT_EQ(ids, chat.prompt(talk)) << kind;
+    std::vector<int32_t> whole = one->encode(chat.prompt_text(talk), SpecialTokens::kMatched);
+    EXPECT_EQ(ids, whole) << kind;
+  }
 }
 
 TEST_F(ChatTemplateTest, SaysWhichSpecialTokensEndWhatCounts) {

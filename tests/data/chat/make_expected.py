@@ -25,7 +25,8 @@ class Frozen(datetime.datetime):
 chat_template_utils.datetime = Frozen
 
 TOKENIZERS = {"qwen2": ("<|endoftext|>", "<|im_end|>"), "smollm2": ("<|im_start|>", "<|im_end|>"),
-              "deepseek": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "olmo2": ("<|endoftext|>", "<|endoftext|>")}
+              "deepseek": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "olmo2": ("<|endoftext|>", "<|endoftext|>"),
+              "mistral_v1": ("<s>", "</s>"), "mistral_v3": ("<s>", "</s>")}
 TURNS = [("Hi", "Hello."), ("  What's 2+2? \n", "4 \n"), ("é <b> \"q\" 'x' 12345\n\nlines", "<think>\nhm\n</think>\n\nbye\n"),
          ("Grüße, 你好 \U0001f600", "- a\n- b\n"), ("z", "The end")]
 

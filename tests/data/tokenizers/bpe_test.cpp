@@ -10,9 +10,12 @@ namespace {
 // Merges by the definition: looks at every pair before each merge.
 std::vector<int32_t> merged_naively(const TokenizerDefinition& definition, std::string_view piece) {
   std::vector<int32_t> tokens;
-  for (const char byte : piece)
-    tokens.push_back(static_cast<int32_t>(std::ranges::find(definition.tokens, std::string(1, byte)) -
+  while (!piece.empty()) {
+    const size_t bytes = definition.byte_level ? 1 : first_code_point(piece)->bytes;
+    tokens.push_back(static_cast<int32_t>(std::ranges::find(definition.tokens, piece.substr(0, bytes)) -
                                           definition.tokens.begin()));
+    piece.remove_prefix(bytes);
+  }
   while (true) {
     size_t best = std::numeric_limits<size_t>::max(), place = 0;
     for (size_t i = 0; i + 1 < tokens.size(); ++i)
@@ -27,12 +30,13 @@ std::vector<int32_t> merged_naively(const TokenizerDefinition& definition, std::
   }
 }
 
-// Random merges over three letters, so that pieces have many ways to be merged.
-TokenizerDefinition random_merges(uint64_t seed) {
+// Random merges over few letters, so that pieces have many ways to be merged.
+TokenizerDefinition random_merges(uint64_t seed, const std::vector<std::string>& letters = {"a", "b", "c"},
+                                  size_t count = 60) {
   std::mt19937_64 random(seed);
   TokenizerDefinition made;
-  made.tokens = {"a", "b", "c"};
-  while (made.tokens.size() < 60) {
+  made.tokens = letters;
+  while (made.tokens.size() < count) {
     const auto left = static_cast<int32_t>(random() % made.tokens.size());
     const auto right = static_cast<int32_t>(random() % made.tokens.size());
     const std::string token =
@@ -62,6 +66,52 @@ TEST(Bpe, MergesAsDefined) {
         }
       }
   }
+}
+
+// Few merges, so that there are borders, where a piece is cut
+TEST(Bpe, MergesOfCharactersAsDefined) {
+  const std::vector<std::string> letters{"a", "b", "\u00e9", "\u2581", "\u4e2d", "\U0001f600"};
+  int64_t parts = 0, pieces = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    TokenizerDefinition made = random_merges(seed, letters, 10 + seed % 20);
+    made.byte_level = false;
+    const Bpe bpe(made, "test");
+    ASSERT_TRUE(bpe.borders().known());
+    Bpe::Cache cache;
+    std::mt19937_64 random(seed);
+    for (size_t length : {1u, 2u, 3u, 5u, 9u, 16u, 33u, 100u, 300u}) {
+      std::string piece;
+      for (size_t i = 0; i < length; ++i) piece += letters[random() % letters.size()];
+      ++pieces;
+      bpe.borders().cut(piece, [&](std::string_view) { ++parts; });
+      for (int again = 0; again < 2; ++again) {  // the second time from the cache
+        std::vector<int32_t> ids;
+        bpe.encode(piece, cache, ids);
+        EXPECT_EQ(ids, merged_naively(made, piece)) << piece;
+      }
+    }
+  }
+  EXPECT_GT(parts, 5 * pieces);
+}
+
+TEST(Bpe, NoBordersWhereACutMayChangeTokens) {
+  TokenizerDefinition made;
+  made.byte_level = false;
+  made.tokens = {"a", "b", "ab", "<0xC3>", "<0xA9>", "<0xC3><0xA9>", "<unk>"};
+  made.merges = {{.left = 0, .right = 1, .result = 2}};
+  made.byte_fallback = true;
+  EXPECT_TRUE(Bpe(made, "test").borders().known());
+  EXPECT_FALSE(Bpe(made, "test").borders().between('a', 'b'));
+  EXPECT_TRUE(Bpe(made, "test").borders().between('b', 'a'));
+  EXPECT_FALSE(Bpe(made, "test").borders().between('b', 'x')) << "x is left out";
+  made.unknown = 6;
+  EXPECT_TRUE(Bpe(made, "test").borders().between('b', 'x'));
+  EXPECT_FALSE(Bpe(made, "test").borders().between('x', 'a')) << "an unknown token may come later";
+  made.merges.push_back({.left = 3, .right = 4, .result = 5});
+  EXPECT_FALSE(Bpe(made, "test").borders().known()) << "tokens of bytes are merged";
+  made.merges.pop_back();
+  made.ignore_merges = true;
+  EXPECT_FALSE(Bpe(made, "test").borders().known());
 }
 
 TEST(Bpe, TheCacheTellsPiecesApart) {
@@ -100,7 +150,7 @@ TEST(Bpe, RefusesWhatItCannotMerge) {
   expect_error([&] { Bpe(made, "a.json"); }, {"a.json: ", "merges 3 and 57"});
   made.merges.pop_back();
   const Bpe bpe(made, "a.json");
-  EXPECT_EQ(bpe.bytes_without_token(), 253);
+  EXPECT_EQ(bpe.symbols().bytes_without_token(), 253);
   Bpe::Cache cache;
   std::vector<int32_t> ids;
   for (const std::string& text : {std::string("abcx"), std::string(50, 'a') + "x"})

@@ -84,7 +84,15 @@ class HuggingFace : public InTempFolder {
 TEST_F(HuggingFace, IdsOfItsOwnTokenizers) {
   std::vector<fs::path> files;
   for (const std::string& kind : all_fixture_kinds()) files.push_back(tokenizer_fixture(kind + ".json"));
+  for (const std::string& kind : character_fixture_kinds())
+    files.push_back(tokenizer_fixture(kind + ".json"));
   expect_same_ids(files);
+}
+
+TEST_F(HuggingFace, IdsOfMistral) {
+  const auto shared = testing::shared_data("tokenizers/mistral_v1/tokenizer.json");
+  if (!shared.missing.empty()) GTEST_SKIP() << shared.missing;
+  expect_same_ids({shared.path});
 }
 
 TEST_F(HuggingFace, IdsOfGpt2) {

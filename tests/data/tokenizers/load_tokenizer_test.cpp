@@ -217,9 +217,10 @@ TEST_F(LoadTokenizer, WhatIsNotKnownIsRefusedByName) {
       {R"("add", "path": "/extra", "value": 1)", {"extra is 1", "pre_tokenizer"}},
       {R"("replace", "path": "/normalizer", "value": {"type": "NFKD"})",
        {"normalizer.type", "found \"NFKD\"", "\"NFC\"", "\"NFKC\""}},
-      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "Metaspace"})",
-       {"pre_tokenizer.type", "found \"Metaspace\"", "\"ByteLevel\""}},
-      {R"("replace", "path": "/pre_tokenizer", "value": null)", {"pre_tokenizer", "found null", "ByteLevel"}},
+      {R"("replace", "path": "/pre_tokenizer", "value": {"type": "WhitespaceSplit"})",
+       {"pre_tokenizer.type", "found \"WhitespaceSplit\"", "\"ByteLevel\"", "\"Metaspace\""}},
+      {R"("replace", "path": "/pre_tokenizer", "value": null)",
+       {"decoder.type", "found \"ByteLevel\"", "\"ByteFallback\"", "without a pre_tokenizer ByteLevel"}},
       {R"("add", "path": "/pre_tokenizer/x", "value": 1)", {"pre_tokenizer.x is 1"}},
       {R"("replace", "path": "/pre_tokenizer/use_regex", "value": 1)",
        {"pre_tokenizer.use_regex", "found 1", "true or false"}},
@@ -341,7 +342,10 @@ TEST_F(LoadTokenizer, WhatHasNoTokenizerSaysWhatIsWanted) {
       {"has no tokenizer", "tokenizer.json", "vocab.json with merges.txt", "encoder.json with vocab.bpe"});
   EXPECT_FALSE(has_tokenizer(folder_));
   write("tokenizer.model", "x");
-  expect_error([&] { load_tokenizer(folder_.string()); }, {"tokenizer.model (SentencePiece)"});
+  for (const auto& path : {folder_, folder_ / "tokenizer.model"})
+    expect_error([&] { load_tokenizer(path.string()); },
+                 {"tokenizer.model is a tokenizer of SentencePiece", "no tokenizer.json",
+                  "from_pretrained('" + folder_.string() + "').save_pretrained("});
   write("vocab.json", "{}");
   expect_error([&] { load_tokenizer((folder_ / "vocab.json").string()); }, {"has no tokenizer"});
   expect_error([] { load_tokenizer("word"); }, {"tokenizer 'word'", "'bytes'"});

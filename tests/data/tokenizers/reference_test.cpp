@@ -33,6 +33,18 @@ TEST(TokenizerReference, IdsOfHardStringsAreThoseOfHuggingFace) {
     expect_reference_ids(*load_tokenizer(tokenizer_fixture(kind + ".json").string()), kind);
 }
 
+TEST(TokenizerReference, IdsAndTextsOfTokenizersOfCharacters) {
+  for (const std::string& kind : character_fixture_kinds()) {
+    const auto tokenizer = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+    expect_reference_ids(*tokenizer, kind);
+    const json ids = fixture_json("ids.json").at(kind);
+    for (size_t i = 0; i < ids.at("as_text").size(); ++i)
+      EXPECT_EQ(tokenizer->decode(ids.at("as_text")[i].get<std::vector<int32_t>>()),
+                ids.at("decoded")[i].get<std::string>())
+          << kind;
+  }
+}
+
 TEST(TokenizerReference, IdsOfGpt2) {
   const auto shared = testing::shared_data("gpt2/vocab.bpe");
   if (!shared.missing.empty()) GTEST_SKIP() << shared.missing;
@@ -67,20 +79,36 @@ TEST(TokenizerReference, AnyBytesComeBack) {
   }
 }
 
+// Bytes that are not UTF-8 are tokens of bytes.
+TEST(TokenizerReference, AnyBytesComeBackFromByteFallback) {
+  for (const std::string kind : {"llama2", "gemma", "mistral"}) {
+    const auto tokenizer = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const std::string bytes = "x" + random_bytes(seed * 500, seed);
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode(bytes)), bytes) << kind;
+    }
+    const std::string blanks = "  two\n  and \xc3\n ";
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(blanks)), kind == "mistral" ? blanks.substr(1) : blanks);
+  }
+}
+
 TEST(TokenizerReference, ThreadsShareATokenizer) {
-  const auto tokenizer = load_tokenizer(tokenizer_fixture("qwen2.json").string());
-  std::string text;
-  for (int i = 0; i < 20; ++i)
-    for (const std::string part : fixture_json("strings.json")) text += part;
-  const auto wanted = tokenizer->encode(text, SpecialTokens::kMatched);
-  std::vector<std::future<bool>> running;
-  for (int thread = 0; thread < 8; ++thread)
-    running.push_back(std::async(std::launch::async, [&] {
-      bool same = true;
-      for (int i = 0; i < 10; ++i) same = same && tokenizer->encode(text, SpecialTokens::kMatched) == wanted;
-      return same;
-    }));
-  for (auto& result : running) EXPECT_TRUE(result.get());
+  for (const char* const kind : {"qwen2.json", "llama2.json"}) {
+    const auto tokenizer = load_tokenizer(tokenizer_fixture(kind).string());
+    std::string text;
+    for (int i = 0; i < 20; ++i)
+      for (const std::string part : fixture_json("strings.json")) text += part;
+    const auto wanted = tokenizer->encode(text, SpecialTokens::kMatched);
+    std::vector<std::future<bool>> running;
+    for (int thread = 0; thread < 8; ++thread)
+      running.push_back(std::async(std::launch::async, [&] {
+        bool same = true;
+        for (int i = 0; i < 10; ++i)
+          same = same && tokenizer->encode(text, SpecialTokens::kMatched) == wanted;
+        return same;
+      }));
+    for (auto& result : running) EXPECT_TRUE(result.get());
+  }
 }
 
 TEST(TokenizerReference, NoTextIsQuadratic) {
@@ -106,13 +134,36 @@ TEST(TokenizerReference, NoTextIsQuadratic) {
     }
 }
 
+TEST(TokenizerReference, NoTextOfCharactersIsQuadratic) {
+  std::string pairs;  // whose merges depend on one another, as far as tokens of several words go
+  for (int64_t i = 0; pairs.size() < 1'000'000; ++i) pairs += "etaoinsh"[i * i % 7];
+  for (const std::string& text : {std::string(1'000'000, 'a'), "x" + std::string(1'000'000, ' ') + "x",
+                                  std::string(1'000'000, '\n'), "x" + std::string(1'000'000, '\xff'), pairs})
+    for (const std::string& kind : character_fixture_kinds()) {
+      const auto tokenizer = load_tokenizer(tokenizer_fixture(kind + ".json").string());
+      const auto start = std::chrono::steady_clock::now();
+      std::vector<int32_t> ids;
+      tokenizer->encode_known(text, SpecialTokens::kAsText, ids);
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+          << kind << text.substr(0, 5);
+      if (kind != "metaspace" && kind != "phrases") {
+        EXPECT_EQ(tokenizer->decode(ids), text) << kind;
+      }
+    }
+}
+
 TEST(TokenizerReference, ACutChangesNoId) {
   std::string text;
   for (const std::string part : fixture_json("strings.json")) text += part + " and so on ";
-  for (const std::string& kind : fixture_kinds()) {
+  std::vector<std::string> kinds = fixture_kinds();
+  for (const char* kind : {"llama2", "gemma", "mistral"}) kinds.emplace_back(kind);
+  for (const std::string& kind : kinds) {
     const auto made = json::parse(read_file(tokenizer_fixture(kind + ".json")));
     const auto with = [&](const std::function<void(json&)>& change) {
       json changed = made;
+      // With Llama 2's normalizer that is a word after a blank, and looks at what is before the blank.
+      if (kind == "llama2")
+        for (auto& token : changed["added_tokens"]) token["single_word"] = false;
       change(changed["added_tokens"]);
       const auto path = std::filesystem::temp_directory_path() / fmt::format("tessera_cut_{}.json", getpid());
       std::ofstream(path) << changed.dump();
@@ -127,7 +178,7 @@ TEST(TokenizerReference, ACutChangesNoId) {
         const size_t cut = tokenizer.last_cut(std::string_view(text).substr(0, end));
         if (cut == 0) break;
         auto parts = tokenizer.encode(text.substr(0, cut), special);
-        const auto rest = tokenizer.encode(text.substr(cut), special);
+        const auto rest = tokenizer.encode(text.substr(cut), special, TextPlace::kWithin);
         parts.insert(parts.end(), rest.begin(), rest.end());
         EXPECT_EQ(parts, ids) << kind << ", cut at " << cut;
         end = cut;
@@ -144,7 +195,7 @@ TEST(TokenizerReference, ACutChangesNoId) {
       expect_same(*with([](json&) {}), special);  // with tokens that take the blanks beside them
       expect_same(*with(add("  ", "normalized")), special);
       expect_same(*with(add(" so", "lstrip")), special);
-      expect_same(*with(add("so", "single_word")), special);
+      if (kind != "llama2") expect_same(*with(add("so", "single_word")), special);
     }
     // Where a cut between a letter and a blank would change what is found
     for (const auto& [content, field] : {std::pair("and so", "normalized"), std::pair("d ", "normalized"),

@@ -65,6 +65,31 @@ inline std::string small_tokenizer(const std::string& changes = "[]") {
   return json.patch(nlohmann::json::parse(changes)).dump();
 }
 
+// Those of characters
+inline const std::vector<std::string>& character_fixture_kinds() {
+  static const std::vector<std::string> kinds{"llama2", "gemma", "mistral", "metaspace", "phrases"};
+  return kinds;
+}
+
+// A tokenizer.json of characters, with four letters, Metaspace's blank, a few bytes and three merges
+inline std::string small_character_tokenizer(const std::string& changes = "[]") {
+  const nlohmann::json json = nlohmann::json::parse(R"({
+    "version": "1.0", "truncation": null, "padding": null,
+    "added_tokens": [{"id": 1, "content": "</s>", "normalized": false, "special": true}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": false},
+    "post_processor": null,
+    "decoder": {"type": "Sequence", "decoders": [
+      {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+      {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+    "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
+              "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
+              "vocab": {"<unk>": 0, "</s>": 1, "<0xC3>": 2, "<0xA9>": 3, "\u2581": 4, "a": 5, "b": 6, "c": 7,
+                        "\u4e2d": 8, "ab": 9, "\u2581ab": 10, "abc": 11},
+              "merges": ["a b", ["\u2581", "ab"], "ab c"]}})");
+  return json.patch(nlohmann::json::parse(changes)).dump();
+}
+
 inline std::string random_bytes(size_t count, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::string bytes;

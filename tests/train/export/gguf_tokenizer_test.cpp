@@ -3,9 +3,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "data/tokenizers/byte_alphabet.h"
 #include "data/tokenizers/tokenizer_json.h"
 #include "tests/data/support.h"
 #include "tests/data/tokenizers/support.h"
+#include "tests/shared_data.h"
 
 namespace tessera::testing {
 namespace {
@@ -50,6 +52,110 @@ TEST(GgufTokenizer, TokensTypesAndMerges) {
   EXPECT_FALSE(value<bool>(made, "ggml.add_bos_token"));
   EXPECT_EQ(find(made, "chat_template"), nullptr);
   EXPECT_TRUE(made.notices.empty());
+}
+
+// Of characters: "<unk>", "<s>", the bytes, blank, "a", "b", "ab", blank and "a", blank and "ab", two blanks
+TokenizerDefinition small_of_characters() {
+  TokenizerDefinition made;
+  made.byte_level = false;
+  made.byte_fallback = made.fuse_unknown = true;
+  made.unknown = 0;
+  made.tokens = {"<unk>", "<s>"};
+  for (int byte = 0; byte < 256; ++byte) made.tokens.push_back(byte_token(static_cast<uint8_t>(byte)));
+  for (const char* token : {"\u2581", "a", "b", "ab", "\u2581a", "\u2581ab", "\u2581\u2581", "c"})
+    made.tokens.emplace_back(token);
+  made.merges = {{258, 258, 264}, {259, 260, 261}, {258, 259, 262}, {258, 261, 263}, {262, 260, 263}};
+  made.added = {{.id = 0, .content = "<unk>", .special = true},
+                {.id = 1, .content = "<s>", .special = true},
+                {.id = 264, .content = "\u2581\u2581"},
+                {.id = 266, .content = "<think>"}};
+  made.changes = {{.pattern = "", .content = "\u2581"}, {.pattern = " ", .content = "\u2581"}};
+  made.before = {1};
+  return made;
+}
+
+TEST(GgufTokenizer, OfCharacters) {
+  const GgufTokenizer made = gguf_tokenizer(small_of_characters(), 268, {{"bos_token_id", 1}}, "");
+  EXPECT_EQ(value<std::string>(made, "ggml.model"), "llama");
+  EXPECT_EQ(value<std::string>(made, "ggml.pre"), "default");
+  EXPECT_EQ(find(made, "ggml.merges"), nullptr);
+  EXPECT_TRUE(value<bool>(made, "ggml.add_bos_token"));
+  EXPECT_TRUE(value<bool>(made, "ggml.add_space_prefix"));
+  EXPECT_EQ(value<uint32_t>(made, "ggml.unknown_token_id"), 0u);
+  const auto tokens = value<std::vector<std::string>>(made, "ggml.tokens");
+  const auto types = value<std::vector<int32_t>>(made, "ggml.token_type");
+  const auto scores = value<std::vector<float>>(made, "ggml.scores");
+  ASSERT_EQ(tokens.size(), 268u);
+  ASSERT_EQ(types.size(), 268u);
+  ASSERT_EQ(scores.size(), 268u);
+  EXPECT_EQ((std::vector(types.begin(), types.begin() + 3)), (std::vector{2, 3, 6}));
+  EXPECT_EQ((std::vector(types.begin() + 257, types.end())), (std::vector{6, 1, 1, 1, 1, 1, 1, 1, 1, 4, 5}));
+  EXPECT_EQ((std::vector(tokens.begin() + 262, tokens.end())),
+            (std::vector<std::string>{"\u2581a", "\u2581ab", "\u2581\u2581", "c", "<think>", "[PAD267]"}));
+  // The order of the merges; those that make the same token have one score.
+  EXPECT_EQ((std::vector(scores.begin() + 258, scores.end())),
+            (std::vector<float>{0, 0, 0, -2, -3, -4, -1, 0, 0, 0}));
+}
+
+TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
+  const auto refused = [](const std::function<void(TokenizerDefinition&)>& change,
+                          std::initializer_list<std::string_view> words) {
+    TokenizerDefinition definition = small_of_characters();
+    change(definition);
+    expect_error([&] { gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, ""); }, words);
+    expect_error([&] { gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, ""); }, {"--format hf"});
+  };
+  using Definition = TokenizerDefinition;
+  refused([](Definition& d) { d.tokens[5] = "x"; }, {"256 bytes", "has 255"});
+  refused([](Definition& d) { d.byte_fallback = false; }, {"256 bytes", "makes no use"});
+  refused([](Definition& d) { d.ignore_merges = true; }, {"without merges"});
+  refused([](Definition& d) { d.changes.pop_back(); }, {"replaces blanks"});
+  refused([](Definition& d) { d.changes[0].content = "x"; }, {"replaces blanks"});
+  refused([](Definition& d) { d.splits = {{.pattern = "\n", .literal = true}}; }, {"splits texts"});
+  refused([](Definition& d) { d.metaspace = Metaspace{.split = false}; }, {"changes or splits texts"});
+  refused([](Definition& d) { std::swap(d.merges[1], d.merges[4]); }, {"\"\u2581ab\"", "others between"});
+  refused([](Definition& d) { d.merges.erase(d.merges.begin() + 3); },
+          {"would merge \"\u2581\" and \"ab\"", "the tokenizer does not"});
+  refused([](Definition& d) { d.changes = {}, d.metaspace = Metaspace{}; }, {"\"\u2581\u2581\"", "within"});
+
+  // What it does a little differently is told.
+  TokenizerDefinition definition = small_of_characters();
+  definition.splits = {
+      {.pattern = " ", .behavior = SplitBehavior::kMergedWithPrevious, .literal = true}};  // Gemma's
+  EXPECT_TRUE(gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, "").notices.empty());
+  definition.splits = {};
+  definition.changes = {};
+  definition.metaspace = Metaspace{.prepend = PrependScheme::kFirst, .split = false};
+  const GgufTokenizer first = gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, "");
+  EXPECT_TRUE(value<bool>(first, "ggml.add_space_prefix"));
+  ASSERT_EQ(first.notices.size(), 1u);
+  EXPECT_NE(first.notices[0].find("after special tokens"), std::string::npos);
+  definition.metaspace->prepend = PrependScheme::kNever;
+  const GgufTokenizer never = gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, "");
+  EXPECT_FALSE(value<bool>(never, "ggml.add_space_prefix"));
+  EXPECT_TRUE(never.notices.empty());
+}
+
+// Their merges are of SentencePiece's kind: all that make a token, in its place. So are Mistral's, whose order
+// the scores give back.
+TEST(GgufTokenizer, OfLlama2AndMistral) {
+  for (const char* kind : {"llama2", "gemma", "mistral"}) {
+    const std::string path = tokenizer_fixture(std::string(kind) + ".json");
+    const TokenizerDefinition definition = read_tokenizer_json(read_file(path), path);
+    const GgufTokenizer made = gguf_tokenizer(definition, 800, {{"bos_token_id", 1}}, "");
+    EXPECT_EQ(value<bool>(made, "ggml.add_space_prefix"), kind != std::string("gemma"));
+  }
+  for (const char* name : {"mistral_v1", "mistral_v3"}) {
+    const auto shared = testing::shared_data(std::string("tokenizers/") + name + "/tokenizer.json");
+    if (!shared.missing.empty()) GTEST_SKIP() << shared.missing;
+    const TokenizerDefinition definition = read_tokenizer_json(read_file(shared.path), shared.path.string());
+    const GgufTokenizer made =
+        gguf_tokenizer(definition, std::ssize(definition.tokens), {{"bos_token_id", 1}}, "");
+    const auto scores = value<std::vector<float>>(made, "ggml.scores");
+    for (size_t i = 1; i < definition.merges.size(); ++i)
+      EXPECT_LE(scores[static_cast<size_t>(definition.merges[i].result)],
+                scores[static_cast<size_t>(definition.merges[i - 1].result)]);
+  }
 }
 
 TEST(GgufTokenizer, TheTemplateAroundTexts) {

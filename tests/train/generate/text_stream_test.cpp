@@ -28,6 +28,18 @@ TEST_F(TextStreamTest, ACharacterComesWhenItsLastByteDoes) {
   EXPECT_EQ(streamed("😀"), "|||😀|.");
 }
 
+// Tokens of bytes, and the blank of the first token, which goes on what was asked
+TEST_F(TextStreamTest, TokensOfBytesMakeOneCharacter) {
+  const auto llama2 = load_tokenizer(TESSERA_SOURCE_DIR "/tests/fixtures/tokenizers/llama2.json");
+  TextStream stream(*llama2, {});
+  std::string out;
+  for (const int32_t id : llama2->encode("the 😀é\n")) out += stream.add(id) + "|";
+  EXPECT_EQ(out + "." + stream.finish(), " the| ||||😀|é|\n|.");
+  const auto cut = llama2->encode("😀", SpecialTokens::kAsText, TextPlace::kWithin);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(stream.add(cut[i]), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD\uFFFD\uFFFD");
+}
+
 TEST_F(TextStreamTest, BytesThatAreNoUtf8BecomeReplacementCharacters) {
   EXPECT_EQ(streamed("\xff"
                      "a"),
