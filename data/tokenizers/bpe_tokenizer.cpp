@@ -329,6 +329,8 @@ class BpeTokenizer final : public Tokenizer {
     for (const AddedToken& token : definition_.added) {
       const std::string content = token.normalized ? normalized(token.content) : token.content;
       if (may_cross_cut(token, content, blank) || may_cross_cut(token, content, " ")) return false;
+      // A text after a token is one that starts, and what follows a cut is not.
+      if (changes_.prepend() && !token.normalized && is_ascii_letter(token.content.back())) return false;
     }
     if (!changes_.keep_words_apart()) return false;
     if (definition_.byte_level) return changes_.empty() && splits_.splits_between_words();

@@ -61,6 +61,10 @@ std::string TextChanges::apply(std::string_view text, Regex::Scratch& scratch, b
   return made;
 }
 
+bool TextChanges::prepend() const {
+  return std::ranges::any_of(steps_, [](const Step& step) { return step.change.pattern.empty(); });
+}
+
 bool TextChanges::remove_blanks() const {
   bool removed = false;
   for (const auto& [change, regex] : steps_) {

@@ -20,6 +20,7 @@ class TextChanges {
   // `text` is well-formed UTF-8. `prepends`: nothing is put before it otherwise.
   std::string apply(std::string_view text, Regex::Scratch& scratch, bool prepends = true) const;
 
+  bool prepend() const;  // Whether something is put before texts
   // Whether a text between its other characters has no blank after the changes.
   bool remove_blanks() const;
   // Whether a text that is cut before a blank, which a letter of ASCII is before, is changed as one that is

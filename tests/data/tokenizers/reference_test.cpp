@@ -197,6 +197,12 @@ TEST(TokenizerReference, ACutChangesNoId) {
       expect_same(*with(add(" so", "lstrip")), special);
       if (kind != "llama2") expect_same(*with(add("so", "single_word")), special);
     }
+    if (kind == "llama2") {  // what follows a token gets a blank, and what follows a cut does not
+      const auto so = with([](json& tokens) {
+        tokens.push_back({{"id", 900}, {"content", "so"}, {"normalized", false}});
+      });
+      EXPECT_EQ(so->last_cut(text), 0u);
+    }
     // Where a cut between a letter and a blank would change what is found
     for (const auto& [content, field] : {std::pair("and so", "normalized"), std::pair("d ", "normalized"),
                                          std::pair("so", "rstrip"), std::pair(" so", "single_word")})

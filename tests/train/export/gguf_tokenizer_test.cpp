@@ -136,8 +136,8 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
   EXPECT_TRUE(never.notices.empty());
 }
 
-// Their merges are of SentencePiece's kind: all that make a token, in its place. So are Mistral's, whose order
-// the scores give back.
+// Their merges are of SentencePiece's kind: all that make a token, in its place. So are Mistral's, whose
+// order the scores give back.
 TEST(GgufTokenizer, OfLlama2AndMistral) {
   for (const char* kind : {"llama2", "gemma", "mistral"}) {
     const std::string path = tokenizer_fixture(std::string(kind) + ".json");
