@@ -84,6 +84,11 @@ class HuggingFace : public InTempFolder {
 TEST_F(HuggingFace, IdsOfItsOwnTokenizers) {
   std::vector<fs::path> files;
   for (const std::string& kind : all_fixture_kinds()) files.push_back(tokenizer_fixture(kind + ".json"));
+  expect_same_ids(files);
+}
+
+TEST_F(HuggingFace, IdsOfItsOwnTokenizersOfCharacters) {
+  std::vector<fs::path> files;
   for (const std::string& kind : character_fixture_kinds())
     files.push_back(tokenizer_fixture(kind + ".json"));
   expect_same_ids(files);
