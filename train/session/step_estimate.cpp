@@ -75,6 +75,19 @@ double seconds_over_bus(const AdamW& op, const Offload& offload, const DeviceSpe
   return bytes / (kShareOfBus * speed.bus);
 }
 
+double seconds_over_bus(const MuonMomentum& op, const Offload& offload, const DeviceSpeed& speed) {
+  double bytes = 0;
+  if (offload.gradients) bytes += static_cast<double>(op.gradient.bytes());
+  if (offload.optimizer) bytes += static_cast<double>(op.mean.bytes());
+  return bytes / (kShareOfBus * speed.bus);
+}
+double seconds_over_bus(const MuonUpdate& op, const Offload& offload, const DeviceSpeed& speed) {
+  double bytes = 0;
+  if (offload.optimizer) bytes += static_cast<double>(op.low.bytes());
+  if (offload.weights) bytes += static_cast<double>(op.param.bytes());
+  return bytes / (kShareOfBus * speed.bus);
+}
+
 // Of gradients on the host
 double seconds_over_bus(const GlobalNorm& op, const DeviceSpeed& speed) {
   double bytes = 0;
@@ -97,13 +110,23 @@ struct OpTime {
   const Offload& offload;
   int64_t ranks;
 
+  // Of an operation of the update that reads or writes on the host
+  std::optional<double> seconds_of_update(const AnyOp& op) const {
+    if (!offload.optimizer && !offload.weights && !offload.gradients) return std::nullopt;
+    return std::visit(
+        [&]<class Op>(const Op* update) -> std::optional<double> {
+          if constexpr (requires { seconds_over_bus(*update, offload, speed); })
+            if (const double seconds = seconds_over_bus(*update, offload, speed); seconds > 0) return seconds;
+          return std::nullopt;
+        },
+        op);
+  }
+
   double operator()(const AnyOp& op) const {
     if (const auto* const* rounding = std::get_if<const Quantise*>(&op))
       if (offload.weights && is_of_stored_weight(**rounding))
         return seconds_over_bus(**rounding, ranks, speed);
-    if (std::holds_alternative<const AdamW*>(op) &&
-        (offload.optimizer || offload.weights || offload.gradients))
-      return seconds_over_bus(*std::get<const AdamW*>(op), offload, speed);
+    if (const std::optional<double> of_update = seconds_of_update(op)) return *of_update;
     if (std::holds_alternative<const GlobalNorm*>(op) && offload.gradients)
       return seconds_over_bus(*std::get<const GlobalNorm*>(op), speed);
     double flops = speed.gemm;
