@@ -763,8 +763,8 @@ struct Orthogonalise {
 };
 
 // Between them, or not at all: rows of X become alike in length, by the mean over steps of their elements'
-// squares: r = beta r + (1 - beta) mean of squares, x = x / (sqrt(r) + epsilon), and all of X is scaled to the
-// root mean square `rms` (NorMuon: Li et al., arXiv:2510.05491). Changes nothing where AdamW does not.
+// squares: r = beta r + (1 - beta) mean of squares, x = x / (sqrt(r) + epsilon), and all of X is scaled to
+// the root mean square `rms` (NorMuon: Li et al., arXiv:2510.05491). Changes nothing where AdamW does not.
 struct NormaliseRows {
   static constexpr const char* kName = "normalise rows";
   static constexpr double kEpsilon = 1e-10;

@@ -1,12 +1,12 @@
-// Muon: updates of the matrices of the blocks by the orthonormal matrix that is nearest to the mean of their
-// gradients (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). q, k and v, and gate and up, are
-// matrices of their own. Updates are scaled to a root mean square of 0.2, about what AdamW's have, so that its
+// Muon: updates of the matrices of the blocks, by the orthonormal matrix nearest to the mean of gradients
+// (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). q, k and v are matrices of their own, and
+// so are gate and up. Updates are scaled to a root mean square of 0.2, about what AdamW's have, so that its
 // learning rates and weight decay carry over (Liu et al., arXiv:2502.16982).
 //
 // Each matrix has one owner among the ranks, which makes its update; owners have equal work, as far as whole
 // matrices can be dealt. Where the optimizer is split, ranks have parts of the buckets that cut matrices: the
 // parts of the mean go to the owner, and the parts of the update back. Blocks are taken in groups, so that
-// this needs little memory, and of three groups in a row one is sent to its owners, one is computed, and one is
+// this needs little memory: of three groups in a row one is sent to its owners, one is computed, and one is
 // sent back, at a time. All else that is done with the elements, each rank does for its part. So the bits
 // depend neither on the number of ranks nor on how they split the parameters.
 #pragma once

@@ -214,8 +214,8 @@ class ParamStore {
   void keep(const std::string& name, DType dtype, StateOf of = StateOf::kAll);
   std::vector<std::string> kept_names() const;  // in the order of keeping
   // This rank's part of a bucket; under kMaster fp32 weights, or of bf16 weights the lower bits of their
-  // masters. Of StateOf::kOthers the end of it alone, equally much on every rank: kept_from() on. Of kRows all
-  // rows of its matrices, in their order. None where nothing is kept of the bucket. Error: an unknown name
+  // masters. Of StateOf::kOthers the end of it alone, equally much on every rank: kept_from() on. Of kRows
+  // all rows of its matrices. None where nothing is kept of the bucket. Error: an unknown name
   const Tensor& kept(const std::string& name, size_t bucket) const;
   // Of a tensor of kRows: where the rows of a matrix begin
   int64_t first_row(const ParamPlace& matrix) const;
@@ -234,8 +234,8 @@ class ParamStore {
   void end_update(size_t bucket);
 
   // Takes the values of all parameters in fp32 or bf16, on the host or the device, and writes what is this
-  // rank's of the optimizer's tensor of that name. A value of a row stands in each of its elements, on the host. Masters: the weights as well, which are rounded from them,
-  // and they alone where no masters are kept.
+  // rank's of the optimizer's tensor of that name. A value of a row stands in each of its elements, on the
+  // host. Masters: the weights as well, which are rounded from them, and they alone where none are kept.
   ParamSink writer(const std::string& name = kMaster);
   NormalSink normal_writer();  // the same
   // Whether writer(name) writes anything of a parameter: others need not be read.

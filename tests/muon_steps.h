@@ -17,8 +17,8 @@ struct MuonRun {
   int steps = 3;
 };
 
-// The bytes of all masters and moments after some updates. Gradients depend on the step, the parameter and the
-// element, and all are rank 0's, so that their sum over the ranks is exact.
+// The bytes of all masters and moments after some updates. Gradients depend on step, parameter and element,
+// and all are rank 0's, so that their sum over the ranks is exact.
 inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
   const std::unique_ptr<Backend> be = make_backend(run.device);
   const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);

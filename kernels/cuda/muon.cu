@@ -1,5 +1,5 @@
-// Muon: the mean of the gradients, an orthonormal matrix near it, and the update of the weights. The first and
-// the last are one pass over their elements, as AdamW's; between them are GEMMs (kernels/gemm/
+// Muon: the mean of the gradients, an orthonormal matrix near it, and the update of the weights. The first
+// and the last are one pass over their elements, as AdamW's; between them are GEMMs (kernels/gemm/
 // orthogonal_gemms.h), of a matrix that is first divided by its norm: each block writes a partial sum of
 // squares, and the next kernel adds these in order.
 #include <algorithm>

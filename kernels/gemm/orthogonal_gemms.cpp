@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// With A = X X^T, or X^T X of a tall X: A, then B = b A + c A A, then a X + B X, or a X + X B. X is in the room
-// and in the matrix by turns, and an odd number of polynomials ends in the matrix.
+// With A = X X^T, or X^T X of a tall X: A, then B = b A + c A A, then a X + B X, or a X + X B. X is in the
+// room and in the matrix by turns, and an odd number of polynomials ends in the matrix.
 OrthogonalGemms gemms_of(const Orthogonalise& op) {
   const int64_t m = op.matrix.shape[0], n = op.matrix.shape[1], s = std::min(m, n), k = std::max(m, n);
   const bool tall = m > n;
