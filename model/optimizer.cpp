@@ -59,19 +59,22 @@ void Optimizer::measure_update(const Stream& stream, const Update& of) const {
   std::vector<size_t> part_of_bucket(layout.buckets.size());
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     if (layout.buckets[b].trained == 0) continue;
+    const UpdatedPart part = part_of(b, of.config, Elements::kOthers);
+    if (part.weights.numel() == 0) continue;
     part_of_bucket[b] = parts.size();
-    parts.push_back(part_of(b, of.config, Elements::kOthers));
+    parts.push_back(part);
   }
+  if (parts.empty()) return stream.run(FillZero{of.norms});
   std::vector<AdamWNorms::Range> ranges;
   for (const ParamPlace& place : layout.places) {
     if (!place.trained) continue;
-    const size_t part = part_of_bucket[place.bucket];
-    const int64_t count = parts[part].weights.shape[0],
-                  each = layout.buckets[place.bucket].trained / store_.part().count,
-                  begins = (store_.part().index + 1) * each - count,
+    const int64_t each = layout.buckets[place.bucket].trained / store_.part().count,
+                  matrices = muon_ ? muon_->matrices_of(place.bucket) : 0, count = each - matrices,
+                  begins = store_.part().index * each + matrices,
                   first = std::clamp<int64_t>(place.first - begins, 0, count),
                   end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, count);
-    ranges.push_back({.part = part, .first = first, .count = end - first});
+    ranges.push_back(
+        {.part = part_of_bucket[place.bucket], .first = end > first ? first : 0, .count = end - first});
   }
   rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = of.norms});
 }

@@ -33,10 +33,12 @@ TEST(Inside, PartsAreNamedByTheirParameters) {
 TEST(Inside, NormsAreThoseOfTheStep) {
   const ModelConfig qwen3 =
       with_qwen3_parts({.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 24});
-  const ModelConfig models[] = {kSharedModel, qwen3};
-  for (const ModelConfig& model : models) {
+  const std::pair<ModelConfig, UpdateRule> cases[] = {
+      {kSharedModel, adamw()}, {qwen3, adamw()}, {kSharedModel, muon({})}, {qwen3, muon({.variance = true})}};
+  for (const auto& [model, rule] : cases) {
+    SCOPED_TRACE(rule.name);
     RunShape shape = shared_shape(1);
-    shape.model = model, shape.inside_every = 2;
+    shape.model = model, shape.rule = rule, shape.inside_every = 2;
     HostTensors make;
     std::vector<NamedTensor> before, after, gradients;
     double norm = 0;
@@ -52,7 +54,7 @@ TEST(Inside, NormsAreThoseOfTheStep) {
                       gradients = on_host(state.stream(), state.grads(), model, make);
                     }});
     ASSERT_TRUE(inside);
-    if (&model == &models[0]) EXPECT_GT(norm, kTestOptimizer.max_grad_norm) << "the step should clip";
+    if (model == kSharedModel) EXPECT_GT(norm, kTestOptimizer.max_grad_norm) << "the step should clip";
     const double clip = std::min(1.0, kTestOptimizer.max_grad_norm / norm);
     std::map<std::string, std::array<double, 3>> expected;  // squares, by part and block
     const auto key = [](const std::string& part, int64_t block) { return fmt::format("{} {}", part, block); };
@@ -137,9 +139,9 @@ TEST(Inside, WhatIsFrozenIsAbsent) {
   EXPECT_GT(weight_norm_of(*found.figures, "mlp.expand", 2), 0);
 }
 
-TEST(Inside, AdaptersAreTwoPartsEach) {
+void expect_two_parts_of_adapters(const UpdateRule& rule) {
   RunShape shape = shared_shape(1);
-  shape.inside_every = 1;
+  shape.inside_every = 1, shape.rule = rule;
   shape.model.lora = {.rank = 4};
   shape.freeze = Freeze::all_but_adapters();
   const InsideSteps found = observe_inside({}, shape, 1);
@@ -153,13 +155,17 @@ TEST(Inside, AdaptersAreTwoPartsEach) {
   EXPECT_EQ(parts[1].layers[0].weight, 0) << "B begins at zero";
   EXPECT_GT(parts[1].layers[0].update, 0);
 }
+TEST(Inside, AdaptersAreTwoPartsEach) {
+  for (const UpdateRule& rule : {adamw(), muon({})}) expect_two_parts_of_adapters(rule);
+}
 
-void expect_the_figures_of_one(int size, Shard shard) {
+void expect_the_figures_of_one(int size, Shard shard, const UpdateRule& rule = adamw()) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
   on_ranks(size, [&](const Ranks& ranks) {
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.inside_every = shape.inside_every = 3;
+    alone.rule = shape.rule = rule;
     const InsideSteps one = observe_inside({}, alone, 3), ours = observe_inside(ranks, shape, 3);
     ASSERT_TRUE(ours.figures);
     expect_near_norms(ours.figures->parts, one.figures->parts, tolerance::kLossesOfRanks);
@@ -169,7 +175,8 @@ TEST(Inside, TwoRanksHaveTheNormsOfOne) {
   for (const Shard shard : kAllShards) expect_the_figures_of_one(2, shard);
 }
 TEST(Inside, ThreeRanksHaveTheNormsOfOne) {
-  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_figures_of_one(3, shard);
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights})
+    for (const UpdateRule& rule : {adamw(), muon({})}) expect_the_figures_of_one(3, shard, rule);
 }
 
 void expect_same_sample(const InsideFigures& a, const InsideFigures& b) {
