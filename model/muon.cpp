@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 namespace tessera {
 namespace {
@@ -26,7 +25,7 @@ constexpr std::array kPolarExpress = {
     with_margin(3.3184196573706015, -2.488488024314874, 0.51004894012372),
     with_margin(2.300652019954817, -1.6689039845747493, 0.4188073119525673)};
 
-// Newton-Schulz with the coefficients that Muon came with: singular values from 0.7 to 1.2
+// Newton-Schulz with the coefficients that Muon came with: singular values of 0.001 to 1 become 0.47 to 1.2
 constexpr Polynomial kQuintic = {3.4445, -4.7750, 2.0315};
 constexpr std::array kNewtonSchulz = {kQuintic, kQuintic, kQuintic, kQuintic, kQuintic};
 
@@ -39,8 +38,7 @@ double work_of(int64_t rows, int64_t columns) {
 
 Muon::Muon(Arena& arena, ParamStore& store, const MuonConfig& config) : store_(store), config_(config) {
   find_groups(config);
-  std::vector<double> work(static_cast<size_t>(ranks()));
-  deal(work);
+  deal();
   // Every rank allocates what the one with the most needs, so that plans are alike.
   int64_t directions = 0, gathered = 0, room = 0;
   for (const Group& group : groups_) {
@@ -83,8 +81,9 @@ void Muon::find_groups(const MuonConfig& config) {
   }
 }
 
-// The largest first, each to the rank that has the least work so far
-void Muon::deal(std::vector<double>& work) {
+// Of each group the largest first, each to the rank that has the least work so far
+void Muon::deal() {
+  std::vector<double> work(static_cast<size_t>(ranks()));
   for (Group& group : groups_) {
     std::vector<Matrix*> by_work;
     for (Matrix& one : group.matrices) by_work.push_back(&one);
@@ -100,13 +99,13 @@ void Muon::deal(std::vector<double>& work) {
 
 int64_t Muon::matrices_of(size_t bucket, int64_t part) const {
   const ParamBucket& sizes = layout().buckets[bucket];
-  const int64_t each = sizes.trained / store_.part().count;
+  const int64_t each = store_.part_elements(bucket);
   return layout().is_block(bucket) ? std::clamp<int64_t>(sizes.decayed - part * each, 0, each) : 0;
 }
 
 Muon::Range Muon::part_of(const Matrix& matrix, int rank) const {
   if (!is_split()) return {0, matrix.numel()};
-  const int64_t each = layout().buckets[matrix.bucket].trained / store_.part().count, begins = rank * each;
+  const int64_t each = store_.part_elements(matrix.bucket), begins = rank * each;
   return {std::max(matrix.first, begins) - matrix.first,
           std::min(matrix.end(), begins + each) - matrix.first};
 }
@@ -136,9 +135,8 @@ Tensor Muon::directions_of(size_t group, size_t bucket) {
 Tensor Muon::own_part(size_t group, const Matrix& matrix) {
   const Range part = part_of(matrix, store_.axis().rank());
   if (part.empty()) return {};
-  const int64_t each = layout().buckets[matrix.bucket].trained / store_.part().count;
-  return directions_of(group, matrix.bucket)
-      .rows(matrix.first + part.first - store_.part().index * each, part.end - part.first);
+  const int64_t begins = store_.part().index * store_.part_elements(matrix.bucket);
+  return directions_of(group, matrix.bucket).rows(matrix.first + part.first - begins, part.end - part.first);
 }
 
 std::vector<Tensor> Muon::owned(size_t group) {
@@ -238,20 +236,18 @@ void Muon::finish(size_t group, const Update& update) {
 }
 
 void Muon::measure(const Update& update, size_t bucket, const UpdatedPart& part, const MuonUpdate& op) const {
-  const int64_t count = part.weights.numel(),
-                begins = store_.part().index * (layout().buckets[bucket].trained / store_.part().count);
+  const int64_t begins = store_.part().index * store_.part_elements(bucket);
   int64_t trained = 0;
   for (const ParamPlace& place : layout().places) {
     if (!place.trained) continue;
     const Tensor sums = update.norms.rows(trained++, 1).view({3});
     if (place.bucket != bucket || !is_matrix_of_block(place.info)) continue;
-    const int64_t first = std::clamp<int64_t>(place.first - begins, 0, count),
-                  end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, count);
+    const auto [first, count] = place.within(begins, part.weights.numel());
     update.stream.run(MuonNorms{.step = op,
                                 .gradient = part.gradient,
                                 .max_norm = update.step.config.max_grad_norm,
                                 .first = first,
-                                .count = end - first,
+                                .count = count,
                                 .sums = sums});
   }
 }

@@ -7,7 +7,7 @@
 // matrices can be dealt. Where the optimizer is split, ranks have parts of the buckets that cut matrices: the
 // parts of the mean go to the owner, and the parts of the update back. Blocks are taken in groups, so that
 // this needs little memory: of three groups in a row one is sent to its owners, one is computed, and one is
-// sent back, at a time. All else that is done with the elements, each rank does for its part. So the bits
+// sent back, at a time. Each rank does everything else for the elements of its part. So the bits
 // depend neither on the number of ranks nor on how they split the parameters.
 #pragma once
 
@@ -65,7 +65,7 @@ class Muon {
   bool is_split() const { return store_.shards().optimizer(); }
   Turn& turn_of(size_t group) { return turns_[group % turns_.size()]; }
   void find_groups(const MuonConfig& config);
-  void deal(std::vector<double>& work);
+  void deal();
   // The elements of a matrix in the part of a rank, counted from the start of the matrix
   struct Range {
     int64_t first, end;

@@ -68,13 +68,10 @@ void Optimizer::measure_update(const Stream& stream, const Update& of) const {
   std::vector<AdamWNorms::Range> ranges;
   for (const ParamPlace& place : layout.places) {
     if (!place.trained) continue;
-    const int64_t each = layout.buckets[place.bucket].trained / store_.part().count,
-                  matrices = muon_ ? muon_->matrices_of(place.bucket) : 0, count = each - matrices,
-                  begins = store_.part().index * each + matrices,
-                  first = std::clamp<int64_t>(place.first - begins, 0, count),
-                  end = std::clamp<int64_t>(place.first + place.info.shape.numel() - begins, 0, count);
-    ranges.push_back(
-        {.part = part_of_bucket[place.bucket], .first = end > first ? first : 0, .count = end - first});
+    const int64_t each = store_.part_elements(place.bucket),
+                  matrices = muon_ ? muon_->matrices_of(place.bucket) : 0;
+    const auto [first, count] = place.within(store_.part().index * each + matrices, each - matrices);
+    ranges.push_back({.part = part_of_bucket[place.bucket], .first = first, .count = count});
   }
   rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = of.norms});
 }

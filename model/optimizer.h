@@ -38,7 +38,7 @@ class Optimizer {
  private:
   void measure_update(const Stream& stream, const Update& update) const;  // but for what Muon updates
   UpdateStep step_of(const Update& update) const;
-  // This rank's part of a bucket: the matrices that Muon updates, or all else
+  // This rank's part of a bucket: the matrices that Muon updates, or everything else
   enum class Elements : uint8_t { kMatrices, kOthers };
   UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, Elements which) const;
 

@@ -483,7 +483,7 @@ std::vector<Tensor> ParamStore::allocate_kept(const std::string& words, DType dt
   std::vector<Tensor> buckets;
   for (size_t b = 0; b < layout_.buckets.size(); ++b) {
     const ParamBucket& bucket = layout_.buckets[b];
-    int64_t count = bucket.trained / part_.count;
+    int64_t count = part_elements(b);
     if (of == StateOf::kOthers && layout_.is_block(b)) count = std::min(count, bucket.vectors());
     if (of == StateOf::kRows) count = rows_of_matrices(layout_, b, layout_.places.size());
     buckets.push_back(count == 0 ? Tensor{}
@@ -503,8 +503,7 @@ StateOf ParamStore::kept_of(const std::string& name) const {
 }
 
 int64_t ParamStore::kept_from(const Tensor& kept, size_t bucket) const {
-  const int64_t each = layout_.buckets[bucket].trained / part_.count;
-  return part_.index * each + each - kept.numel();
+  return (part_.index + 1) * part_elements(bucket) - kept.numel();
 }
 
 std::vector<std::string> ParamStore::kept_names() const {

@@ -254,6 +254,7 @@ class ParamStore {
   DType dtype() const { return shape_.dtype; }
   const ParamLayout& layout() const { return layout_; }
   Part part() const { return part_; }  // this rank's, of what is split
+  int64_t part_elements(size_t bucket) const { return layout_.buckets[bucket].trained / part_.count; }
   const Shards& shards() const { return shape_.shards; }
   Communicator& axis() const { return *axis_; }
   Fp8& fp8() { return *fp8_; }

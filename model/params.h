@@ -13,6 +13,7 @@
 // tensor of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -113,6 +114,16 @@ struct ParamPlace {
   bool trained = true;
   InFp8 in_fp8 = InFp8::kNo;
   int64_t fp8_first = 0;  // element of the bucket's FP8 values
+
+  // Its elements among `count` of the bucket from `begins` on, counted from there
+  struct Range {
+    int64_t first, count;
+  };
+  Range within(int64_t begins, int64_t count) const {
+    const int64_t from = std::clamp<int64_t>(first - begins, 0, count),
+                  end = std::clamp<int64_t>(first + info.shape.numel() - begins, 0, count);
+    return {.first = end > from ? from : 0, .count = end - from};
+  }
 };
 
 // Of which matrices a store has FP8 values: of frozen ones, and with `trained` of the others, too; then

@@ -100,6 +100,18 @@ float clip_of(double max_norm, const Tensor& grad_norm) {
   return std::min(1.0f, static_cast<float>(max_norm) / (norm_of_parts(grad_norm) + 1e-6f));
 }
 
+// Calls visit(element, word) for elements of a part that are rounded at random: four share a draw. `begin` is
+// a multiple of 4.
+template <class Visit>
+void for_each_drawn(const Philox& random, int64_t first_element, int64_t begin, int64_t end,
+                    const Visit& visit) {
+#pragma omp parallel for
+  for (int64_t first = begin; first < end; first += 4) {
+    const Philox::Words words = random.bits(static_cast<uint64_t>((first_element + first) / 4));
+    for (int64_t i = first; i < std::min(end, first + 4); ++i) visit(i, words[static_cast<int>(i - first)]);
+  }
+}
+
 // The elements from `begin` to `end` of a part, which decay alike. `begin` is a multiple of 8.
 void update_elements(const AdamW& a, const AdamW::Part& part, const AdamWUpdate& update, int64_t begin,
                      int64_t end) {
@@ -113,17 +125,12 @@ void update_elements(const AdamW& a, const AdamW::Part& part, const AdamWUpdate&
   }
   const Philox random(part.random_key, static_cast<uint64_t>(a.step));
   uint16_t *m = part.m.as<uint16_t>(), *v = part.v.as<uint16_t>();
-#pragma omp parallel for
-  for (int64_t first = begin; first < end; first += 4) {  // four elements share a draw
-    const Philox::Words words = random.bits(static_cast<uint64_t>((part.first_element + first) / 4));
-    for (int64_t i = first; i < std::min(end, first + 4); ++i) {
-      float m32 = float_from_bf16(m[i]), v32 = float_from_bf16(v[i]);
-      update(p[i], grad[i], m32, v32);
-      const uint32_t word = words[static_cast<int>(i - first)];
-      m[i] = round_at_random(m32, word);
-      v[i] = round_at_random(v32, word >> 16);
-    }
-  }
+  for_each_drawn(random, part.first_element, begin, end, [&](int64_t i, uint32_t word) {
+    float m32 = float_from_bf16(m[i]), v32 = float_from_bf16(v[i]);
+    update(p[i], grad[i], m32, v32);
+    m[i] = round_at_random(m32, word);
+    v[i] = round_at_random(v32, word >> 16);
+  });
 }
 
 }  // namespace
@@ -208,15 +215,11 @@ void run(const MuonMomentum& a, const Launch& /*on*/) {
   }
   const Philox random(a.random_key, static_cast<uint64_t>(a.step));
   auto* mean = a.mean.as<uint16_t>();
-#pragma omp parallel for
-  for (int64_t first = 0; first < count; first += 4) {  // as AdamW's
-    const Philox::Words words = random.bits(static_cast<uint64_t>((a.first_element + first) / 4));
-    for (int64_t i = first; i < std::min(count, first + 4); ++i) {
-      float value = float_from_bf16(mean[i]);
-      take(i, value);
-      mean[i] = round_at_random(value, words[static_cast<int>(i - first)]);
-    }
-  }
+  for_each_drawn(random, a.first_element, 0, count, [&](int64_t i, uint32_t word) {
+    float value = float_from_bf16(mean[i]);
+    take(i, value);
+    mean[i] = round_at_random(value, word);
+  });
 }
 
 void run(const Orthogonalise& a, const Launch& /*on*/) {

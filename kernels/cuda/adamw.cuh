@@ -125,12 +125,16 @@ __device__ __forceinline__ auto parameters(void* param, void* low) {
     return Floats{static_cast<float*>(param)};
 }
 
-// Whether the step changes anything; then `update` has its clip. Update: of AdamW or Muon
+// Whether a step changes anything
+__device__ __forceinline__ bool updates(float norm, const float* verdict) {
+  return isfinite(norm) && !(verdict && *verdict != static_cast<float>(StepVerdict::kUpdate));
+}
+// The same; then `update`, of AdamW or Muon, has its clip.
 template <class Update>
 __device__ __forceinline__ bool begin(Update& update, const float* norms, int64_t norm_count,
                                       const float* verdict) {
   const float norm = norm_of_parts(norms, norm_count);
-  if (!isfinite(norm) || (verdict && *verdict != static_cast<float>(StepVerdict::kUpdate))) return false;
+  if (!updates(norm, verdict)) return false;
   update.clip = update.max_norm > 0 ? fminf(1.0f, update.max_norm / (norm + 1e-6f)) : 1.0f;
   return true;
 }

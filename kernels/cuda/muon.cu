@@ -146,8 +146,7 @@ __global__ __launch_bounds__(kMuonThreads) void row_squares_kernel(const T* x, i
                                                                    float2* scratch, float beta,
                                                                    const float* norms, int64_t norm_count,
                                                                    const float* verdict) {
-  MuonStep gate{};
-  if (!cuda::adamw::begin(gate, norms, norm_count, verdict)) return;
+  if (!cuda::adamw::updates(cuda::norm_of_parts(norms, norm_count), verdict)) return;
   const T* row = x + static_cast<int64_t>(blockIdx.x) * columns;
   float sum[1] = {};
   for (int64_t i = threadIdx.x; i < columns; i += kMuonThreads) {
@@ -168,8 +167,7 @@ __global__ __launch_bounds__(kMuonThreads) void divide_rows_kernel(T* x, int64_t
                                                                    const float2* scratch, float rms,
                                                                    const float* norms, int64_t norm_count,
                                                                    const float* verdict) {
-  MuonStep gate{};
-  if (!cuda::adamw::begin(gate, norms, norm_count, verdict)) return;
+  if (!cuda::adamw::updates(cuda::norm_of_parts(norms, norm_count), verdict)) return;
   float sum[1] = {};
   for (int64_t i = threadIdx.x; i < rows; i += kMuonThreads) sum[0] += scratch[i].y;
   __shared__ float shared[kMaxWarps][1];
