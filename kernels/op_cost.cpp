@@ -84,7 +84,7 @@ OpCost cost(const LayerNormBackward& a) {
   return moved(a.dy, a.x, a.weight, a.mean, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dbias, a.dx_sum);
 }
-OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.y, a.rstd, fp8_values(a.fp8_y)); }
+OpCost cost(const RmsNormForward& a) { return moved(a.x, a.weight, a.add, a.y, a.rstd, fp8_values(a.fp8_y)); }
 OpCost cost(const RmsNormBackward& a) {
   return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dx_sum);
@@ -94,8 +94,8 @@ OpCost cost(const RotaryBackward& a) {
   return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.positions) +
          gradients(a.accumulate, a.dq_weight, a.dk_weight);
 }
-OpCost cost(const SwigluForward& a) { return moved(a.gate_up, a.y, fp8_values(a.fp8_y)); }
-OpCost cost(const SwigluBackward& a) {
+OpCost cost(const GatedForward& a) { return moved(a.gate_up, a.y, fp8_values(a.fp8_y)); }
+OpCost cost(const GatedBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, fp8_values(a.fp8_d_gate_up));
 }
 // x is read once, whether or not its scale is found first

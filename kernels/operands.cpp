@@ -85,7 +85,7 @@ void list(const LayerNormBackward& a, const Lists& to) {
   gradient(to, "dx_sum", a.dx_sum, a.accumulate);
 }
 void list(const RmsNormForward& a, const Lists& to) {
-  to.read("x", a.x)("weight", a.weight);
+  to.read("x", a.x)("weight", a.weight)("add", a.add);
   to.written("y", a.y)("rstd", a.rstd)("fp8_y", a.fp8_y.y.data);
 }
 void list(const RmsNormBackward& a, const Lists& to) {
@@ -104,11 +104,11 @@ void list(const RotaryBackward& a, const Lists& to) {
   gradient(to, "dq_weight", a.dq_weight, a.accumulate);
   gradient(to, "dk_weight", a.dk_weight, a.accumulate);
 }
-void list(const SwigluForward& a, const Lists& to) {
+void list(const GatedForward& a, const Lists& to) {
   to.read("gate_up", a.gate_up);
   to.written("y", a.y)("fp8_y", a.fp8_y.y.data);
 }
-void list(const SwigluBackward& a, const Lists& to) {
+void list(const GatedBackward& a, const Lists& to) {
   to.read("dy", a.dy)("gate_up", a.gate_up);
   to.written("d_gate_up", a.d_gate_up)("fp8_d_gate_up", a.fp8_d_gate_up.y.data);
 }

@@ -285,9 +285,13 @@ void RmsNormForward::check_on(Device device) const {
   const int64_t N = x.shape[0], C = x.shape[1];
   const DType t = x.dtype;
   check_fields(kName, device,
-               {{"weight", weight, t, {C}}, {"y", y, t, {N, C}}, {"rstd", rstd, DType::kF32, {N}}});
+               {{"weight", weight, t, {C}},
+                {"y", y, t, {N, C}},
+                {"rstd", rstd, DType::kF32, {N}},
+                {"add", add, t, {N, C}, true}});
   check(epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
+  check(!add || !fp8_y, "{}: add and fp8_y exclude each other", kName);
 }
 
 void RmsNormBackward::check_on(Device device) const {
@@ -337,13 +341,13 @@ void RotaryBackward::check_on(Device device) const {
   check(!share_memory(dx, x), "{}: dx may be dy itself, but x is read while dx is written", kName);
 }
 
-void SwigluForward::check_on(Device device) const {
+void GatedForward::check_on(Device device) const {
   check_anchor(kName, "y", y, 2, device);
   check_fields(kName, device, {{"gate_up", gate_up, y.dtype, {y.shape[0], 2 * y.shape[1]}}});
   check_fp8_output(kName, device, "fp8_y", fp8_y, DType::kE4M3, y);
 }
 
-void SwigluBackward::check_on(Device device) const {
+void GatedBackward::check_on(Device device) const {
   check_anchor(kName, "dy", dy, 2, device);
   const Shape both{dy.shape[0], 2 * dy.shape[1]};
   check_fields(kName, device,

@@ -103,8 +103,8 @@ struct RandomNormal {
   void check_on(Device device) const;
 };
 
-// y[b, t] = token_table[tokens[b, t]] + position_table[p], or without a position table the first alone;
-// p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not
+// y[b, t] = scale token_table[tokens[b, t]] + position_table[p], or without a position table the first
+// alone; p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not
 // read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
@@ -112,6 +112,7 @@ struct EmbeddingForward {
   Tensor token_table;          // [V, C]
   Tensor position_table = {};  // [>= T, C]
   Tensor y;                    // [B, T, C]
+  float scale = 1;             // of a row of the token table
   Tensor positions = {};       // [B, T] int32
   Tensor starts = {};          // [B] int32: p = starts[b] + t; not together with positions
 
@@ -123,7 +124,8 @@ struct EmbeddingBackward {
   Tensor dy;                     // [B, T, C]
   Tensor d_token_table;          // [V, C], added to
   Tensor d_position_table = {};  // [>= T, C], added to
-  Tensor positions = {};         // the forward's
+  float scale = 1;               // the forward's
+  Tensor positions = {};         // likewise
 
   void check_on(Device device) const;
 };
@@ -168,13 +170,15 @@ struct LayerNormBackward {
   void check_on(Device device) const;
 };
 
-// y = x rstd weight over the channels of each row; rstd = 1 / sqrt(mean(x^2) + epsilon).
+// y = x rstd (offset + weight) over the channels of each row; rstd = 1 / sqrt(mean(x^2) + epsilon).
 // Zhang and Sennrich, arXiv:1910.07467.
 struct RmsNormForward {
   static constexpr const char* kName = "rmsnorm forward";
   Tensor x, weight, y;  // [N, C] [C] [N, C]
   Tensor rstd;          // [N] fp32, saved for the backward
   float epsilon;
+  float offset = 0;  // a normed channel is multiplied by offset + weight
+  Tensor add = {};   // [N, C]: y = add + ...; not together with fp8_y
   Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
@@ -182,6 +186,7 @@ struct RmsNormForward {
 struct RmsNormBackward {
   static constexpr const char* kName = "rmsnorm backward";
   Tensor dy, x, weight, rstd;
+  float offset = 0;    // the forward's
   Tensor dx;           // [N, C]
   Tensor dweight;      // [C], added to
   Tensor add = {};     // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
@@ -196,7 +201,7 @@ struct RmsNormBackward {
 // halves of a head: with (cos, sin) = angles[p, i] of the token's place p in its sequence or document,
 //   y[i] = x[i] cos - x[i + D/2] sin,  y[i + D/2] = x[i + D/2] cos + x[i] sin.
 // With weights (QK norm), every head is first divided by its root mean square over D and multiplied by the
-// weight: x becomes x rstd weight, rstd = 1 / sqrt(mean(x^2) + epsilon).
+// weight: x becomes x rstd (offset + weight), rstd = 1 / sqrt(mean(x^2) + epsilon).
 struct RotaryForward {
   static constexpr const char* kName = "rotary forward";
   Heads x, y;  // the heads of queries, then those of keys. y may be x itself, with weights it may not
@@ -204,6 +209,7 @@ struct RotaryForward {
   Tensor angles;                        // [>= T, D / 2, 2] fp32: cos, sin
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
   float epsilon = 0;                    // with weights: above 0
+  float offset = 0;                     // of the weights
   Tensor rstd = {};                     // with weights: [N, heads of x] fp32, saved for the backward
   Tensor positions = {};                // [B, T] int32: p; none: t
   Tensor starts = {};                   // [B] int32: p = starts[b] + t; not together with positions
@@ -215,9 +221,10 @@ struct RotaryBackward {
   Heads dy, dx;  // dx may be dy itself
   int64_t query_heads;
   Tensor angles;
-  // With weights: x, q_weight, k_weight and rstd as the forward took and left them. dx may not be x.
+  // With weights: x, q_weight, k_weight, rstd and offset as the forward took and left them. dx may not be x.
   Heads x = {};
   Tensor q_weight = {}, k_weight = {}, rstd = {};
+  float offset = 0;
   Tensor dq_weight = {}, dk_weight = {};  // [D], added to
   Tensor positions = {};                  // the forward's
   bool accumulate = true;
@@ -225,21 +232,23 @@ struct RotaryBackward {
   void check_on(Device device) const;
 };
 
-// y = silu(gate) up with silu(g) = g / (1 + exp(-g)): Shazeer, arXiv:2002.05202. A row of gate_up is F
-// elements of gate, then F of up.
-struct SwigluForward {
-  static constexpr const char* kName = "swiglu forward";
+// y = a(gate) up, with silu or GELU for a: Shazeer, arXiv:2002.05202. A row of gate_up is F elements of gate,
+// then F of up.
+struct GatedForward {
+  static constexpr const char* kName = "gated forward";
   Tensor gate_up;  // [N, 2 F]
   Tensor y;        // [N, F]
+  Gate gate = Gate::kSilu;
   Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
 };
-struct SwigluBackward {
-  static constexpr const char* kName = "swiglu backward";
+struct GatedBackward {
+  static constexpr const char* kName = "gated backward";
   Tensor dy;         // [N, F]
   Tensor gate_up;    // [N, 2 F]
   Tensor d_gate_up;  // [N, 2 F]; may be gate_up itself
+  Gate gate = Gate::kSilu;
   Fp8Output fp8_d_gate_up = {};
 
   void check_on(Device device) const;
@@ -807,14 +816,14 @@ using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const RotaryForward*,
-    const RotaryBackward*, const SwigluForward*, const SwigluBackward*, const Quantise*,
-    const CountSaturated*, const Dequantise*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
-    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
-    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
-    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const RotaryBackward*, const GatedForward*, const GatedBackward*, const Quantise*, const CountSaturated*,
+    const Dequantise*, const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*,
+    const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
+    const AttentionBackward*, const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*,
+    const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
+    const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
+    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 
@@ -838,7 +847,7 @@ void FusedLinear::each_plain(Visit&& visit) const {
     case Epilogue::kSwiglu:
       linear.y = sums;
       visit(linear);
-      return visit(SwigluForward{.gate_up = sums, .y = y});
+      return visit(GatedForward{.gate_up = sums, .y = y});
     case Epilogue::kGelu:
       linear.activation = Activation::kGelu;
       break;

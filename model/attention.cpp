@@ -46,6 +46,7 @@ RotaryForward rotary_of(const Attention& a) {
           .q_weight = a.weights.q_norm,
           .k_weight = a.weights.k_norm,
           .epsilon = a.config.norm_epsilon,
+          .offset = a.config.norm_offset(),
           .rstd = s.head_rstd,
           .positions = a.positions,
           .starts = a.starts};
@@ -146,6 +147,7 @@ void place_heads_backward(const Stream& stream, const Attention& a, const PlaceB
                             .q_weight = a.weights.q_norm,
                             .k_weight = a.weights.k_norm,
                             .rstd = a.saved.head_rstd,
+                            .offset = a.config.norm_offset(),
                             .dq_weight = backward.gradients.q_norm,
                             .dk_weight = backward.gradients.k_norm,
                             .positions = a.positions,

@@ -11,6 +11,7 @@
 #include "model/context.h"
 #include "model/kv_cache.h"
 #include "model/lora.h"
+#include "model/norm.h"
 
 namespace tessera {
 
@@ -53,8 +54,8 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
                  qkv_layers(config));
   if (config.qk_norm) {
     const V norms = visitor.of(ParamPart::kNorms);
-    norms.below("q_norm").vector("weight", D, Init::kOne, attention.q_norm);
-    norms.below("k_norm").vector("weight", D, Init::kOne, attention.k_norm);
+    norms.below("q_norm").vector("weight", D, norm_init(config), attention.q_norm);
+    norms.below("k_norm").vector("weight", D, norm_init(config), attention.k_norm);
   }
   visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.has_out_bias(),
                  attention.out);

@@ -7,7 +7,10 @@
 namespace tessera {
 
 BlockSpec block_spec(const ModelConfig& config, size_t /*layer*/) {
-  return {.rotary = config.positions == Positions::kRope, .norm = config.norm, .mlp = config.mlp};
+  return {.rotary = config.positions == Positions::kRope,
+          .norm = config.norm,
+          .norm_place = config.norm_place,
+          .mlp = config.mlp};
 }
 
 template <class Choose>

@@ -8,10 +8,12 @@ namespace tessera {
 struct BlockSpec {
   int64_t window = 0;   // a query sees the last `window` keys, its own among them; 0: all keys before it
   bool rotary = false;  // q and k are rotated
-  NormKind norm = NormKind::kLayerNorm;  // of both norms
-  Mlp mlp = Mlp::kGelu;                  // experts would be another value of this
+  NormKind norm = NormKind::kLayerNorm;  // of all norms
+  NormPlace norm_place = NormPlace::kBefore;
+  Mlp mlp = Mlp::kGelu;  // experts would be another value of this
 
-  bool gated() const { return mlp == Mlp::kSwiglu; }
+  bool gated() const { return is_gated(mlp); }
+  bool norms_after() const { return norm_place == NormPlace::kBoth; }
   bool operator==(const BlockSpec&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// The sizes and variants of a transformer: GPT-2, Llama, Qwen and SmolLM are configurations of one.
+// The sizes and variants of a transformer: GPT-2, Llama, Qwen, SmolLM and Gemma are configurations of one.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,15 @@ namespace tessera {
 enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
 constexpr auto words_of(NormKind) {  // of model.norm
   return std::array{Word{"layernorm", NormKind::kLayerNorm}, Word{"rmsnorm", NormKind::kRmsNorm}};
+}
+
+// The norms of a block
+enum class NormPlace : uint8_t {
+  kBefore,  // of what attention and the MLP read
+  kBoth,    // and of what they add to the residual stream
+};
+constexpr auto words_of(NormPlace) {  // of model.norm_place
+  return std::array{Word{"before", NormPlace::kBefore}, Word{"both", NormPlace::kBoth}};
 }
 
 enum class Positions : uint8_t {
@@ -30,10 +39,11 @@ constexpr auto words_of(Bias) {  // of model.bias
                     Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
-enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu };
+enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu, kGeglu };
+constexpr bool is_gated(Mlp mlp) { return mlp == Mlp::kSwiglu || mlp == Mlp::kGeglu; }
 constexpr auto words_of(Mlp) {  // of model.mlp
   return std::array{Word{"gelu", Mlp::kGelu}, Word{"gelu_exact", Mlp::kGeluExact}, Word{"relu", Mlp::kRelu},
-                    Word{"swiglu", Mlp::kSwiglu}};
+                    Word{"swiglu", Mlp::kSwiglu}, Word{"geglu", Mlp::kGeglu}};
 }
 
 // How the angles of a model that was trained on short sequences are changed for long ones
@@ -78,20 +88,25 @@ struct ModelConfig {
   int64_t mlp_width = 4 * channels;                     // F: the hidden layer of every MLP
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;  // added to the variance, or to the mean of squares
+  NormPlace norm_place = NormPlace::kBefore;
+  bool norm_plus_one = false;  // RMSNorm: a normed channel is multiplied by 1 + weight
   Positions positions = Positions::kLearned;
   Rope rope = {};  // where positions are rotary
   Mlp mlp = Mlp::kGelu;
   Bias bias = Bias::kAll;
   bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
   bool tied = true;                       // the logits use the token table
-  bool scale_attention = true;            // scores are divided by sqrt(D)
+  bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
+  bool scale_attention = true;            // scores are divided by sqrt(query_scalar)
+  int64_t query_scalar = 0;               // 0: D
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
   DropoutConfig dropout = {};             // of training alone
   LoraConfig lora = {};                   // adapters, which are parameters as well
 
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
-  bool gated() const { return mlp == Mlp::kSwiglu; }
+  bool gated() const { return is_gated(mlp); }
+  float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
   bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
   bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }
   bool has_mlp_bias() const { return bias == Bias::kAll || bias == Bias::kMlp; }
@@ -125,6 +140,8 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.mlp", model.mlp);
   visit("model.norm", model.norm);
   visit("model.norm_epsilon", model.norm_epsilon);
+  visit("model.norm_place", model.norm_place);
+  visit("model.norm_plus_one", model.norm_plus_one);
   visit("model.positions", model.positions);
   visit("model.rope.theta", model.rope.theta);
   visit("model.rope.scaling", model.rope.scaling);
@@ -138,7 +155,9 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.bias", model.bias);
   visit("model.qk_norm", model.qk_norm);
   visit("model.tied", model.tied);
+  visit("model.scale_embeddings", model.scale_embeddings);
   visit("model.scale_attention", model.scale_attention);
+  visit("model.query_scalar", model.query_scalar);
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer);
 }
 template <class D, class Visit>

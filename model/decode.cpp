@@ -11,6 +11,16 @@ AttentionKind prefill_kind(AttentionKind kind) {
   return kind == AttentionKind::kCudnn ? AttentionKind::kFlash : kind;
 }
 
+// What the operations of a decode step do not compute; empty: they compute all of the model.
+std::string what_has_no_operation(const ModelConfig& config) {
+  if (config.lora) return "LoRA adapters";
+  if (config.norm_place != NormPlace::kBefore) return "norms after attention and the MLP";
+  if (config.norm_plus_one) return "norms that multiply by 1 + weight";
+  if (config.scale_embeddings) return "scaled embeddings";
+  if (config.mlp == Mlp::kGeglu) return "a GeGLU";
+  return "";
+}
+
 void add_operations(const Stream& stream, DecodeStep& step) {
   const Model& model = step.model;
   const Saved& saved = step.saved;
@@ -84,10 +94,8 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
   for (size_t l = 0; l < step.saved.blocks.size(); ++l)
     step.blocks.push_back(model.lease_block(l, LeaseFor::kInference));
   step.head = model.lease_head(LeaseFor::kInference);
-  if (model.config.lora) {
-    step.why_separate_kernels = "LoRA adapters";
-    return step;
-  }
+  step.why_separate_kernels = what_has_no_operation(model.config);
+  if (!step.why_separate_kernels.empty()) return step;
   add_operations(stream, step);
   const DeviceTraits& device = stream.backend().traits();
   step.why_separate_kernels =

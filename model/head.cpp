@@ -10,6 +10,7 @@ namespace {
 Norm final_norm(const Model& model, const HeadParams& weights, const Saved& saved) {
   return {.kind = model.config.norm,
           .epsilon = model.config.norm_epsilon,
+          .offset = model.config.norm_offset(),
           .weights = weights.norm,
           .saved = saved.norm,
           .x = saved.block_input(saved.blocks.size())};

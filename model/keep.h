@@ -11,20 +11,25 @@
 
 namespace tessera {
 
+struct BlockSpec;
+
 // The stages of a block, in the order of its forward; model/stages.h says what they are. Each can be run
 // again from what earlier ones wrote.
 enum class Stage : uint8_t {
   kNorm1,
   kQkv,  // and the rotation
   kAttention,
-  kOut,  // W_O, and the residual
+  kOut,         // W_O, and unless a norm follows, the residual
+  kNorm1After,  // of blocks with norms after, and the residual
   kNorm2,
   kExpand,      // and, unless it is gated, the activation
   kActivation,  // of a gated MLP
-  kContract,    // and the residual: the output of the block
+  kContract,    // and the residual, unless a norm follows
+  kNorm2After,  // as kNorm1After
 };
-inline constexpr std::array kStages = {Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,
-                                       Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract};
+inline constexpr std::array kStages = {
+    Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,      Stage::kNorm1After,
+    Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract, Stage::kNorm2After};
 constexpr bool is_of_mlp(Stage stage) { return stage >= Stage::kExpand; }
 
 // The words of train.recompute, besides none
@@ -55,7 +60,9 @@ class Keep {
   }
 
   constexpr bool recomputes(Recomputed part) const { return parts_ >> static_cast<int>(part) & 1; }
-  bool keeps(Stage stage) const;  // by the words of the stage, see StageRow::dropped_by
+  // By the words of the stage, see StageRow::dropped_by. But for nothing(), what the last stage of a block
+  // writes is kept: it is the next block's input.
+  bool keeps(Stage stage, const BlockSpec& spec) const;
   bool covers(Keep other) const;  // whether this recomputes all that `other` recomputes
   bool operator==(const Keep&) const = default;
 

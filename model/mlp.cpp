@@ -12,9 +12,15 @@ Activation activation_of(Mlp mlp) {
     case Mlp::kRelu:
       return Activation::kRelu;
     case Mlp::kSwiglu:
+    case Mlp::kGeglu:
       break;
   }
   fail("a gated MLP has no activation of its own");
+}
+
+Gate gate_of(Mlp mlp) {
+  check(is_gated(mlp), "the MLP is not gated");
+  return mlp == Mlp::kSwiglu ? Gate::kSilu : Gate::kGelu;
 }
 
 FusedLinear::Epilogue epilogue_of(Mlp mlp) {
@@ -27,8 +33,10 @@ FusedLinear::Epilogue epilogue_of(Mlp mlp) {
       return FusedLinear::Epilogue::kRelu;
     case Mlp::kSwiglu:
       return FusedLinear::Epilogue::kSwiglu;
+    case Mlp::kGeglu:
+      break;
   }
-  fail("no such MLP");
+  fail("a decode step's layers have no GeGLU");
 }
 
 }  // namespace tessera

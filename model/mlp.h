@@ -1,6 +1,6 @@
 // The weights of the MLP: expand, activate, contract, which adds to the residual stream. GELU and ReLU act on
 // the hidden layer itself; a gated MLP computes a gate and an up projection in one GEMM and multiplies
-// silu(gate) by up (SwiGLU: Shazeer, arXiv:2002.05202). Its stages are in model/stages.cpp.
+// silu(gate) or GELU(gate) by up (SwiGLU, GeGLU: Shazeer, arXiv:2002.05202). Its stages are in model/stages.cpp.
 #pragma once
 
 #include "model/block_spec.h"
@@ -32,7 +32,9 @@ void visit_mlp_weights(W& mlp, const ModelConfig& config, const BlockSpec& spec,
   visitor.linear("contract", {C}, F, Init::kNormalResidual, bias, mlp.contract);
 }
 
-Activation activation_of(Mlp mlp);           // Error: a gated MLP has none of its own
-FusedLinear::Epilogue epilogue_of(Mlp mlp);  // of the expanding layer in a decode step
+Activation activation_of(Mlp mlp);  // Error: a gated MLP has none of its own
+Gate gate_of(Mlp mlp);              // Error: the MLP is not gated
+// Of the expanding layer in a decode step. Error: there is none for GeGLU
+FusedLinear::Epilogue epilogue_of(Mlp mlp);
 
 }  // namespace tessera

@@ -1,5 +1,9 @@
 #include "model/model.h"
 
+#include <cmath>
+
+#include "kernels/base/bf16.h"
+
 namespace tessera {
 namespace {
 
@@ -14,8 +18,17 @@ const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
 const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }
 
 float attention_scale(const ModelConfig& config, size_t layer, float plans) {
-  const float scale = config.scale_attention ? plans : 1;
+  const float own = config.query_scalar > 0 && config.query_scalar != config.head_dim
+                        ? 1 / std::sqrt(static_cast<float>(config.query_scalar))
+                        : plans,
+              scale = config.scale_attention ? own : 1;
   return config.scale_attention_by_layer ? scale / static_cast<float>(layer + 1) : scale;
+}
+
+float embedding_scale(const ModelConfig& config, DType dtype) {
+  if (!config.scale_embeddings) return 1;
+  const float scale = std::sqrt(static_cast<float>(config.channels));
+  return dtype == DType::kBF16 ? float_from_bf16(bf16_from_float(scale)) : scale;
 }
 
 Tensor by_sequence(const Model& model, const Tensor& rows) {

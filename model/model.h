@@ -64,6 +64,8 @@ struct Model {
 
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
 float attention_scale(const ModelConfig& config, size_t layer, float plans);
+// Of the token table, rounded to the weights' dtype as in transformers
+float embedding_scale(const ModelConfig& config, DType dtype);
 
 // What a micro-batch of a training writes about itself, at some steps
 struct Probe {

@@ -9,6 +9,7 @@ void norm_forward(const Stream& stream, const Norm& n, const Fp8Output& fp8_y) {
                                      .y = n.saved.y,
                                      .rstd = n.saved.rstd,
                                      .epsilon = n.epsilon,
+                                     .offset = n.offset,
                                      .fp8_y = fp8_y});
   stream.run(LayerNormForward{.x = n.x,
                               .weight = n.weights.weight,
@@ -26,6 +27,7 @@ void norm_backward(const Stream& stream, const Norm& n, const NormBackward& back
                                       .x = n.x,
                                       .weight = n.weights.weight,
                                       .rstd = n.saved.rstd,
+                                      .offset = n.offset,
                                       .dx = backward.dx,
                                       .dweight = backward.gradients.weight,
                                       .add = backward.add,

@@ -32,8 +32,10 @@ namespace tessera {
 struct BlockParams {
   NormWeights norm1;
   AttentionWeights attention;
+  NormWeights norm1_after;  // as the other `after`: only where BlockSpec::norms_after()
   NormWeights norm2;
   MlpWeights mlp;
+  NormWeights norm2_after;
 };
 
 struct TableParams {
@@ -61,10 +63,15 @@ inline constexpr const char *kTokenTable = "token_table", *kPositionTable = "pos
 // Calls visit(ParamInfo, Tensor&) for every weight of a block, or every adapter.
 template <class B, class V>
 void visit_block_weights(B& block, const ModelConfig& config, const BlockSpec& spec, const V& visitor) {
-  visit_norm_weights(block.norm1, config, spec.norm, visitor.of(ParamPart::kNorms).below("norm1"));
+  const auto norm = [&](const char* name, auto& weights) {
+    visit_norm_weights(weights, config, spec.norm, visitor.of(ParamPart::kNorms).below(name));
+  };
+  norm("norm1", block.norm1);
   visit_attention_weights(block.attention, config, visitor.of(ParamPart::kAttention).below("attention"));
-  visit_norm_weights(block.norm2, config, spec.norm, visitor.of(ParamPart::kNorms).below("norm2"));
+  if (spec.norms_after()) norm("norm1_after", block.norm1_after);
+  norm("norm2", block.norm2);
   visit_mlp_weights(block.mlp, config, spec, visitor.of(ParamPart::kMlp).below("mlp"));
+  if (spec.norms_after()) norm("norm2_after", block.norm2_after);
 }
 
 // Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward; adapters come last, so

@@ -19,9 +19,10 @@ SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
 void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
                  const std::function<void(Tensor&, const SavedInfo&, bool)>& visit) {
   const BlockSpec spec = block_spec(model.config, layer);
-  visit_block_saved(
-      block, shape_of(model, spec, layer),
-      [&](Stage stage, const SavedInfo& info, Tensor& tensor) { visit(tensor, info, keep.keeps(stage)); });
+  visit_block_saved(block, shape_of(model, spec, layer),
+                    [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+                      visit(tensor, info, keep.keeps(stage, spec));
+                    });
 }
 
 // The same for a block that has its backward ahead: its output is the input of the next one, and is not kept.
@@ -102,7 +103,8 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
     const BlockSpec spec = block_spec(config, 0);
     visit_block_saved(for_all, shape_of(model, spec, 0),
                       [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                        if (!keep.all_of([&](Keep each) { return each.keeps(stage); })) take(info, tensor);
+                        if (!keep.all_of([&](Keep each) { return each.keeps(stage, spec); }))
+                          take(info, tensor);
                       });
   }
   saved.blocks.assign(layers, for_all);

@@ -7,16 +7,23 @@
 
 namespace tessera {
 
+// What attention or the MLP adds to the residual stream, before the norm after it, where a block has one
+struct BranchSaved {
+  Tensor x, rstd;  // [N, C] [N]
+};
+
 // The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
 // overwrites norm1.y, norm2.y and mlp with gradients. With Model::mlp_chunk, pre_activation, hidden and
 // expand_adapter have the rows of a chunk alone.
 struct BlockSaved {
   NormSaved norm1;
   AttentionSaved attention;
-  Tensor residual_mid;  // [N, C]   input + attention output
+  BranchSaved attention_branch;
+  Tensor residual_mid;  // [N, C]   input + what attention adds
   NormSaved norm2;
   MlpSaved mlp;
-  Tensor residual_out;  // [N, C]   residual_mid + MLP output: the next block's input
+  BranchSaved mlp_branch;
+  Tensor residual_out;  // [N, C]   residual_mid + what the MLP adds: the next block's input
 };
 
 struct Saved {

@@ -129,17 +129,25 @@ void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const DType dtype = shape.plan.dtype;
   if (lora.adapts(Adapted::kAttention))
     take({"adapter of W_O", dtype, {shape.rows(), lora.rank}}, s.attention.out_adapter);
-  take({"residual after attention", dtype, {shape.rows(), shape.config.channels}}, s.residual_mid);
+  const Shape rows{shape.rows(), shape.config.channels};
+  if (shape.spec.norms_after())
+    take({"attention branch", dtype, rows}, s.attention_branch.x);
+  else
+    take({"residual after attention", dtype, rows}, s.residual_mid);
+}
+// What a linear layer adds to the residual stream by itself: not where dropout or a norm follows
+Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residual) {
+  return b.dropout(kind) || b.spec.norms_after() ? Tensor{} : residual;
 }
 LinearForward out_gemm(const Block& b, const Tensor& add) {
   return {.x = rows_of(b.s.attention.output),
           .weight = b.w.attention.out.weight,
-          .y = b.s.residual_mid,
+          .y = b.spec.norms_after() ? b.s.attention_branch.x : b.s.residual_mid,
           .bias = b.w.attention.out.bias,
           .add = add};
 }
 void out_forward(const Block& b, const Neighbours& n) {
-  LinearForward gemm = out_gemm(b, b.dropout(DropoutKind::kAttentionBranch) ? Tensor{} : b.x);
+  LinearForward gemm = out_gemm(b, residual_of(b, DropoutKind::kAttentionBranch, b.x));
   gemm.fp8_x = n.from_writer.x(gemm.x).y;
   linear_forward(b.stream, b.linear(Stage::kOut), gemm);
 }
@@ -157,6 +165,46 @@ void out_backward(const Block& b, const BlockGradients& g, const Neighbours& n) 
 }
 void out_decode(const Block& b, DecodeBuilder& to) {
   to.add_to_residual(out_gemm(b, b.x), buffer_of(Stage::kOut));
+}
+
+// norm1 after: residual_mid = x + norm(branch), an RMSNorm. Its backward, and norm2 after's, leave d as it is,
+// since that is the gradient of the residual stream below, too.
+
+struct NormAfter {
+  const NormWeights& weights;
+  const BranchSaved& saved;
+};
+void norm_after_forward(const Block& b, const NormAfter& norm, const Tensor& add, const Tensor& y) {
+  b.stream.run(RmsNormForward{.x = norm.saved.x,
+                              .weight = norm.weights.weight,
+                              .y = y,
+                              .rstd = norm.saved.rstd,
+                              .epsilon = b.config.norm_epsilon,
+                              .offset = b.config.norm_offset(),
+                              .add = add});
+}
+void norm_after_backward(const Block& b, const NormAfter& norm, const NormWeights& gradients,
+                         const BlockGradients& g, const Neighbours& n) {
+  b.stream.run(RmsNormBackward{.dy = g.d,
+                               .x = norm.saved.x,
+                               .weight = norm.weights.weight,
+                               .rstd = norm.saved.rstd,
+                               .offset = b.config.norm_offset(),
+                               .dx = g.branch,
+                               .dweight = gradients.weight,
+                               .dx_sum = n.to_reader.bias,
+                               .accumulate = g.accumulate,
+                               .fp8_dx = n.to_reader.dy(g.branch)});
+}
+void norm1_after_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"rstd of norm 1 after", DType::kF32, {shape.rows()}}, s.attention_branch.rstd);
+  take({"residual after attention", shape.plan.dtype, {shape.rows(), shape.config.channels}}, s.residual_mid);
+}
+void norm1_after_forward(const Block& b, const Neighbours&) {
+  norm_after_forward(b, {b.w.norm1_after, b.s.attention_branch}, b.x, b.s.residual_mid);
+}
+void norm1_after_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  norm_after_backward(b, {b.w.norm1_after, b.s.attention_branch}, g.w.norm1_after, g, n);
 }
 
 // norm2: y = norm(residual_mid)
@@ -226,17 +274,20 @@ void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation,
   to.add(linear, Reads::kResidual, buffer_of(Stage::kExpand));
 }
 
-// activation, of a gated MLP: hidden = silu(gate) up
+// activation, of a gated MLP: hidden = a(gate) up
 
 void activation_forward(const Block& b, const Neighbours& n) {
-  b.stream.run(SwigluForward{
-      .gate_up = b.s.mlp.pre_activation, .y = b.s.mlp.hidden, .fp8_y = n.to_reader.x(b.s.mlp.hidden)});
+  b.stream.run(GatedForward{.gate_up = b.s.mlp.pre_activation,
+                            .y = b.s.mlp.hidden,
+                            .gate = gate_of(b.spec.mlp),
+                            .fp8_y = n.to_reader.x(b.s.mlp.hidden)});
 }
 void activation_backward(const Block& b, const BlockGradients&, const Neighbours& n) {
-  b.stream.run(SwigluBackward{.dy = b.s.mlp.hidden,
-                              .gate_up = b.s.mlp.pre_activation,
-                              .d_gate_up = d_expanded(b),
-                              .fp8_d_gate_up = n.to_reader.dy(d_expanded(b))});
+  b.stream.run(GatedBackward{.dy = b.s.mlp.hidden,
+                             .gate_up = b.s.mlp.pre_activation,
+                             .d_gate_up = d_expanded(b),
+                             .gate = gate_of(b.spec.mlp),
+                             .fp8_d_gate_up = n.to_reader.dy(d_expanded(b))});
 }
 
 // contract: residual_out = residual_mid + dropout(hidden W^T + bias). Unless the MLP is gated, the
@@ -247,12 +298,16 @@ void contract_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& tak
   const DType dtype = shape.plan.dtype;
   if (lora.adapts(Adapted::kMlp))
     take({"adapter of the MLP's second layer", dtype, {shape.rows(), lora.rank}}, s.mlp.contract_adapter);
-  take({"residual after MLP", dtype, {shape.rows(), shape.config.channels}}, s.residual_out);
+  const Shape rows{shape.rows(), shape.config.channels};
+  if (shape.spec.norms_after())
+    take({"MLP branch", dtype, rows}, s.mlp_branch.x);
+  else
+    take({"residual after MLP", dtype, rows}, s.residual_out);
 }
 LinearForward contract_gemm(const Block& b, const Tensor& add) {
   return {.x = b.s.mlp.hidden,
           .weight = b.w.mlp.contract.weight,
-          .y = b.s.residual_out,
+          .y = b.spec.norms_after() ? b.s.mlp_branch.x : b.s.residual_out,
           .bias = b.w.mlp.contract.bias,
           .add = add};
 }
@@ -261,7 +316,7 @@ void contract_forward(const Block& b, const Neighbours& n) {
     b.stream.run(DeadUnits{.x = b.s.mlp.hidden,
                            .maxima = probe->unit_maxima,
                            .dead = probe->dead_units.rows(static_cast<int64_t>(b.layer), 1)});
-  LinearForward gemm = contract_gemm(b, b.dropout(DropoutKind::kMlpBranch) ? Tensor{} : b.s.residual_mid);
+  LinearForward gemm = contract_gemm(b, residual_of(b, DropoutKind::kMlpBranch, b.s.residual_mid));
   gemm.fp8_x = n.from_writer.x(gemm.x).y;
   linear_forward(b.stream, b.linear(Stage::kContract), gemm);
 }
@@ -285,9 +340,23 @@ void contract_decode(const Block& b, DecodeBuilder& to) {
   to.add_to_residual(contract_gemm(b, b.s.residual_mid), buffer_of(Stage::kContract));
 }
 
+// norm2 after: residual_out = residual_mid + norm(branch)
+
+void norm2_after_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"rstd of norm 2 after", DType::kF32, {shape.rows()}}, s.mlp_branch.rstd);
+  take({"residual after MLP", shape.plan.dtype, {shape.rows(), shape.config.channels}}, s.residual_out);
+}
+void norm2_after_forward(const Block& b, const Neighbours&) {
+  norm_after_forward(b, {b.w.norm2_after, b.s.mlp_branch}, b.s.residual_mid, b.s.residual_out);
+}
+void norm2_after_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  norm_after_backward(b, {b.w.norm2_after, b.s.mlp_branch}, g.w.norm2_after, g, n);
+}
+
 // The table
 
 Offers offers_of_norm(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true, .dx_sum = true}; }
+Offers offers_of_norm_after(const BlockSpec&) { return {.fp8_dx = true, .dx_sum = true}; }
 Offers offers_of_expand(const BlockSpec& spec) { return {.fp8_y = !spec.gated()}; }
 Offers offers_of_activation(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true}; }
 Offers offers_of_contract(const BlockSpec& spec) {
@@ -338,6 +407,14 @@ constexpr std::array kTable = {
         .forward = out_forward,
         .backward = out_backward,
         .decode = out_decode},
+    StageRow{.stage = Stage::kNorm1After,
+             .dropped_by = {R::kAttention, R::kLinear, R::kBlock},
+             .exists = [](Spec spec) { return spec.norms_after(); },
+             .offers = offers_of_norm_after,
+             .saved = norm1_after_saved,
+             .forward = norm1_after_forward,
+             .backward = norm1_after_backward,
+             .decode = nullptr},
     StageRow{.stage = Stage::kNorm2,
              .dropped_by = {R::kNorms, R::kMlp, R::kLinear, R::kBlock},
              .offers = offers_of_norm,
@@ -366,7 +443,7 @@ constexpr std::array kTable = {
              .decode = nullptr},
     StageRow{
         .stage = Stage::kContract,
-        .dropped_by = {},  // it is the next block's input
+        .dropped_by = {R::kLinear, R::kBlock},
         .linear = {.name = "mlp.contract",
                    .weights = [](Weights w) -> const LinearWeights& { return w.mlp.contract; },
                    .parts = [](Config config, Spec) { return LayerParts{config.channels}; },
@@ -378,7 +455,14 @@ constexpr std::array kTable = {
         .saved = contract_saved,
         .forward = contract_forward,
         .backward = contract_backward,
-        .decode = contract_decode}};
+        .decode = contract_decode},
+    StageRow{.stage = Stage::kNorm2After,
+             .exists = [](Spec spec) { return spec.norms_after(); },
+             .offers = offers_of_norm_after,
+             .saved = norm2_after_saved,
+             .forward = norm2_after_forward,
+             .backward = norm2_after_backward,
+             .decode = nullptr}};
 
 constexpr bool in_their_order() {
   for (size_t i = 0; i < kTable.size(); ++i)
@@ -390,8 +474,8 @@ static_assert(in_their_order());
 // The linear layers of a block that are computed again before its backward. In FP8 they round their x into
 // the place that all layers share.
 bool recomputes_linear_layers(const BlockSpec& spec, Keep keep) {
-  return std::ranges::any_of(stages_of(spec),
-                             [&](const StageRow* row) { return row->linear && !keep.keeps(row->stage); });
+  return std::ranges::any_of(
+      stages_of(spec), [&](const StageRow* row) { return row->linear && !keep.keeps(row->stage, spec); });
 }
 
 // The stages of a block that run over all rows, and those that run chunk by chunk
@@ -418,6 +502,7 @@ BlockSaved chunk_of(const BlockSaved& s, int64_t first, int64_t count) {
                .contract_adapter = rows(s.mlp.contract_adapter, first),
                .pre_activation = rows(s.mlp.pre_activation, 0),
                .hidden = rows(s.mlp.hidden, 0)};
+  chunk.mlp_branch = {.x = rows(s.mlp_branch.x, first), .rstd = rows(s.mlp_branch.rstd, first)};
   return chunk;
 }
 
@@ -441,7 +526,7 @@ void run_forward(const Block& b, const StageRow& row, Keep kept) {
 // Those of a chunk
 void run_forward(const Block& chunk, StageList rows, Keep kept) {
   for (const StageRow* row : rows)
-    if (!kept.keeps(row->stage)) run_forward(chunk, *row, kept);
+    if (!kept.keeps(row->stage, chunk.spec)) run_forward(chunk, *row, kept);
 }
 
 void drop_branch(const Block& b, const StageRow& row) {
@@ -455,12 +540,15 @@ void drop_branch_backward(const Block& b, const StageRow& row, const BlockGradie
 
 }  // namespace
 
-bool Keep::keeps(Stage stage) const {
-  return *this != nothing() && (parts_ & row_of(stage).dropped_by.parts_) == 0;
+bool Keep::keeps(Stage stage, const BlockSpec& spec) const {
+  if (*this == nothing()) return false;
+  return (parts_ & row_of(stage).dropped_by.parts_) == 0 || stages_of(spec).back()->stage == stage;
 }
 
 bool Keep::covers(Keep other) const {
-  return std::ranges::none_of(kStages, [&](Stage stage) { return keeps(stage) && !other.keeps(stage); });
+  const BlockSpec all_stages{.norm_place = NormPlace::kBoth, .mlp = Mlp::kSwiglu};
+  return std::ranges::none_of(
+      kStages, [&](Stage stage) { return keeps(stage, all_stages) && !other.keeps(stage, all_stages); });
 }
 
 Offers offers_of(const StageRow& row, const BlockSpec& spec) {
@@ -470,14 +558,16 @@ Offers offers_of(const StageRow& row, const BlockSpec& spec) {
 const StageRow& row_of(Stage stage) { return kTable[static_cast<size_t>(stage)]; }
 
 std::span<const StageRow* const> stages_of(const BlockSpec& spec) {
-  const auto those_of = [](Mlp mlp) {
+  const auto those_of = [](NormPlace norm_place, Mlp mlp) {
     std::vector<const StageRow*> rows;
     for (const StageRow& row : kTable)
-      if (!row.exists || row.exists({.mlp = mlp})) rows.push_back(&row);
+      if (!row.exists || row.exists({.norm_place = norm_place, .mlp = mlp})) rows.push_back(&row);
     return rows;
   };
-  static const std::vector<const StageRow*> plain = those_of(Mlp::kGelu), gated = those_of(Mlp::kSwiglu);
-  return spec.gated() ? gated : plain;
+  static const std::vector<const StageRow*> lists[] = {
+      those_of(NormPlace::kBefore, Mlp::kGelu), those_of(NormPlace::kBefore, Mlp::kSwiglu),
+      those_of(NormPlace::kBoth, Mlp::kGelu), those_of(NormPlace::kBoth, Mlp::kSwiglu)};
+  return lists[2 * spec.norms_after() + spec.gated()];
 }
 
 const StageRow* stage_before(const BlockSpec& spec, Stage stage) {
@@ -499,7 +589,8 @@ const StageRow* stage_after(const BlockSpec& spec, Stage stage) {
 Handover between(const Block& block, const StageRow& reader, Keep kept) {
   const StageRow* writer = stage_before(block.spec, reader.stage);
   if (!writer || !reader.linear || !offers_of(*writer, block.spec).fp8_y) return {};
-  if (kept.keeps(writer->stage) || kept.keeps(reader.stage)) return {};  // one of them does not run
+  if (kept.keeps(writer->stage, block.spec) || kept.keeps(reader.stage, block.spec))
+    return {};  // one of them does not run
   // What follows in the first chunk would overwrite the x in FP8 of the others.
   if (block.pass.model.chunks_mlp() && is_of_mlp(reader.stage) && !is_of_mlp(writer->stage)) return {};
   return {.fp8 = &block.pass.model.fp8_of(block.layer, reader.stage)};
@@ -557,8 +648,12 @@ Block::Block(const Block& whole, const BlockSaved& rows)
       attention_workspace(whole.attention_workspace),
       context_buffers(whole.context_buffers) {}
 
-Norm Block::norm1() const { return {spec.norm, config.norm_epsilon, w.norm1, s.norm1, x}; }
-Norm Block::norm2() const { return {spec.norm, config.norm_epsilon, w.norm2, s.norm2, s.residual_mid}; }
+Norm Block::norm1() const {
+  return {spec.norm, config.norm_epsilon, config.norm_offset(), w.norm1, s.norm1, x};
+}
+Norm Block::norm2() const {
+  return {spec.norm, config.norm_epsilon, config.norm_offset(), w.norm2, s.norm2, s.residual_mid};
+}
 
 Attention Block::attention() const {
   const Model& model = pass.model;
@@ -597,7 +692,7 @@ void forward_stages(const Block& block, Keep kept) {
   const auto [whole, chunked] = stage_lists(block);
   if (const Probe* probe = block.pass.probe) block.stream.run(FillZero{probe->unit_maxima});
   for (const StageRow* row : whole) {
-    if (kept.keeps(row->stage)) continue;
+    if (kept.keeps(row->stage, block.spec)) continue;
     run_forward(block, *row, kept);
     drop_branch(block, *row);
   }
@@ -608,9 +703,10 @@ void forward_stages(const Block& block, Keep kept) {
 
 bool runs_again(const Model& model, size_t layer) {
   const Keep own = model.keep.at(layer);
+  const BlockSpec spec = block_spec(model.config, layer);
   const auto writes_over = [&](Keep later) {
-    return std::ranges::any_of(stages_of(block_spec(model.config, layer)), [&](const StageRow* row) {
-      return !own.keeps(row->stage) && !later.keeps(row->stage);
+    return std::ranges::any_of(stages_of(spec), [&](const StageRow* row) {
+      return !own.keeps(row->stage, spec) && !later.keeps(row->stage, spec);
     });
   };
   for (size_t later = layer + 1; later < static_cast<size_t>(model.config.layers); ++later)
@@ -627,11 +723,12 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
   const auto like = [&](const char* name, const Tensor& tensor) {
     return arena.alloc(MemoryTag::kActivations, name, d.dtype, tensor.shape);
   };
-  const bool drops = b.dropout(DropoutKind::kMlpBranch) || b.dropout(DropoutKind::kAttentionBranch);
+  const bool apart =
+      b.dropout(DropoutKind::kMlpBranch) || b.dropout(DropoutKind::kAttentionBranch) || b.spec.norms_after();
   const BlockGradients g{.w = gradients,
                          .accumulate = pass.accumulate,
                          .d = d,
-                         .branch = drops ? like("gradient of a residual branch", d) : d,
+                         .branch = apart ? like("gradient of a residual branch", d) : d,
                          .attention_output = like("gradient of attention's output", s.output),
                          .qkv = like("gradient of qkv", s.qkv),
                          .attention_workspace = arena.alloc(
@@ -653,7 +750,7 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
   if (!chunked.empty()) {
     drop_branch_backward(b, *chunked.back(), g);
     each_chunk(b, [&](const Block& rows, int64_t first, int64_t count) {
-      run_forward(rows, chunked, kKeepAllButMlp);
+      run_forward(rows, chunked, pass.model.keep.at(b.layer));
       BlockGradients of_rows = g;
       of_rows.accumulate = g.accumulate || first > 0;
       of_rows.d = g.d.rows(first, count), of_rows.branch = g.branch.rows(first, count);

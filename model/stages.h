@@ -58,7 +58,8 @@ struct BlockGradients {
   const BlockParams& w;  // gradients of the weights
   bool accumulate;       // they are added to; else overwritten
   Tensor d;              // [N, C]: on entry the gradient of the block's output, in the end that of its input
-  Tensor branch;  // [N, C], of what a branch has added: d itself, or where a branch is dropped, a tensor
+  // [N, C], of what a branch has added: d itself, or where a branch is dropped or normed, a tensor
+  Tensor branch;
   Tensor attention_output;  // like saved.attention.output
   Tensor qkv;               // like saved.attention.qkv
   Tensor attention_workspace;

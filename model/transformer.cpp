@@ -14,6 +14,7 @@ void embed(const Pass& pass, const Tensor& embedded) {
                                    .token_table = tables->token_table,
                                    .position_table = tables->position_table,
                                    .y = by_sequence(pass.model, embedded),
+                                   .scale = embedding_scale(pass.model.config, embedded.dtype),
                                    .positions = batch.positions,
                                    .starts = batch.cache ? batch.cache->starts : Tensor{}});
   drop(pass, {.x = embedded, .y = embedded, .dropout = pass.dropout.at(DropoutKind::kEmbedding)});
@@ -33,6 +34,7 @@ void embed_backward(const Pass& pass, const Tensor& d) {
                                     .dy = by_sequence(pass.model, d),
                                     .d_token_table = gradients.token_table,
                                     .d_position_table = gradients.position_table,
+                                    .scale = embedding_scale(pass.model.config, d.dtype),
                                     .positions = pass.batch.positions});
 }
 

@@ -50,6 +50,13 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("rmsnorm", plain, [](ModelConfig& m) { m.norm = NormKind::kRmsNorm; });
   add("rope", plain, [](ModelConfig& m) { m.positions = Positions::kRope; });
   add("swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kSwiglu; });
+  add("geglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kGeglu; });
+  add("norms after", plain,
+      [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_place = NormPlace::kBoth; });
+  add("norms of 1 + weight", plain,
+      [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_plus_one = true; });
+  add("scaled embeddings", plain, [](ModelConfig& m) { m.scale_embeddings = true; });
+  add("query scalar", plain, [](ModelConfig& m) { m.query_scalar = 3; });
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
@@ -72,14 +79,24 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("llama with biases of the MLP", llama, [](ModelConfig& m) { m.bias = Bias::kMlp; });
   add("llama with dropout", llama, [](ModelConfig& m) { m.dropout = {0.2, 0.1, 0.3}; });
   add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
+  add("gemma", llama, [](ModelConfig& m) {
+    m.mlp = Mlp::kGeglu;
+    m.norm_place = NormPlace::kBoth;
+    m.norm_plus_one = true;
+    m.qk_norm = true;
+    m.scale_embeddings = true;
+    m.head_dim += 8, m.query_scalar = m.head_dim + 5;
+    m.norm_epsilon = 1e-6f;
+  });
   return all;
 }
 
 // The families after GPT-2 that model/formats knows
 inline std::vector<Variant> families_of(const ModelConfig& plain) {
   std::vector<Variant> all = parts_of(plain);
-  std::erase_if(all,
-                [](const Variant& v) { return !v.name.starts_with("llama") && !v.name.starts_with("qwen"); });
+  std::erase_if(all, [](const Variant& v) {
+    return !v.name.starts_with("llama") && !v.name.starts_with("qwen") && v.name != "gemma";
+  });
   return all;
 }
 
@@ -107,13 +124,17 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
     m.norm_epsilon = pick(0, 1) == 0 ? 1e-5f : 1e-6f;
     m.positions = Positions::kRope;
     m.rope.theta = pick(0, 1) == 0 ? 1e4 : 1e6;
-    m.mlp = Mlp::kSwiglu;
+    m.mlp = pick(0, 2) == 0 ? Mlp::kGeglu : Mlp::kSwiglu;
     constexpr Bias kBiases[] = {Bias::kNone, Bias::kQkv, Bias::kAll, Bias::kAttention, Bias::kMlp};
     m.bias = kBiases[pick(0, std::ssize(kBiases) - 1)];
     m.qk_norm = pick(0, 1) == 0;
     m.tied = pick(0, 1) == 0;
     for_each_dropout_key(m.dropout,
                          [&](const char*, double& p) { p = std::max<int64_t>(0, pick(-9, 3)) / 10.0; });
+    m.norm_plus_one = pick(0, 2) == 0;
+    m.scale_embeddings = pick(0, 2) == 0;
+    // A norm of three channels cancels most of what it gets.
+    if (pick(0, 2) == 0 && m.channels > 3) m.norm_place = NormPlace::kBoth, m.dropout.residual = 0;
     all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}{}", i, m.heads,
                                m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : "",
                                m.dropout ? ", dropout" : ""),

@@ -19,4 +19,10 @@ constexpr auto words_of(Activation) {  // of model.mlp
 }
 inline constexpr auto kActivations = values_with_words<Activation>();
 
+// What a gated MLP applies to its gate
+enum class Gate : uint8_t {
+  kSilu,  // g / (1 + exp(-g)): SwiGLU
+  kGelu,  // by tanh, as Activation::kGelu: GeGLU
+};
+
 }  // namespace tessera

@@ -30,12 +30,14 @@ void run(const EmbeddingForward& a, const Launch& /*on*/) {
       continue;
     }
     const float* token = a.token_table.as<float>() + tokens[n] * C;
-    if (!a.position_table) {
+    if (!a.position_table && a.scale == 1) {
       std::memcpy(y, token, static_cast<size_t>(C) * sizeof(float));
       continue;
     }
-    const float* position = a.position_table.as<float>() + given_position(positions, starts, n, T) * C;
-    for (int64_t c = 0; c < C; ++c) y[c] = token[c] + position[c];
+    const float* position = a.position_table
+                                ? a.position_table.as<float>() + given_position(positions, starts, n, T) * C
+                                : nullptr;
+    for (int64_t c = 0; c < C; ++c) y[c] = a.scale * token[c] + (position ? position[c] : 0);
   }
 }
 
@@ -50,7 +52,7 @@ void run(const EmbeddingBackward& a, const Launch& /*on*/) {
     for (int64_t n = 0; n < B * T; ++n) {
       const float* dy = a.dy.as<float>() + n * C;
       float* token = a.d_token_table.as<float>() + tokens[n] * C;
-      for (int64_t c = first; c < last; ++c) token[c] += dy[c];
+      for (int64_t c = first; c < last; ++c) token[c] += a.scale * dy[c];
       if (!a.d_position_table) continue;
       float* position =
           a.d_position_table.as<float>() + given_position<int64_t>(positions, nullptr, n, T) * C;

@@ -13,18 +13,22 @@ void run(const RmsNormForward& a, const Launch& /*on*/) {
 #pragma omp parallel for
   for (int64_t n = 0; n < N; ++n) {
     const float* x = a.x.as<float>() + n * C;
+    const float* add = a.add ? a.add.as<float>() + n * C : nullptr;
     float* y = a.y.as<float>() + n * C;
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t c = 0; c < C; ++c) squares += x[c] * x[c];
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + a.epsilon);
-    for (int64_t c = 0; c < C; ++c) y[c] = x[c] * rstd * weight[c];
+    for (int64_t c = 0; c < C; ++c) {
+      const float normed = x[c] * rstd * (a.offset + weight[c]);
+      y[c] = add ? add[c] + normed : normed;
+    }
     a.rstd.as<float>()[n] = rstd;
   }
   write_fp8(a.y, DType::kE4M3, a.fp8_y);
 }
 
-// With h = x rstd and g = dy weight:
+// With h = x rstd and g = dy (offset + weight):
 //   dx = rstd (g - h mean(g h)),  dweight += dy h
 void run(const RmsNormBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
@@ -48,10 +52,10 @@ void run(const RmsNormBackward& a, const Launch& /*on*/) {
     const float rstd = rstds[n];
     float sum_gh = 0;
 #pragma omp simd reduction(+ : sum_gh)
-    for (int64_t c = 0; c < C; ++c) sum_gh += dy[c] * weight[c] * x[c] * rstd;
+    for (int64_t c = 0; c < C; ++c) sum_gh += dy[c] * (a.offset + weight[c]) * x[c] * rstd;
     const float mean_gh = sum_gh / static_cast<float>(C);
     for (int64_t c = 0; c < C; ++c) {
-      const float d = rstd * (dy[c] * weight[c] - x[c] * rstd * mean_gh);
+      const float d = rstd * (dy[c] * (a.offset + weight[c]) - x[c] * rstd * mean_gh);
       dx[c] = add ? add[c] + d : d;
     }
   }

@@ -36,13 +36,13 @@ Pair rotate_back(const float* dy, const float* angles, int64_t i, int64_t pairs)
   return {dy[i] * cos + dy[i + pairs] * sin, dy[i + pairs] * cos - dy[i] * sin};
 }
 
-// y = x rstd weight, of one head; gives rstd.
-float normalise(const float* x, const float* weight, float epsilon, float* y, int64_t D) {
+// y = x rstd (offset + weight), of one head; gives rstd.
+float normalise(const float* x, const float* weight, const RotaryForward& a, float* y, int64_t D) {
   float squares = 0;
 #pragma omp simd reduction(+ : squares)
   for (int64_t i = 0; i < D; ++i) squares += x[i] * x[i];
-  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(D) + epsilon);
-  for (int64_t i = 0; i < D; ++i) y[i] = x[i] * rstd * weight[i];
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(D) + a.epsilon);
+  for (int64_t i = 0; i < D; ++i) y[i] = x[i] * rstd * (a.offset + weight[i]);
   return rstd;
 }
 
@@ -66,22 +66,29 @@ void add_weight_gradient(const RotaryBackward& a, float* dweight, int64_t first_
     }
 }
 
-// dx = rstd (g - h mean(g h)) of one head, with g = weight times the gradient of the rotated dy, h = x rstd.
-void head_backward(const float* dy, const float* angles, const float* x, const float* weight, float rstd,
-                   float* dx, int64_t D) {
+// A head of the backward with QK norm
+struct NormedHead {
+  const float *dy, *angles, *x, *weight;
+  float offset, rstd;
+};
+// dx = rstd (g - h mean(g h)) of one head, with g = offset + weight times the gradient of the rotated dy,
+// h = x rstd.
+void head_backward(const NormedHead& head, float* dx, int64_t D) {
+  const auto& [dy, angles, x, weight, offset, rstd] = head;
   const int64_t pairs = D / 2;
   float sum_gh = 0;
 #pragma omp simd reduction(+ : sum_gh)
   for (int64_t i = 0; i < pairs; ++i) {
     const Pair g = rotate_back(dy, angles, i, pairs);
-    sum_gh += (g.low * weight[i] * x[i] + g.high * weight[i + pairs] * x[i + pairs]) * rstd;
+    sum_gh +=
+        (g.low * (offset + weight[i]) * x[i] + g.high * (offset + weight[i + pairs]) * x[i + pairs]) * rstd;
   }
   const float mean_gh = sum_gh / static_cast<float>(D);
 #pragma omp simd  // dx may be dy itself
   for (int64_t i = 0; i < pairs; ++i) {
     const Pair g = rotate_back(dy, angles, i, pairs);
-    dx[i] = rstd * (g.low * weight[i] - x[i] * rstd * mean_gh);
-    dx[i + pairs] = rstd * (g.high * weight[i + pairs] - x[i + pairs] * rstd * mean_gh);
+    dx[i] = rstd * (g.low * (offset + weight[i]) - x[i] * rstd * mean_gh);
+    dx[i + pairs] = rstd * (g.high * (offset + weight[i + pairs]) - x[i + pairs] * rstd * mean_gh);
   }
 }
 
@@ -99,7 +106,7 @@ void run(const RotaryForward& a, const Launch& /*on*/) {
       float* y = ys.row_begin(n) + head * D;
       if (a.q_weight) {
         const Tensor& weight = head < a.query_heads ? a.q_weight : a.k_weight;
-        a.rstd.as<float>()[n * heads + head] = normalise(x, weight.as<float>(), a.epsilon, y, D);
+        a.rstd.as<float>()[n * heads + head] = normalise(x, weight.as<float>(), a, y, D);
         x = y;
       }
       rotate(x, angles, y, D / 2);
@@ -130,7 +137,13 @@ void run(const RotaryBackward& a, const Launch& /*on*/) {
       if (a.q_weight) {
         const float* x = heads_of<const float>(a.x).row_begin(n) + head * D;
         const Tensor& weight = head < a.query_heads ? a.q_weight : a.k_weight;
-        head_backward(dy, angles, x, weight.as<float>(), a.rstd.as<float>()[n * heads + head], dx, D);
+        head_backward({.dy = dy,
+                       .angles = angles,
+                       .x = x,
+                       .weight = weight.as<float>(),
+                       .offset = a.offset,
+                       .rstd = a.rstd.as<float>()[n * heads + head]},
+                      dx, D);
         continue;
       }
 #pragma omp simd

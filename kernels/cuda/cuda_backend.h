@@ -59,8 +59,8 @@ class CudaBackend final : public Backend {
   void run_op(const RmsNormBackward& a, const Launch& on);
   void run_op(const RotaryForward& a, const Launch& on);
   void run_op(const RotaryBackward& a, const Launch& on);
-  void run_op(const SwigluForward& a, const Launch& on);
-  void run_op(const SwigluBackward& a, const Launch& on);
+  void run_op(const GatedForward& a, const Launch& on);
+  void run_op(const GatedBackward& a, const Launch& on);
   void run_op(const Quantise& a, const Launch& on);
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);

@@ -29,8 +29,8 @@ enum { kHead, kTail, kPartials };
 
 template <class T>
 __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_table, const T* position_table,
-                                         const int32_t* positions, const int32_t* starts, T* y, int64_t N,
-                                         int64_t Tokens, int64_t C) {
+                                         const int32_t* positions, const int32_t* starts, float scale, T* y,
+                                         int64_t N, int64_t Tokens, int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   ptx::let_next_kernel_start();
@@ -39,12 +39,13 @@ __global__ void embedding_forward_kernel(const int32_t* tokens, const T* token_t
   const int64_t n = i / C, c = i - n * C;
   if (starts && __ldcg(starts + n / Tokens) < 0) return store_pack(y + i, uint4{});
   const int64_t token = __ldcg(tokens + n);
-  if (!position_table) return store_pack(y + i, load_pack(token_table + token * C + c));
-  float sum[kWidth], position[kWidth];
+  if (!position_table && scale == 1) return store_pack(y + i, load_pack(token_table + token * C + c));
+  float sum[kWidth], position[kWidth] = {};
   load_floats(token_table + token * C + c, sum);
-  load_floats(position_table + given_position(positions, starts, n, Tokens) * C + c, position);
+  if (position_table)
+    load_floats(position_table + given_position(positions, starts, n, Tokens) * C + c, position);
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) sum[j] += position[j];
+  for (int j = 0; j < kWidth; ++j) sum[j] = scale * sum[j] + position[j];
   store_floats(y + i, sum);
 }
 
@@ -67,12 +68,12 @@ __device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
   store_floats(entry, value);
 }
 
-// factors: of each row; none: 1. partials: [windows][kPartials][C]. Grid: (windows, columns of threads
+// factors: of each row; none: `factor_of_all`. partials: [windows][kPartials][C]. Grid: (windows, columns of threads
 // across the channels).
 template <class T>
 __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
-                                   const float* factors, T* d_token_table, float* partials, int N,
-                                   int64_t C) {
+                                   const float* factors, float factor_of_all, T* d_token_table,
+                                   float* partials, int N, int64_t C) {
   constexpr int kWidth = kPackWidth<T>;
   constexpr int kLoads = 8;  // in flight for each thread
   static_assert(kWindow % kLoads == 0);
@@ -102,7 +103,7 @@ __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* 
       if (i >= count) break;
       float value[kWidth];
       unpack<T>(raw[j], value);
-      const float factor = factors ? factors[rows[i]] : 1;
+      const float factor = factors ? factors[rows[i]] : factor_of_all;
 #pragma unroll
       for (int v = 0; v < kWidth; ++v) sum[v] = fmaf(factor, value[v], sum[v]);
       const bool last = i == count - 1;
@@ -197,8 +198,14 @@ struct Scratch {
   }
 };
 
-// table[keys[n]] += factors[n] dy[n] for all N rows; keys are below `end`. Without factors they are 1.
-void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor& dy, const float* factors,
+// What rows are multiplied by: each by its own, or all by one
+struct Factors {
+  const float* of_rows = nullptr;  // [N]
+  float of_all = 1;
+};
+
+// table[keys[n]] += factor dy[n] for all N rows; keys are below `end`.
+void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor& dy, const Factors& factors,
                   const Tensor& table, const Scratch& scratch, cudaStream_t stream) {
   const int64_t C = table.shape[1];
   const int N = static_cast<int>(dy.numel() / C);
@@ -221,7 +228,8 @@ void scatter_rows(const char* op, const int32_t* keys, int64_t end, const Tensor
     const int64_t threads = std::min<int64_t>(kThreads, cuda::divide_up(C, kPackWidth<T>));
     const dim3 grid(cuda::divide_up(N, kWindow), cuda::divide_up(C, threads * kPackWidth<T>));
     sum_windows_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.sorted_rows, dy.as<T>(),
-                                                     factors, table.as<T>(), scratch.partials, N, C);
+                                                     factors.of_rows, factors.of_all, table.as<T>(),
+                                                     scratch.partials, N, C);
     TESSERA_CUDA_LAUNCHED();
     add_crossing_runs_kernel<<<grid, threads, 0, stream>>>(scratch.sorted_keys, scratch.partials,
                                                            table.as<T>(), N, C);
@@ -240,7 +248,7 @@ void CudaBackend::run_op(const EmbeddingForward& a, const Launch& on) {
                   .threads = kThreads,
                   .overlap = overlaps()},
                  on.stream, a.tokens.as<int32_t>(), a.token_table.as<T>(), a.position_table.as<T>(),
-                 a.positions.as<int32_t>(), a.starts.as<int32_t>(), a.y.as<T>(), N, Tokens, C);
+                 a.positions.as<int32_t>(), a.starts.as<int32_t>(), a.scale, a.y.as<T>(), N, Tokens, C);
   });
 }
 
@@ -252,10 +260,10 @@ void CudaBackend::run_op(const EmbeddingBackward& a, const Launch& on) {
   check(B * Tokens < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", op, a.dy.to_string());
   const int N = static_cast<int>(B * Tokens);
   const Scratch scratch(on.scratch(op, cuda::embedding_backward_bytes(N, C)), N);
-  scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, nullptr, a.d_token_table, scratch, on.stream);
+  scatter_rows(op, a.tokens.as<int32_t>(), V, a.dy, {.of_all = a.scale}, a.d_token_table, scratch, on.stream);
   if (!a.d_position_table) return;
   if (a.positions)
-    return scatter_rows(op, a.positions.as<int32_t>(), a.d_position_table.shape[0], a.dy, nullptr,
+    return scatter_rows(op, a.positions.as<int32_t>(), a.d_position_table.shape[0], a.dy, {},
                         a.d_position_table, scratch, on.stream);
   with_real_type(a.dy.dtype, [&]<class T>() {
     sum_positions_kernel<<<cuda::divide_up(Tokens * C, kThreads * kPackWidth<T>), kThreads, 0, on.stream>>>(
@@ -271,7 +279,7 @@ void cuda::add_rows_to_table(const char* op, const Tensor& keys, const Tensor& r
   real_keys_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
       keys.as<int32_t>(), scratch.positions, static_cast<int>(N));
   TESSERA_CUDA_LAUNCHED();
-  scatter_rows(op, scratch.positions, table.shape[0], rows, factors, table, scratch, on.stream);
+  scatter_rows(op, scratch.positions, table.shape[0], rows, {.of_rows = factors}, table, scratch, on.stream);
 }
 
 }  // namespace tessera

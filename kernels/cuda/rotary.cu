@@ -129,13 +129,13 @@ struct ToCache {
   }
 };
 
-// y = rotate(x), or with kNorm rotate(x rstd weight). `direction` is 1, or -1 for the transpose. A thread
+// y = rotate(x), or with kNorm rotate(x rstd (offset + weight)). `direction` is 1, or -1 for the transpose. A thread
 // loads all that it reads before it stores, so y may be x.
 template <class T, int kStep, int kSteps, bool kNorm, bool kCache>
 __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x, View<T> y,
                                                                  const float2* angles, float direction,
                                                                  const T* q_weight, const T* k_weight,
-                                                                 float epsilon, float* rstds,
+                                                                 float epsilon, float offset, float* rstds,
                                                                  ToCache<T> to_cache, Deal deal) {
   const int lane = threadIdx.x & (deal.lanes - 1), pairs = deal.D / 2;
   const uint32_t group = (blockIdx.x * kForwardThreads + threadIdx.x) / deal.lanes;
@@ -203,7 +203,10 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
         either(is_query, weight[0].low[s], weight[1].low[s]).to_floats(w_low);
         either(is_query, weight[0].high[s], weight[1].high[s]).to_floats(w_high);
 #pragma unroll
-        for (int j = 0; j < kStep; ++j) low[j] *= rstd[k] * w_low[j], high[j] *= rstd[k] * w_high[j];
+        for (int j = 0; j < kStep; ++j) {
+          low[j] *= rstd[k] * (offset + w_low[j]);
+          high[j] *= rstd[k] * (offset + w_high[j]);
+        }
       }
 #pragma unroll
       for (int j = 0; j < kStep; ++j) {
@@ -252,13 +255,14 @@ __device__ __forceinline__ void store_weight_gradients(float (&sums)[2][2][kStep
   }
 }
 
-// The backward with QK norm. With g the gradient before the rotation, u = g weight and h = x rstd:
+// The backward with QK norm. With g the gradient before the rotation, u = g (offset + weight) and
+// h = x rstd:
 //   dx = rstd (u - h mean(u h)),  dweight += g h
 // A block leaves its part of both weights' gradients in partials[block][2][D].
 template <class T, int kStep, int kSteps>
 __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
     View<const T> dy, View<T> dx, const float2* angles, View<const T> x, const T* q_weight, const T* k_weight,
-    const float* rstds, float* partials, Deal deal) {
+    float offset, const float* rstds, float* partials, Deal deal) {
   const int lane = threadIdx.x & (deal.lanes - 1), pairs = deal.D / 2;
   const uint32_t groups_of_block = kBackwardThreads / deal.lanes;
   const float inverse_of_D = 1.0f / static_cast<float>(deal.D);
@@ -305,7 +309,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             h[k][half][s][j] *= rstd[k];
-            u[k][half][s][j] = g[half] * w[half][j];
+            u[k][half][s][j] = g[half] * (offset + w[half][j]);
             mean_uh[k] += u[k][half][s][j] * h[k][half][s][j];
             const float of_weight = g[half] * h[k][half][s][j];
             is_query ? dweight[0][half][s][j] += of_weight : dweight[1][half][s][j] += of_weight;
@@ -401,8 +405,8 @@ void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, cons
                               .threads = kForwardThreads,
                               .overlap = overlaps()},
                              on.stream, heads_of<const T>(a.x), heads_of<T>(a.y), a.angles.as<float2>(), 1.0f,
-                             a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.rstd.as<float>(), to_cache,
-                             deal);
+                             a.q_weight.as<T>(), a.k_weight.as<T>(), a.epsilon, a.offset, a.rstd.as<float>(),
+                             to_cache, deal);
               };
               if (append)
                 a.q_weight ? run.template operator()<true, true>() : run.template operator()<false, true>();
@@ -419,7 +423,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
                 rotary_kernel<T, kStep, kSteps, false, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
                         heads_of<const T>(a.dy), heads_of<T>(a.dx), a.angles.as<float2>(), -1.0f, nullptr,
-                        nullptr, 0.0f, nullptr, ToCache<T>{}, deal);
+                        nullptr, 0.0f, 0.0f, nullptr, ToCache<T>{}, deal);
                 TESSERA_CUDA_LAUNCHED();
               });
     return;
@@ -437,7 +441,7 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
             reinterpret_cast<float*>(on.scratch(op, cuda::column_partials_bytes(blocks, 2 * deal.D)));
         kernel<<<blocks, kBackwardThreads, 0, on.stream>>>(
             heads_of<const T>(a.dy), heads_of<T>(a.dx), a.angles.as<float2>(), heads_of<const T>(a.x),
-            a.q_weight.as<T>(), a.k_weight.as<T>(), a.rstd.as<float>(), partials, deal);
+            a.q_weight.as<T>(), a.k_weight.as<T>(), a.offset, a.rstd.as<float>(), partials, deal);
         TESSERA_CUDA_LAUNCHED();
         cuda::add_slabs(partials, blocks, {a.dq_weight, a.dk_weight}, a.accumulate, on.stream);
       });

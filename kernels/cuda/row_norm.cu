@@ -112,11 +112,13 @@ struct Rows {
         stride(static_cast<int64_t>(gridDim.x) * blockDim.y) {}
 };
 
-template <class T, int kPacks, int kMostThreads, bool kMean, class Fp8>
+// y = norm(x) (offset + weight) + bias; without kMean no bias, and with kAdd y = add + that
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kAdd, class Fp8>
 __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, const T* weight,
-                                                                    const T* bias, T* y, float* means,
-                                                                    float* rstds, float epsilon, int64_t N,
-                                                                    int C, Fp8 fp8_values) {
+                                                                    const T* bias, const T* add, T* y,
+                                                                    float* means, float* rstds, float epsilon,
+                                                                    float offset, int64_t N, int C,
+                                                                    Fp8 fp8_values) {
   using Row = Packs<T, kPacks, kMostThreads>;
   constexpr int kWidth = Row::kWidth;
   // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
@@ -140,6 +142,8 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) unpack<T>(ring.pack(0, i), value[i]);
     fetch(n + kForwardRows * rows.stride);
+    Row residual;
+    if constexpr (kAdd) residual.load(add + n * C, C);
 
     float mean[1] = {}, rstd[1] = {};
     if constexpr (kMean) {
@@ -170,7 +174,12 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         value[i][j] *= rstd[0];
-        value[i][j] = kMean ? value[i][j] * factor[j] + term[j] : value[i][j] * factor[j];
+        value[i][j] = kMean ? value[i][j] * factor[j] + term[j] : value[i][j] * (offset + factor[j]);
+      }
+      if constexpr (kAdd) {
+        unpack<T>(residual.raw[i], term);
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) value[i][j] += term[j];
       }
       result.store(y, n * C + c, value[i]);
     });
@@ -228,13 +237,13 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][Row::kCount][Row
     });
 }
 
-// With h = (x - mean) rstd, without kMean x rstd, and g = dy weight:
+// With h = (x - mean) rstd, without kMean x rstd, and g = dy (offset + weight):
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
 template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Fp8>
 __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_backward_kernel(
     const T* dy, const T* x, const T* weight, const float* means, const float* rstds, const T* add, T* dx,
-    float* partials, int64_t N, int C, Fp8 fp8_values) {
+    float* partials, float offset, int64_t N, int C, Fp8 fp8_values) {
   using Row = Packs<T, kPacks, kMostThreads>;
   using Sums = Kept<kMean, kSumDx>;
   constexpr int kWidth = Row::kWidth;
@@ -279,7 +288,7 @@ __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_ba
         h[i][j] = h[i][j] * rstd + centre;
         sums[0][i][j] += g[i][j] * h[i][j];
         if constexpr (kMean) sums[Sums::kBias][i][j] += g[i][j];
-        g[i][j] *= factor[j];
+        g[i][j] *= kMean ? factor[j] : offset + factor[j];
         mean[0] += g[i][j] * h[i][j];
         if constexpr (kMean) mean[1] += g[i][j];
       }
@@ -341,27 +350,31 @@ int64_t blocks_for(Kernel kernel, dim3 block, size_t shared, int64_t N, int mult
 }
 
 struct Forward {
-  Tensor x, weight, bias, y, mean, rstd;
-  float epsilon;
+  Tensor x, weight, bias, add, y, mean, rstd;
+  float epsilon, offset;
   Fp8Output fp8_y;
 };
 template <bool kMean>
 void forward(const char* op, const Forward& a, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
-    with_fp8<T, __NV_E4M3>(a.fp8_y, [&]<class Fp8>(Fp8 fp8_values) {
-      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, Fp8>;
+    const auto run = [&]<bool kAdd, class Fp8>(Fp8 fp8_values) {
+      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, kAdd, Fp8>;
       constexpr size_t shared = ForwardRing<T, kPacks, kMostThreads>::kBytes;
       kernel<<<blocks_for(kernel, block, shared, N, multiprocessors, INT32_MAX), block, shared, on.stream>>>(
-          a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.y.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
-          a.epsilon, N, static_cast<int>(C), fp8_values);
-    });
+          a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.add.as<T>(), a.y.as<T>(), a.mean.as<float>(),
+          a.rstd.as<float>(), a.epsilon, a.offset, N, static_cast<int>(C), fp8_values);
+    };
+    if constexpr (!kMean)
+      if (a.add) return run.template operator()<true>(NoFp8{});
+    with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) { run.template operator()<false>(fp8_values); });
   });
   TESSERA_CUDA_LAUNCHED();
 }
 
 struct Backward {
   Tensor dy, x, weight, mean, rstd, add, dx;
+  float offset;
   cuda::ColumnSums sums;  // without dx's, if that is not computed
   bool sum_dx, accumulate;
   Fp8Output fp8_dx;
@@ -378,7 +391,7 @@ void backward(const char* op, const Backward& a, int multiprocessors, const Laun
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
       kernel<<<blocks, block, shared, on.stream>>>(
           a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
-          a.dx.as<T>(), partials, N, static_cast<int>(C), fp8_values);
+          a.dx.as<T>(), partials, a.offset, N, static_cast<int>(C), fp8_values);
       TESSERA_CUDA_LAUNCHED();
       cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
     };
@@ -393,14 +406,15 @@ void backward(const char* op, const Backward& a, int multiprocessors, const Laun
 void CudaBackend::run_op(const LayerNormForward& a, const Launch& on) {
   check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
-  forward<true>(a.kName, {a.x, a.weight, a.bias, a.y, a.mean, a.rstd, a.epsilon, a.fp8_y}, multiprocessors_,
-                on);
+  forward<true>(a.kName, {a.x, a.weight, a.bias, {}, a.y, a.mean, a.rstd, a.epsilon, 0, a.fp8_y},
+                multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const RmsNormForward& a, const Launch& on) {
-  check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"y", a.y}});
+  check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"y", a.y}, {"add", a.add}});
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
-  forward<false>(a.kName, {a.x, a.weight, {}, a.y, {}, a.rstd, a.epsilon, a.fp8_y}, multiprocessors_, on);
+  forward<false>(a.kName, {a.x, a.weight, {}, a.add, a.y, {}, a.rstd, a.epsilon, a.offset, a.fp8_y},
+                 multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
@@ -414,6 +428,7 @@ void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
                   .rstd = a.rstd,
                   .add = a.add,
                   .dx = a.dx,
+                  .offset = 0,
                   .sums = {a.dweight, a.dbias, a.dx_sum},
                   .sum_dx = static_cast<bool>(a.dx_sum),
                   .accumulate = a.accumulate,
@@ -432,6 +447,7 @@ void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
                    .rstd = a.rstd,
                    .add = a.add,
                    .dx = a.dx,
+                   .offset = a.offset,
                    .sums = {a.dweight, a.dx_sum},
                    .sum_dx = static_cast<bool>(a.dx_sum),
                    .accumulate = a.accumulate,

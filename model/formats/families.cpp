@@ -91,6 +91,7 @@ void fill_computed(ModelConfig& model) {
 }
 
 ModelConfig canonical(ModelConfig model) {
+  if (model.query_scalar == 0) model.query_scalar = model.head_dim;
   if (model.positions == Positions::kLearned) {
     model.rope = {};
     return model;

@@ -100,7 +100,7 @@ bool knows_bias(const Family& family, Bias bias);
 void fill_computed(ModelConfig& model);
 
 // The same model with one value where several mean the same: members of Rope that it does not use have their
-// defaults, and those that are computed if 0 are written out.
+// defaults, and those that are computed if 0 are written out, as is query_scalar.
 ModelConfig canonical(ModelConfig model);
 
 // Calls visit(key, member of a, member of b) for every key.

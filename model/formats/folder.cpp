@@ -302,8 +302,9 @@ const char* family_of(const ModelConfig& model) { return family_for(model).name;
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights) {
   const Family& family = family_for(model);
   nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.name}};
+  const ModelConfig written = canonical(model);
   for (const Field& field : family.fields)
-    for_each_model_key(model, [&]<class T>(std::string_view key, const T& member) {
+    for_each_model_key(written, [&]<class T>(std::string_view key, const T& member) {
       if (key != field.key) return;
       if constexpr (std::is_same_v<T, Mlp>)
         config[field.name] = field_value(member, family.mlps);

@@ -31,6 +31,33 @@ TEST_F(CudaEmbedding, WithoutPositionsIsThatOfTheCpu) {
     }
 }
 
+TEST_F(CudaEmbedding, RowsOfTheTokenTableAreScaled) {
+  constexpr float kScale = 33.94f;
+  for (const DType dtype : kReal)
+    for (const bool learned : {false, true}) {
+      const Twin tokens = random_indices({3, 65}, 11), table = input(dtype, {11, 104}),
+                 positions = input(dtype, {65, 104}), y = output(dtype, {3, 65, 104}),
+                 dy = input(dtype, {3, 65, 104}), none;
+      run_on_both({y}, [&](auto on) {
+        return EmbeddingForward{.tokens = on(tokens),
+                                .token_table = on(table),
+                                .position_table = on(learned ? positions : none),
+                                .y = on(y),
+                                .scale = kScale};
+      });
+      expect_same(y, "y");
+      run_on_both({table, positions}, [&](auto on) {
+        return EmbeddingBackward{.tokens = on(tokens),
+                                 .dy = on(dy),
+                                 .d_token_table = on(table),
+                                 .d_position_table = on(learned ? positions : none),
+                                 .scale = kScale};
+      });
+      expect_same(table, "d_token_table");
+      expect_same(positions, "d_position_table");
+    }
+}
+
 // Short documents share their first positions thousands of times; of one long document every row has its own.
 TEST_F(CudaEmbedding, PositionsRestartWithEveryDocument) {
   struct Case {

@@ -258,12 +258,12 @@ TEST_F(Fp8Test, NormsWriteTheFp8OfQuantise) {
 TEST_F(Fp8Test, SwigluWritesTheFp8OfQuantise) {
   for (const auto [N, F] : {std::array<int64_t, 2>{1, 8}, {37, 72}, {67, 256}}) {
     const Tensor gate_up = input(DType::kBF16, {N, 2 * F}, 3).cuda;
-    const SwigluForward forward{.gate_up = gate_up, .y = output(DType::kBF16, {N, F}).cuda};
-    expect_fp8(forward, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
-    const SwigluBackward backward{.dy = input(DType::kBF16, {N, F}).cuda,
+    const GatedForward forward{.gate_up = gate_up, .y = output(DType::kBF16, {N, F}).cuda};
+    expect_fp8(forward, &GatedForward::y, &GatedForward::fp8_y, DType::kE4M3);
+    const GatedBackward backward{.dy = input(DType::kBF16, {N, F}).cuda,
                                   .gate_up = gate_up,
                                   .d_gate_up = output(DType::kBF16, {N, 2 * F}).cuda};
-    expect_fp8(backward, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+    expect_fp8(backward, &GatedBackward::d_gate_up, &GatedBackward::fp8_d_gate_up, DType::kE5M2);
   }
 }
 

@@ -27,6 +27,19 @@ TEST_F(CudaRmsNorm, IsThatOfTheCpu) {
       expect_same(y, "y");
       expect_same(rstd, "rstd");
 
+      const float offset = N % 2 == 1 ? 0.0f : 1.0f;
+      const Twin residual = input(dtype, {N, C});
+      run_on_both({y, rstd}, [&](auto on) {
+        return RmsNormForward{.x = on(x),
+                              .weight = on(weight),
+                              .y = on(y),
+                              .rstd = on(rstd),
+                              .epsilon = kEpsilon,
+                              .offset = offset,
+                              .add = on(residual)};
+      });
+      expect_same(y, "y with a residual");
+
       const Twin dy = input(dtype, {N, C}), add = input(dtype, {N, C}), dweight = input(dtype, {C}, 10),
                  dx_sum = input(dtype, {C}, 10);
       enum { kNoAdd, kAdd, kAddInPlace, kOverDy };
@@ -40,6 +53,7 @@ TEST_F(CudaRmsNorm, IsThatOfTheCpu) {
                                  .x = on(x),
                                  .weight = on(weight),
                                  .rstd = on(rstd),
+                                 .offset = offset,
                                  .dx = on(dx),
                                  .dweight = on(dweight),
                                  .add = on(addend),

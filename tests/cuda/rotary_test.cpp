@@ -89,6 +89,7 @@ TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
                              .q_weight = on(q_weight),
                              .k_weight = on(k_weight),
                              .epsilon = kRotaryEpsilon,
+                             .offset = 1,
                              .rstd = on(rstd)};
       });
       expect_same(y, "y");
@@ -108,6 +109,7 @@ TEST_F(CudaRotary, WithQkNormIsThatOfTheCpu) {
                                 .q_weight = on(q_weight),
                                 .k_weight = on(k_weight),
                                 .rstd = on(rstd),
+                                .offset = 1,
                                 .dq_weight = on(dq_weight),
                                 .dk_weight = on(dk_weight)};
         });

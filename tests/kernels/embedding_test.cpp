@@ -25,6 +25,41 @@ TEST(Embedding, WithoutPositionsCopiesRowsAndAddsThemBack) {
   expect_formula(d_table, want, "d_token_table");
 }
 
+TEST(Embedding, RowsOfTheTokenTableAreScaled) {
+  HostTensors make;
+  CpuStream cpu;
+  const int64_t B = 2, T = 5, C = 13, V = 3;
+  constexpr float kScale = 3.6f;
+  const Tensor tokens = make.tokens({B, T}, V), table = make.normal({V, C}), positions = make.normal({T, C}),
+               dy = make.normal({B, T, C});
+  for (const bool learned : {false, true}) {
+    const Tensor y = make.poisoned({B, T, C}), d_table = make.zeros({V, C}), d_positions = make.zeros({T, C});
+    cpu.run(EmbeddingForward{.tokens = tokens,
+                             .token_table = table,
+                             .position_table = learned ? positions : Tensor{},
+                             .y = y,
+                             .scale = kScale});
+    cpu.run(EmbeddingBackward{.tokens = tokens,
+                              .dy = dy,
+                              .d_token_table = d_table,
+                              .d_position_table = learned ? d_positions : Tensor{},
+                              .scale = kScale});
+    Doubles want_y, want(static_cast<size_t>(V * C)), want_positions(static_cast<size_t>(T * C));
+    for (int64_t n = 0; n < B * T; ++n)
+      for (int64_t c = 0; c < C; ++c) {
+        const int64_t row = tokens.as<int32_t>()[n] * C + c, place = n % T * C + c;
+        const double d = dy.as<float>()[n * C + c];
+        want_y.push_back(static_cast<double>(kScale) * table.as<float>()[row] +
+                         (learned ? positions.as<float>()[place] : 0));
+        want[static_cast<size_t>(row)] += static_cast<double>(kScale) * d;
+        want_positions[static_cast<size_t>(place)] += learned ? d : 0;
+      }
+    expect_formula(y, want_y, "y");
+    expect_formula(d_table, want, "d_token_table");
+    expect_formula(d_positions, want_positions, "d_position_table");
+  }
+}
+
 TEST(Embedding, PositionsAreThoseGiven) {
   HostTensors make;
   CpuStream cpu;

@@ -458,10 +458,10 @@ TEST_F(Fp8Ops, NormsWriteTheFp8OfQuantise) {
 TEST_F(Fp8Ops, ActivationsWriteTheFp8OfQuantise) {
   for (const auto [N, C, F] : {std::array<int64_t, 3>{1, 2, 16}, {3, 7, 5}, {33, 16, 24}}) {
     const Tensor gate_up = make.normal({N, 2 * F}, 3), dy = make.normal({N, F});
-    SwigluForward swiglu{.gate_up = gate_up, .y = make.poisoned({N, F})};
-    expect_fp8(swiglu, &SwigluForward::y, &SwigluForward::fp8_y, DType::kE4M3);
-    SwigluBackward back{.dy = dy, .gate_up = gate_up, .d_gate_up = make.poisoned({N, 2 * F})};
-    expect_fp8(back, &SwigluBackward::d_gate_up, &SwigluBackward::fp8_d_gate_up, DType::kE5M2);
+    GatedForward swiglu{.gate_up = gate_up, .y = make.poisoned({N, F})};
+    expect_fp8(swiglu, &GatedForward::y, &GatedForward::fp8_y, DType::kE4M3);
+    GatedBackward back{.dy = dy, .gate_up = gate_up, .d_gate_up = make.poisoned({N, 2 * F})};
+    expect_fp8(back, &GatedBackward::d_gate_up, &GatedBackward::fp8_d_gate_up, DType::kE5M2);
     for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
       const Tensor x = make.normal({N, C}, 3), w = make.normal({F, C}), v = make.normal({C, F}),
                    u = make.normal({N, F}), dv = make.zeros({C, F}), d = make.normal({N, C}, 4),
@@ -529,13 +529,13 @@ TEST_F(Fp8Ops, RefuseFp8ThatDoNotFit) {
   const auto expect_refusal = [](const std::string& found, std::initializer_list<std::string_view> words) {
     EXPECT_TRUE(says(found, words));
   };
-  SwigluForward swiglu{.gate_up = make.normal({4, 6}), .y = make.empty({4, 3})};
+  GatedForward swiglu{.gate_up = make.normal({4, 6}), .y = make.empty({4, 3})};
   swiglu.fp8_y = {.y = matrix({4, 6}), .amax = make.zeros({1})};
-  expect_refusal(refusal_of(cpu, swiglu), {"swiglu forward: fp8_y ", "fp32 [4, 3] on cpu"});
+  expect_refusal(refusal_of(cpu, swiglu), {"gated forward: fp8_y ", "fp32 [4, 3] on cpu"});
   swiglu.fp8_y = {.y = matrix({4, 3}), .amax = {}};
-  expect_refusal(refusal_of(cpu, swiglu), {"swiglu forward: ", "amax", "fp32 [1]"});
+  expect_refusal(refusal_of(cpu, swiglu), {"gated forward: ", "amax", "fp32 [1]"});
   swiglu.fp8_y = {.y = {.data = make.empty({4, 3}), .scale = {}}, .amax = make.zeros({1})};
-  expect_refusal(refusal_of(cpu, swiglu), {"swiglu forward: ", "scale", "fp32 [1]"});
+  expect_refusal(refusal_of(cpu, swiglu), {"gated forward: ", "scale", "fp32 [1]"});
   const Tensor x = make.normal({4, 6}), w = make.normal({3, 6});
   LinearForward linear{.x = x, .weight = w, .y = make.empty({4, 3})};
   linear.fp8_y = {.y = matrix({4, 3}), .amax = make.zeros({1})};
@@ -553,11 +553,11 @@ TEST_F(Fp8Ops, RefuseFp8ThatDoNotFit) {
   const auto on_gpu = [](DType dtype, Shape shape) { return Tensor{nullptr, dtype, shape, Device::kCuda}; };
   for (const DType dtype : {DType::kBF16, DType::kF32})
     for (const DType format : kFormats) {
-      SwigluBackward back{.dy = on_gpu(dtype, {4, 8}),
-                          .gate_up = on_gpu(dtype, {4, 16}),
-                          .d_gate_up = on_gpu(dtype, {4, 16}),
-                          .fp8_d_gate_up = {.y = {on_gpu(format, {4, 16}), on_gpu(DType::kF32, {1})},
-                                            .amax = on_gpu(DType::kF32, {1})}};
+      GatedBackward back{.dy = on_gpu(dtype, {4, 8}),
+                         .gate_up = on_gpu(dtype, {4, 16}),
+                         .d_gate_up = on_gpu(dtype, {4, 16}),
+                         .fp8_d_gate_up = {.y = {on_gpu(format, {4, 16}), on_gpu(DType::kF32, {1})},
+                                           .amax = on_gpu(DType::kF32, {1})}};
       std::string refusal;
       try {
         back.check_on(Device::kCuda);
@@ -565,9 +565,9 @@ TEST_F(Fp8Ops, RefuseFp8ThatDoNotFit) {
         refusal = error.what();
       }
       if (format == DType::kE4M3)
-        expect_refusal(refusal, {"swiglu backward: fp8_d_gate_up ", "e5m2 [4, 16] on cuda"});
+        expect_refusal(refusal, {"gated backward: fp8_d_gate_up ", "e5m2 [4, 16] on cuda"});
       else if (dtype == DType::kF32)
-        expect_refusal(refusal, {"swiglu backward: fp8_d_gate_up ", "result in bf16"});
+        expect_refusal(refusal, {"gated backward: fp8_d_gate_up ", "result in bf16"});
       else
         EXPECT_EQ(refusal, "");
     }

@@ -15,14 +15,17 @@ struct RmsNorm : ::testing::Test {
 struct RmsNormFormula {
   Doubles y, rstd, dx, dweight;
 };
-RmsNormFormula formula(const Tensor& x, const Tensor& weight, const Tensor& dy, double epsilon) {
+RmsNormFormula formula(const Tensor& x, const Tensor& weight, const Tensor& dy, double offset) {
   const size_t N = static_cast<size_t>(x.shape[0]), C = static_cast<size_t>(x.shape[1]);
-  const Doubles xs = doubles(x), w = doubles(weight), dys = doubles(dy);
+  const Doubles xs = doubles(x), dys = doubles(dy);
+  Doubles w = doubles(weight);
+  for (double& one : w) one += offset;
   RmsNormFormula f{Doubles(N * C), Doubles(N), Doubles(N * C), Doubles(C)};
   for (size_t n = 0; n < N; ++n) {
     double squares = 0, sum_gh = 0;
     for (size_t c = 0; c < C; ++c) squares += xs[n * C + c] * xs[n * C + c];
-    const double rstd = f.rstd[n] = 1 / std::sqrt(squares / static_cast<double>(C) + epsilon);
+    const double rstd = f.rstd[n] =
+        1 / std::sqrt(squares / static_cast<double>(C) + static_cast<double>(kEpsilon));
     for (size_t c = 0; c < C; ++c) {
       const size_t i = n * C + c;
       f.y[i] = xs[i] * rstd * w[c];
@@ -47,13 +50,19 @@ TEST_F(RmsNorm, IsItsFormula) {
   for (const auto& [N, C] : sizes) {
     SCOPED_TRACE(fmt::format("N {} C {}", N, C));
     const Tensor x = make.normal({N, C}, 2, 1), weight = make.normal({C}, 0.5, 1), dy = make.normal({N, C});
-    const RmsNormFormula want = formula(x, weight, dy, static_cast<double>(kEpsilon));
+    const float offset = N % 2 == 1 ? 0.0f : 1.0f;
+    const RmsNormFormula want = formula(x, weight, dy, static_cast<double>(offset));
     const Tensor y = make.poisoned({N, C}), rstd = make.poisoned({N});
-    cpu.run(RmsNormForward{.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = kEpsilon});
+    RmsNormForward forward{
+        .x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = kEpsilon, .offset = offset};
+    cpu.run(forward);
     expect_formula(y, want.y, "y");
     expect_formula(rstd, want.rstd, "rstd");
 
     const Tensor before = make.normal({C}), residual = make.normal({N, C});
+    forward.add = residual;
+    cpu.run(forward);
+    expect_formula(y, plus(residual, want.y), "y with a residual");
     enum { kNoAdd, kAdd, kAddInPlace, kOverDy };
     for (const int variant : {kNoAdd, kAdd, kAddInPlace, kOverDy}) {
       SCOPED_TRACE(variant);
@@ -64,6 +73,7 @@ TEST_F(RmsNorm, IsItsFormula) {
                               .x = x,
                               .weight = weight,
                               .rstd = rstd,
+                              .offset = offset,
                               .dx = dx,
                               .dweight = dweight,
                               .add = adds ? add : Tensor{}});

@@ -6,7 +6,7 @@
 namespace tessera::testing {
 namespace {
 
-constexpr float kRotaryEpsilon = 1e-6f;
+constexpr float kRotaryEpsilon = 1e-6f, kRotaryOffset = 0.75f;  // the latter with weights alone
 
 struct RotarySize {
   int64_t B, T, query_heads, key_heads, D;
@@ -41,7 +41,9 @@ RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, cons
     for (int64_t h = 0; h < heads; ++h) {
       const Tensor& weight = h < s.query_heads ? q_weight : k_weight;
       Doubles& dweight = h < s.query_heads ? f.dq : f.dk;
-      const auto w = [&](int64_t i) { return weight ? static_cast<double>(floats(weight)[size(i)]) : 1.0; };
+      const auto w = [&](int64_t i) {
+        return weight ? static_cast<double>(kRotaryOffset + floats(weight)[size(i)]) : 1.0;
+      };
       const auto xs = [&](int64_t i) { return static_cast<double>(floats(x.tensor)[at(x, n, h, i)]); };
       const auto d = [&](int64_t i) { return static_cast<double>(floats(dy.tensor)[at(dy, n, h, i)]); };
       const auto angle = [&](int64_t i, int64_t which) {
@@ -166,6 +168,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
                             .q_weight = q_weight,
                             .k_weight = k_weight,
                             .epsilon = kRotaryEpsilon,
+                            .offset = kRotaryOffset,
                             .rstd = rstd,
                             .positions = positions});
       expect_formula(taken_out(y), want.y, "y");
@@ -186,6 +189,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
                                .q_weight = q_weight,
                                .k_weight = k_weight,
                                .rstd = rstd,
+                               .offset = kRotaryOffset,
                                .dq_weight = dq_weight,
                                .dk_weight = dk_weight,
                                .positions = positions});
@@ -214,6 +218,7 @@ TEST_F(Rotary, MatchesFiniteDifferences) {
                             .q_weight = only(q_weight),
                             .k_weight = only(k_weight),
                             .epsilon = kRotaryEpsilon,
+                            .offset = kRotaryOffset,
                             .rstd = only(rstd)});
       return dot(y, dy);
     };
@@ -226,6 +231,7 @@ TEST_F(Rotary, MatchesFiniteDifferences) {
                            .q_weight = only(q_weight),
                            .k_weight = only(k_weight),
                            .rstd = only(rstd),
+                           .offset = kRotaryOffset,
                            .dq_weight = only(dq_weight),
                            .dk_weight = only(dk_weight)});
     expect_gradient(x, dx, loss);

@@ -1,4 +1,6 @@
 // What an observer sees of attention and of the MLP, on the CPU: against fp64, written out.
+#include <numeric>
+
 #include "tests/kernels/attention_heads.h"
 #include "tests/says.h"
 

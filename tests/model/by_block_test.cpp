@@ -39,11 +39,23 @@ TEST(ByBlock, EqualNeighboursAreOneRun) {
 TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
   std::vector<ByBlock<Keep>> keeps = mixed_keeps();
   for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepAttention, kKeepOutputs}) keeps.emplace_back(keep);
-  for (const Mlp mlp : {Mlp::kGelu, Mlp::kSwiglu})
+  const std::pair<Mlp, NormPlace> kBlocks[] = {{Mlp::kGelu, NormPlace::kBefore},
+                                               {Mlp::kSwiglu, NormPlace::kBefore},
+                                               {Mlp::kGelu, NormPlace::kBoth},
+                                               {Mlp::kGeglu, NormPlace::kBoth}};
+  for (const auto& [mlp, norm_place] : kBlocks)
     for (const ByBlock<Keep>& keep : keeps)
       for (const size_t offloaded : {0, 2, 4, 5}) {
-        SCOPED_TRACE(text_of(keep) + fmt::format(", {} offloaded, {}", offloaded, name_of(mlp)));
-        LoudModel loud({.vocab_size = 29, .context = 16, .layers = 5, .heads = 2, .channels = 8, .mlp = mlp},
+        SCOPED_TRACE(text_of(keep) + fmt::format(", {} offloaded, {}, norms {}", offloaded, name_of(mlp),
+                                                 name_of(norm_place)));
+        LoudModel loud({.vocab_size = 29,
+                        .context = 16,
+                        .layers = 5,
+                        .heads = 2,
+                        .channels = 8,
+                        .norm = norm_place == NormPlace::kBoth ? NormKind::kRmsNorm : NormKind::kLayerNorm,
+                        .norm_place = norm_place,
+                        .mlp = mlp},
                        AttentionKind::kFlash);
         loud.model.keep = keep;
         loud.model.offloaded_blocks = offloaded;
@@ -54,7 +66,7 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
           visit_block_saved(saved.blocks[l],
                             {.config = loud.model.config, .spec = spec, .plan = loud.model.attention.of(l)},
                             [&](Stage stage, const SavedInfo&, Tensor& tensor) {
-                              (keep.at(l).keeps(stage) ? kept : dropped)[l].insert(tensor.data);
+                              (keep.at(l).keeps(stage, spec) ? kept : dropped)[l].insert(tensor.data);
                             });
         const auto share = [](const std::set<const void*>& a, const std::set<const void*>& b) {
           return std::ranges::any_of(a, [&](const void* at) { return b.contains(at); });

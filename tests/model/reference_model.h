@@ -57,7 +57,8 @@ class ReferenceModel {
 
   // Rows of `width`, each by its own mean (LayerNorm alone) and mean square; the weights repeat.
   Values norm(const Values& x, const std::string& name, size_t width, bool centred) const {
-    const Values& weight = of(name + ".weight");
+    Values weight = of(name + ".weight");
+    for (double& w : weight) w += config_.norm_plus_one;
     const Values* bias = centred ? &of(name + ".bias") : nullptr;
     const auto C = static_cast<double>(width);
     Values y(x.size());
@@ -95,15 +96,20 @@ class ReferenceModel {
   }
 
   static double silu(double x) { return x / (1 + std::exp(-x)); }
+  static double gelu(double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+  double gate(double x) const { return config_.mlp == Mlp::kGeglu ? gelu(x) : silu(x); }
   double activation(double x) const {
     switch (config_.mlp) {
       case Mlp::kGelu:
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        return gelu(x);
       case Mlp::kGeluExact:
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
       case Mlp::kRelu:
         return std::max(x, 0.0);
       case Mlp::kSwiglu:
+      case Mlp::kGeglu:
         break;
     }
     return NAN;
@@ -117,7 +123,7 @@ class ReferenceModel {
     for (int64_t t = 0; t < T; ++t)
       for (int64_t f = 0; f < F; ++f)
         hidden[static_cast<size_t>(t * F + f)] = config_.gated()
-                                                     ? silu(wide[static_cast<size_t>(t * 2 * F + f)]) *
+                                                     ? gate(wide[static_cast<size_t>(t * 2 * F + f)]) *
                                                            wide[static_cast<size_t>(t * 2 * F + F + f)]
                                                      : activation(wide[static_cast<size_t>(t * F + f)]);
     return linear(hidden, name + "contract", F, C, bias);
@@ -154,7 +160,8 @@ class ReferenceModel {
                    uint32_t batch) const {
     const Dropout drop = dropout.at(DropoutKind::kAttention, static_cast<size_t>(layer));
     const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
-    const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(D)) : 1) /
+    const int64_t scalar = config_.query_scalar > 0 ? config_.query_scalar : D;
+    const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(scalar)) : 1) /
                          (config_.scale_attention_by_layer ? static_cast<double>(layer + 1) : 1);
     Values y(static_cast<size_t>(T * H * D));
     for (int64_t h = 0; h < H; ++h) {
@@ -195,7 +202,8 @@ class ReferenceModel {
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c)
         x[static_cast<size_t>(t * C + c)] =
-            table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
+            (config_.scale_embeddings ? std::sqrt(static_cast<double>(C)) : 1) *
+                table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
             (config_.positions == Positions::kLearned ? of("position_table")[static_cast<size_t>(t * C + c)]
                                                       : 0);
     drop(x, dropout.at(DropoutKind::kEmbedding), batch);
@@ -205,12 +213,18 @@ class ReferenceModel {
         add(x, branch);
       };
       const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
+      const auto normed_after = [&](const Values& branch, const char* name) {
+        return config_.norm_place == NormPlace::kBoth ? norm(branch, block + name) : branch;
+      };
       const Values qkv =
           linear(norm(x, block + "norm1"), inside + "qkv", C,
                  (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.has_qkv_bias());
-      add_branch(linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C, config_.has_out_bias()),
+      add_branch(normed_after(linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C,
+                                     config_.has_out_bias()),
+                              "norm1_after"),
                  DropoutKind::kAttentionBranch);
-      add_branch(mlp(norm(x, block + "norm2"), block + "mlp."), DropoutKind::kMlpBranch);
+      add_branch(normed_after(mlp(norm(x, block + "norm2"), block + "mlp."), "norm2_after"),
+                 DropoutKind::kMlpBranch);
     }
     const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
                                        : product(norm(x, "norm"), of("head.weight"), C, V);

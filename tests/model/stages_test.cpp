@@ -23,18 +23,22 @@ std::vector<Variant> staged_models() {
   return all;
 }
 
-const BlockSpec kGelu = block_spec(kPlainStages, 0), kSwiglu{.mlp = Mlp::kSwiglu};
+const BlockSpec kGelu = block_spec(kPlainStages, 0), kSwiglu{.mlp = Mlp::kSwiglu},
+                kBoth{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu};
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   for (const Stage stage : kStages) {
     const StageRow& row = row_of(stage);
     EXPECT_EQ(row.stage, stage);
     EXPECT_TRUE(row.forward && row.backward && row.saved);
-    EXPECT_TRUE(row.decode || stage == Stage::kActivation);  // which is a part of kExpand's
+    // An activation is a part of kExpand's; blocks with norms after have no operations of a decode step.
+    EXPECT_TRUE(row.decode || stage == Stage::kActivation || stage == Stage::kNorm1After ||
+                stage == Stage::kNorm2After);
     EXPECT_EQ(row.linear.name != nullptr, row.linear.weights && row.linear.parts && row.linear.adapter);
   }
-  EXPECT_EQ(stages_of(kSwiglu).size(), kStages.size());
-  EXPECT_EQ(stages_of(kGelu).size(), kStages.size() - 1);
+  EXPECT_EQ(stages_of(kBoth).size(), kStages.size());
+  EXPECT_EQ(stages_of(kSwiglu).size(), kStages.size() - 2);
+  EXPECT_EQ(stages_of(kGelu).size(), kStages.size() - 3);
 }
 
 TEST(Stages, TheirNeighboursAreThoseThatExist) {
@@ -43,6 +47,10 @@ TEST(Stages, TheirNeighboursAreThoseThatExist) {
   EXPECT_EQ(stage_before(kGelu, Stage::kNorm1), nullptr);
   EXPECT_EQ(stage_after(kGelu, Stage::kExpand)->stage, Stage::kContract);
   EXPECT_EQ(stage_after(kGelu, Stage::kContract), nullptr);
+  EXPECT_EQ(stage_after(kBoth, Stage::kOut)->stage, Stage::kNorm1After);
+  EXPECT_EQ(stage_before(kBoth, Stage::kNorm2)->stage, Stage::kNorm1After);
+  EXPECT_EQ(stage_after(kBoth, Stage::kContract)->stage, Stage::kNorm2After);
+  EXPECT_EQ(stage_after(kBoth, Stage::kNorm2After), nullptr);
 }
 
 // The names of linear layers are those of their weights.

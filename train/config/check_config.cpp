@@ -44,6 +44,19 @@ void check_heads(const SourcedConfig& sourced) {
                   "model.channels", "set model.head_dim, or model.positions=learned");
 }
 
+void check_norms(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const bool rms = model.norm == NormKind::kRmsNorm, before = model.norm_place == NormPlace::kBefore;
+  const char* const with_rms = "set model.norm=rmsnorm";
+  sourced.require(rms || before, "model.norm_place", "cannot be used with", "model.norm", with_rms);
+  sourced.require(rms || !model.norm_plus_one, "model.norm_plus_one", "cannot be used with", "model.norm",
+                  with_rms);
+  sourced.require(before || model.dropout.residual == 0, "model.dropout.residual", "cannot be used with",
+                  "model.norm_place", "what a norm has written is not dropped");
+  sourced.require(model.scale_attention || model.query_scalar == 0, "model.query_scalar",
+                  "has no effect with", "model.scale_attention", "set model.scale_attention=true");
+}
+
 void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
@@ -147,7 +160,7 @@ void check_step(const SourcedConfig& sourced) {
 void check_recompute(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
-  const bool gated = config.model.mlp == Mlp::kSwiglu;
+  const bool gated = is_gated(config.model.mlp);
   const bool names_activation = train.recompute && train.recompute->any_of([](Keep keep) {
     return keep.recomputes(Recomputed::kActivation);
   });
@@ -276,6 +289,7 @@ void check_across(const SourcedConfig& sourced) {
   sourced.require(by_epochs || by_steps, "train.steps", "leaves the length of the run open with",
                   "train.epochs", "set train.steps=1000, or train.epochs=3");
   check_heads(sourced);
+  check_norms(sourced);
   check_rope(sourced);
   check_family(sourced);
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);

@@ -30,10 +30,17 @@ void visit_model(Section& model, Visit& visit) {
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
-        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's");
+        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's; geglu: "
+        "gated by "
+        "gelu, Gemma's");
   visit("model.norm", model.norm, OneOf<NormKind>{}, "layernorm: GPT-2's; rmsnorm: Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "Norms: added to the variance, or to the mean of squares");
+  visit(
+      "model.norm_place", model.norm_place, OneOf<NormPlace>{},
+      "before: norms of what attention and the MLP read; both: and of what they add to the residual stream, "
+      "Gemma 3's");
+  visit("model.norm_plus_one", model.norm_plus_one, Flag{}, "rmsnorm: multiply by 1 + weight, as Gemma does");
   visit("model.positions", model.positions, OneOf<Positions>{},
         "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
   visit("model.bias", model.bias, OneOf<Bias>{},
@@ -44,8 +51,12 @@ void visit_model(Section& model, Visit& visit) {
         "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
+  visit("model.scale_embeddings", model.scale_embeddings, Flag{},
+        "Multiply rows of the token table by the square root of model.channels, as Gemma does");
   visit("model.scale_attention", model.scale_attention, Flag{},
-        "Divide attention scores by the square root of the head dimension");
+        "Divide attention scores by the square root of model.query_scalar");
+  visit("model.query_scalar", model.query_scalar, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "auto"},
+        "See model.scale_attention; auto: model.head_dim");
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
         "Also divide them by the number of the block, counted from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},

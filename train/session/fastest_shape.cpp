@@ -131,7 +131,7 @@ class Search {
     // A chunk recomputes the MLP anyway.
     if (shape.mlp_chunk > 0)
       return Each{Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention, kKeepOutputs};
-    if (shape.model.mlp != Mlp::kSwiglu)
+    if (!shape.model.gated())
       return Each{kKeepAll, Keep{R::kNorms}, Keep{R::kMlp}, kKeepAttention, kKeepOutputs};
     return Each{
         kKeepAll,      Keep{R::kNorms},          Keep{R::kActivation}, Keep{R::kNorms, R::kActivation},

@@ -1,4 +1,4 @@
-// SwiGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last pack stay
+// SwiGLU and GeGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last pack stay
 // to the end: where FP8 values are written, the whole block finds the largest element.
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
@@ -21,9 +21,31 @@ __device__ __forceinline__ Place place_of(uint32_t pack, uint32_t packs_of_row, 
   return {static_cast<int64_t>(pack) * width, (static_cast<int64_t>(n) * packs_of_row + pack) * width};
 }
 
-template <class T, class Fp8>
-__global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_up, T* y, uint32_t packs,
-                                                                  uint32_t packs_of_row, Fp8 fp8_values) {
+struct GateGradients {
+  float gate, up;
+};
+struct Silu {
+  static __device__ __forceinline__ float value(float gate) { return gate * cuda::sigmoid(gate); }
+  // With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s
+  static __device__ __forceinline__ GateGradients backward(float dy, float gate, float up) {
+    const float s = cuda::sigmoid(gate);
+    return {dy * up * s * (1.0f + gate * (1.0f - s)), dy * gate * s};
+  }
+};
+struct Gelu {
+  static __device__ __forceinline__ float value(float gate) { return cuda::TanhGelu::value(gate); }
+  static __device__ __forceinline__ GateGradients backward(float dy, float gate, float up) {
+    return {dy * up * cuda::TanhGelu::derivative(gate), dy * cuda::TanhGelu::value(gate)};
+  }
+};
+template <class F>
+void with_gate(Gate gate, F&& f) {
+  gate == Gate::kSilu ? f(Silu{}) : f(Gelu{});
+}
+
+template <class Of, class T, class Fp8>
+__global__ __launch_bounds__(kThreads) void gated_forward_kernel(const T* gate_up, T* y, uint32_t packs,
+                                                                 uint32_t packs_of_row, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   ResultWriter<Fp8> result(fp8_values);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
@@ -33,18 +55,17 @@ __global__ __launch_bounds__(kThreads) void swiglu_forward_kernel(const T* gate_
     load_floats(gate_up + at.gate, gate);
     load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) up[i] *= gate[i] * cuda::sigmoid(gate[i]);
+    for (int i = 0; i < kWidth; ++i) up[i] *= Of::value(gate[i]);
     result.store(y, at.y, up);
   }
   result.end();
 }
 
-// With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s. A thread reads all that it
-// needs before it writes: d_gate_up may be gate_up.
-template <class T, class Fp8>
-__global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, const T* gate_up,
-                                                                   T* d_gate_up, uint32_t packs,
-                                                                   uint32_t packs_of_row, Fp8 fp8_values) {
+// A thread reads all that it needs before it writes: d_gate_up may be gate_up.
+template <class Of, class T, class Fp8>
+__global__ __launch_bounds__(kThreads) void gated_backward_kernel(const T* dy, const T* gate_up, T* d_gate_up,
+                                                                  uint32_t packs, uint32_t packs_of_row,
+                                                                  Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   ResultWriter<Fp8> result(fp8_values);
   const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
@@ -56,9 +77,8 @@ __global__ __launch_bounds__(kThreads) void swiglu_backward_kernel(const T* dy, 
     load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const float s = cuda::sigmoid(gate[i]), dgate = d[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
-      up[i] = d[i] * gate[i] * s;
-      gate[i] = dgate;
+      const GateGradients gradients = Of::backward(d[i], gate[i], up[i]);
+      gate[i] = gradients.gate, up[i] = gradients.up;
     }
     result.store(d_gate_up, at.gate, gate);
     result.store(d_gate_up, at.gate + packs_of_row * kWidth, up);
@@ -79,27 +99,31 @@ void with_packs(const char* op, const Tensor& y, F&& launch) {
 
 }  // namespace
 
-void CudaBackend::run_op(const SwigluForward& a, const Launch& on) {
+void CudaBackend::run_op(const GatedForward& a, const Launch& on) {
   check_packs(a.kName, {{"y", a.y}, {"gate_up", a.gate_up}});
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   with_real_type(a.y.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.y, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
       with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) {
-        swiglu_forward_kernel<<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
-                                                                  packs_of_row, fp8_values);
+        with_gate(a.gate, [&]<class Of>(Of) {
+          gated_forward_kernel<Of><<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
+                                                                       packs_of_row, fp8_values);
+        });
       });
     });
   });
 }
 
-void CudaBackend::run_op(const SwigluBackward& a, const Launch& on) {
+void CudaBackend::run_op(const GatedBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
   check_aligned(a.kName, {{"fp8_d_gate_up", a.fp8_d_gate_up.y.data}});
   with_real_type(a.dy.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.dy, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
       with_fp8<T, __NV_E5M2>(a.fp8_d_gate_up, [&](auto fp8_values) {
-        swiglu_backward_kernel<<<blocks, kThreads, 0, on.stream>>>(
-            a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, fp8_values);
+        with_gate(a.gate, [&]<class Of>(Of) {
+          gated_backward_kernel<Of><<<blocks, kThreads, 0, on.stream>>>(
+              a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, fp8_values);
+        });
       });
     });
   });
