@@ -77,7 +77,7 @@ namespace sm80 {
 extern const KernelFamily kFamily;
 }
 namespace sm90 {
-extern const KernelFamily kFamily;
+extern const KernelFamily kFamily, kWideFamily;
 }
 
 // The kernels of attn_decode(), as they register themselves

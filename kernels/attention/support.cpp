@@ -90,8 +90,8 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily,
-                                                      &row::kFamily};
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kWideFamily, &sm80::kFamily,
+                                                      &f32::kFamily, &row::kFamily};
   return kFamilies;
 }
 

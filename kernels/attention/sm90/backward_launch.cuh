@@ -60,18 +60,6 @@ AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
   return ATTN_OK;
 }
 
-template <class Shape>
-AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& rows, CUstream_st* stream) {
-  using Rows = RowsShape<Shape::kHeadDim>;
-  const int64_t warps = int64_t{rows.batch} * ((rows.heads + Rows::kHeads - 1) / Rows::kHeads) *
-                        (rows.query_tiles * Shape::kBlockQ / Rows::kTokens);
-  const auto ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
-  const auto kernel = f.problem.head_dim == Shape::kHeadDim
-                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true, Shape::kDropout>
-                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false, Shape::kDropout>;
-  return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
-}
-
 // Groups of a causal problem whose tickets go downwards: see backward_work_tile.cuh. Those that go upwards
 // are two and a half work tiles for each multiprocessor (measured). But the very first work tiles go
 // downwards: they begin at once, and upwards they would wait for each other.

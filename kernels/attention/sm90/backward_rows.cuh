@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/attention/common/dot.cuh"
+#include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 
 namespace tessera::attention::sm90 {
@@ -85,6 +86,18 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
     to[0] = log2_sum_exp_of(lse[slot]);
     to[kBlockQ] = kDropout ? delta[slot] * a.delta_scale : delta[slot];
   }
+}
+
+template <class Shape>
+AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& rows, CUstream_st* stream) {
+  using Rows = RowsShape<Shape::kHeadDim>;
+  const int64_t warps = int64_t{rows.batch} * ((rows.heads + Rows::kHeads - 1) / Rows::kHeads) *
+                        (rows.query_tiles * Shape::kBlockQ / Rows::kTokens);
+  const auto ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
+  const auto kernel = f.problem.head_dim == Shape::kHeadDim
+                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true, Shape::kDropout>
+                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false, Shape::kDropout>;
+  return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 
 }  // namespace tessera::attention::sm90

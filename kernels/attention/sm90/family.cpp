@@ -35,13 +35,27 @@ AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
                         {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask})(f,
                                                                                                       stream);
 }
+
+AttnStatus wide_forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
+  const bool whole = f.problem.head_dim == 256;
+  if (mask_of(f.problem).plain()) return whole ? forward_256(f, stream) : forward_256_narrow(f, stream);
+  return whole ? forward_256_mask(f, stream) : forward_256_narrow_mask(f, stream);
+}
+AttnStatus wide_backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
+  return f.problem.head_dim == 256 ? backward_256(f, stream) : backward_256_narrow(f, stream);
+}
 #else
-constexpr std::nullptr_t forward = nullptr, backward = nullptr;
+constexpr std::nullptr_t forward = nullptr, backward = nullptr, wide_forward = nullptr,
+                         wide_backward = nullptr;
 #endif
 
 TileRows tile_rows(const AttnProblem& p, int /*arch*/) {
   return {p.head_dim <= 64 ? ForwardTile<64>::kBlockQ : ForwardTile<128>::kBlockQ, BackwardWorkspace::kBlockK,
           BackwardWorkspace::heads_per_work_tile(p)};
+}
+
+TileRows wide_tile_rows(const AttnProblem& p, int /*arch*/) {
+  return {ForwardTile<256>::kBlockQ, WideWorkspace::kRowPadding, p.heads / p.kv_heads};
 }
 
 }  // namespace
@@ -62,5 +76,23 @@ constinit const KernelFamily kFamily = {.name = "sm90",
                                         .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                         .forward = forward,
                                         .backward = backward};
+
+// Heads of more than 128 columns, without dropout
+constinit const KernelFamily kWideFamily = {.name = "sm90_wide",
+                                            .lowest_arch = kHopper,
+                                            .highest_arch = kHopper,
+                                            .dtype = ATTN_BF16,
+                                            .head_dims = {.step = 8, .most = 256},
+                                            .most_tokens = kMostTokens,
+                                            .most_rows = kMostRows,
+                                            .row_padding = WideWorkspace::kRowPadding,
+                                            .by_name_only = false,
+                                            .dropout = false,
+                                            .masks = Masks::kAllWithoutDropout,
+                                            .tile_rows = wide_tile_rows,
+                                            .forward_workspace = workspace_bytes<ForwardWorkspace>,
+                                            .backward_workspace = workspace_bytes<WideWorkspace>,
+                                            .forward = wide_forward,
+                                            .backward = wide_backward};
 
 }  // namespace tessera::attention::sm90

@@ -86,6 +86,8 @@ struct ForwardConsumer {
   // reach the next K before it waits for that slot.
   static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVSlots);
   // With kAnyMask it may be more: then the product is finished before.
+  // With one slot of Q a slice ends before the next one begins, since O leaves by the slot that the next needs.
+  static constexpr bool kOverlaps = Shape::kQSlots > 1;
 
   const ForwardArgs& a;
   const Memory memory;
@@ -127,12 +129,12 @@ struct ForwardConsumer {
     }
     storing = false;
   }
-  __device__ __forceinline__ void begin_product_v() {
+  __device__ __forceinline__ void begin_product_v(bool add = true) {
     if (pending) memory.v_ring().wait_full(v_at);
     ptx::hold(p);
     ptx::hold(o);
     ptx::wgmma_fence();
-    multiply_registers_rows<kHeadDim, kBlockK>(o, p, memory.v(v_at.slot), 0);
+    multiply_registers_rows<kHeadDim, kBlockK>(o, p, memory.v(v_at.slot), 0, 0, add);
     ptx::wgmma_commit();
   }
 
@@ -183,11 +185,14 @@ struct ForwardConsumer {
         if (active) mine.end = key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows);
       }
       const int above = work.key_tiles - mine.end;  // key tiles to skip before the first
-      const bool waits = active && (!Shape::kAnyMask || (pending && above < Shape::kKVSlots));
+      const bool waits = kOverlaps && active && (!Shape::kAnyMask || (pending && above < Shape::kKVSlots));
       if (!waits && pending) finish_slice();
       if (work.key_tiles < 0) break;
       skip(active ? above : work.key_tiles - work.first_key_tile, !waits);
-      if (active) {
+      if (!kOverlaps && active) {
+        attend_alone(work, mine);
+        if constexpr (Shape::kAnyMask) skip(mine.begin - work.first_key_tile, true);
+      } else if (active) {
         attend(work, mine, waits ? above : 0);
         if constexpr (Shape::kAnyMask) {
           if (mine.begin > work.first_key_tile) {
@@ -213,6 +218,57 @@ struct ForwardConsumer {
       release_k();
       if (skips_v) skip_v();
     }
+  }
+
+  // A slice from its first scores to its output, of the key tiles `mine`
+  __device__ __forceinline__ void attend_alone(const WorkTile& work, Span mine) {
+    const auto q = memory.q(warpgroup, q_at.slot);
+    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
+    float s[kBlockK / 2];
+    const auto begin_scores = [&] {
+      memory.k_ring().wait_full(k_at);
+      take_turn();
+      ptx::wgmma_fence();
+      multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.slot), 0);
+      ptx::wgmma_commit();
+    };
+    const auto to_probabilities = [&](int j) {
+      release_k();
+      mask.apply(s, j);
+      softmax.raise(s);
+      softmax.exponentiate(s);
+      ptx::hold(s);
+    };
+    softmax = Softmax(a.scale);
+    pending = true;
+    begin_scores();
+    pass_turn();
+    ptx::wgmma_wait<0>();
+    ptx::hold(s);
+    to_probabilities(mine.end - 1);
+    pack(p, s);
+    bool add = false;  // O is the first product, and then gets the others
+    for (int j = mine.end - 2; j >= mine.begin; --j, add = true) {
+      begin_scores();
+      begin_product_v(add);
+      pass_turn();
+      ptx::wgmma_wait<1>();
+      ptx::hold(s);
+      to_probabilities(j);
+      ptx::wgmma_wait<0>();
+      ptx::hold(o);
+      ptx::hold(p);
+      release_v();
+      if (softmax.behind) softmax.rescale(o);
+      pack(p, s);
+    }
+    out_row = work.row, out_head = work.head, out_batch = work.batch;
+    q_out = q_at;
+    begin_product_v(add);
+    ptx::wgmma_wait<0>();
+    ptx::hold(o);
+    release_v();
+    write(softmax);
   }
 
   // A slice, of the key tiles `mine`; `skipped` tiles before them, of which K is already skipped. Leaves the

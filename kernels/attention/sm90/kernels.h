@@ -20,6 +20,14 @@ AttnStatus forward_128_narrow_dropout(const AttnForward& f, CUstream_st* stream)
 AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow_dropout(const AttnBackward& f, CUstream_st* stream);
 
+// 256, and narrow: between 128 and 256; without dropout
+AttnStatus forward_256(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_narrow(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_mask(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_narrow_mask(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_256(const AttnBackward& f, CUstream_st* stream);  // any mask, as the next
+AttnStatus backward_256_narrow(const AttnBackward& f, CUstream_st* stream);
+
 // Any mask, without dropout
 AttnStatus forward_64_mask(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64_mask(const AttnBackward& f, CUstream_st* stream);

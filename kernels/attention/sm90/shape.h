@@ -10,7 +10,7 @@ using namespace hopper;
 inline constexpr int kSpansThreads = 1024;  // of a CTA of the kernels that find spans, before the main ones
 
 // The width of the tiles that hold heads of this many columns
-constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : 128; }
+constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
 // A shape for heads narrower than its tiles of two panels: panels are copied one by one. A tile of one panel
 // needs nothing of the kind.
@@ -58,6 +58,21 @@ template <>
 struct ForwardTile<128> : ForwardTileBase {
   static constexpr int kHeadDim = 128, kBlockK = 80;  // S, P, O: 40 + 20 + 64 registers
   static constexpr bool kWaitLate = true;
+};
+
+// One slot of Q beside two of K and V each is all that fits: a tile ends before the next one begins.
+template <>
+struct ForwardTile<256> : ForwardTileBase {
+  static constexpr int kHeadDim = 256, kBlockK = 80;  // S, P, O: 40 + 20 + 128 registers
+  static constexpr int kConsumers = 2, kBlockQ = kConsumers * kWarpgroupRows;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // of 3 x 168
+  static constexpr int kKVSlots = 2, kQSlots = 1;
+  static constexpr bool kWaitLate = true;
+};
+
+// For any mask, whose spans take registers
+struct MaskedForwardTile256 : WithMask<ForwardTile<256>> {
+  static constexpr int kBlockK = 64;
 };
 
 // Backward: a CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ

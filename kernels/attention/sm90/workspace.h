@@ -23,11 +23,16 @@ struct BlockTiles {
 
 // Used for a mask that is not plain: see forward_spans.cuh.
 struct ForwardWorkspace {
+  static int slices_of_tile(const AttnProblem& p) {
+    return p.head_dim <= 128 ? ForwardTileBase::kConsumers : ForwardTile<256>::kConsumers;
+  }
+
   ForwardWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
     if (!mask_of(p).plain()) {
-      constexpr int kSlice = kWarpgroupRows, kSlices = ForwardTileBase::kConsumers;
-      const int64_t slices = (p.tokens + kSlice - 1) / kSlice, tiles = (slices + kSlices - 1) / kSlices;
+      constexpr int kSlice = kWarpgroupRows;
+      const int64_t slices = (p.tokens + kSlice - 1) / kSlice, of_tile = slices_of_tile(p),
+                    tiles = (slices + of_tile - 1) / of_tile;
       ticket = carver.take<uint32_t>(1);
       lengths = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
       order = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
@@ -134,6 +139,21 @@ struct BackwardWorkspace {
   // query tiles that it meets; [B]: how many these are. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   BlockTiles* block_tiles = nullptr;
+  size_t bytes;
+};
+
+// Of the backward of heads of more than 128 columns: see wide_args.cuh.
+struct WideWorkspace {
+  static constexpr int kRowPadding = 64;  // of a tile
+
+  WideWorkspace(void* memory, const AttnProblem& p) {
+    Carver carver(memory);
+    const int64_t padded_tokens = (p.tokens + kRowPadding - 1) / kRowPadding * kRowPadding;
+    row_statistics = carver.take<float>(static_cast<size_t>(p.batch * p.heads * padded_tokens * 2));
+    bytes = carver.used();
+  }
+
+  float* row_statistics;  // as in BackwardWorkspace
   size_t bytes;
 };
 
