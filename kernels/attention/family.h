@@ -54,8 +54,8 @@ struct KernelFamily {
   // most_tokens: the limit of a head. most_rows: that of batch x heads, tokens rounded up to row_padding.
   int64_t most_tokens, most_rows;
   int row_padding;
-  bool by_name_only;  // attn_forward() and attn_backward() never choose it
-  bool dropout;       // whether it serves dropout
+  bool by_name_only;      // attn_forward() and attn_backward() never choose it
+  int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
@@ -77,7 +77,7 @@ namespace sm80 {
 extern const KernelFamily kFamily;
 }
 namespace sm90 {
-extern const KernelFamily kFamily, kWideFamily;
+extern const KernelFamily kFamily;
 }
 
 // The kernels of attn_decode(), as they register themselves

@@ -27,7 +27,7 @@ bool dropout_served(const KernelFamily& family, const AttnProblem& p) {
   const AttnDropout& d = p.dropout;
   if (d.threshold < 0 || d.threshold >= Dropout::kResolution) return false;
   if (d.place % Dropout::kHeads + p.heads > Dropout::kHeads) return false;
-  return d.threshold == 0 || family.dropout;
+  return d.threshold == 0 || p.head_dim <= family.most_with_dropout;
 }
 
 bool mask_served(const KernelFamily& family, const AttnProblem& p) {
@@ -90,8 +90,8 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kWideFamily, &sm80::kFamily,
-                                                      &f32::kFamily, &row::kFamily};
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily,
+                                                      &row::kFamily};
   return kFamilies;
 }
 

@@ -18,7 +18,7 @@ constinit const KernelFamily kFamily = {
     .most_rows = kMostRows,
     .row_padding = 1,
     .by_name_only = false,
-    .dropout = true,
+    .most_with_dropout = 256,
     .masks = Masks::kAll,
     .tile_rows =
         [](const AttnProblem& p, int) {

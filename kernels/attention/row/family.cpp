@@ -18,7 +18,7 @@ constinit const KernelFamily kFamily = {
     .most_rows = std::numeric_limits<int32_t>::max(),  // a CTA each
     .row_padding = 1,
     .by_name_only = true,
-    .dropout = false,
+    .most_with_dropout = 0,
     .masks = Masks::kPlain,
     .tile_rows =
         [](const AttnProblem& p, int) {

@@ -67,20 +67,20 @@ TileRows tile_rows(const AttnProblem& p, int arch) {
 }  // namespace
 
 constinit const KernelFamily kFamily = {.name = "sm80",
-                                  .lowest_arch = kLowestArch,
-                                  .highest_arch = kAnyLaterArch,
-                                  .dtype = ATTN_BF16,
-                                  .head_dims = {.step = 8, .most = 256},
-                                  .most_tokens = kMostTokens,
-                                  .most_rows = kMostRows,
-                                  .row_padding = BackwardWorkspace::kRowPadding,
-                                  .by_name_only = false,
-                                  .dropout = true,
-                                  .masks = Masks::kAll,
-                                  .tile_rows = tile_rows,
-                                  .forward_workspace = nullptr,
-                                  .backward_workspace = workspace_bytes<BackwardWorkspace>,
-                                  .forward = forward,
-                                  .backward = backward};
+                                        .lowest_arch = kLowestArch,
+                                        .highest_arch = kAnyLaterArch,
+                                        .dtype = ATTN_BF16,
+                                        .head_dims = {.step = 8, .most = 256},
+                                        .most_tokens = kMostTokens,
+                                        .most_rows = kMostRows,
+                                        .row_padding = BackwardWorkspace::kRowPadding,
+                                        .by_name_only = false,
+                                        .most_with_dropout = 256,
+                                        .masks = Masks::kAll,
+                                        .tile_rows = tile_rows,
+                                        .forward_workspace = nullptr,
+                                        .backward_workspace = workspace_bytes<BackwardWorkspace>,
+                                        .forward = forward,
+                                        .backward = backward};
 
 }  // namespace tessera::attention::sm80

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Times PyTorch's attention, FlashAttention-2 and cuDNN, in the shapes that ./bench attention prints.
+
+    python3 docs/examples/attention_yardsticks.py --head-dim 256 --seq-lens 1024,4096,16384 [--group 4]
+
+bf16, causal and full, 32,768 tokens and 2,048 channels as ./bench attention has them. TFLOP/s count what is
+computed: 4 D for each pair of a query and a key that it sees, forward, and 2.5 times that, backward.
+"""
+import argparse
+import statistics
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+
+def milliseconds(run, repeats):
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times)
+
+
+def measure(backend, batch, tokens, heads, kv_heads, head_dim, causal, repeats):
+    def tensor(of):
+        return torch.randn(batch, tokens, of, head_dim, device="cuda", dtype=torch.bfloat16,
+                           requires_grad=True).transpose(1, 2)
+
+    q, k, v = tensor(heads), tensor(kv_heads), tensor(kv_heads)
+    with sdpa_kernel(backend):
+        def forward():
+            return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=kv_heads != heads)
+
+        out = forward()
+        gradient = torch.randn_like(out)
+        return (milliseconds(forward, repeats),
+                milliseconds(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), repeats))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--head-dim", type=int, default=256)
+    parser.add_argument("--seq-lens", default="1024,4096,16384")
+    parser.add_argument("--group", type=int, default=1, help="query heads that share a head of keys")
+    parser.add_argument("--tokens", type=int, default=32768)
+    parser.add_argument("--channels", type=int, default=2048)
+    parser.add_argument("--repeats", type=int, default=11)
+    options = parser.parse_args()
+    heads = options.channels // options.head_dim
+    print(f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
+          f"{torch.cuda.get_device_name()}")
+    for causal in (True, False):
+        for tokens in map(int, options.seq_lens.split(",")):
+            batch = options.tokens // tokens
+            pairs = batch * heads * tokens * (tokens + 1 if causal else 2 * tokens) / 2
+            line = f"{batch} x {tokens}, {heads} heads of {options.head_dim}, {'causal' if causal else 'full'}:"
+            for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+                try:
+                    both = measure(backend, batch, tokens, heads, heads // options.group, options.head_dim,
+                                   causal, options.repeats)
+                except RuntimeError as error:
+                    line += f"  {name}: {str(error).splitlines()[0][:60]}"
+                    continue
+                flops = (4 * options.head_dim * pairs, 10 * options.head_dim * pairs)
+                line += "".join(f"  {name} {what} {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s"
+                                for what, ms, flop in zip(("forward", "backward"), both, flops))
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
