@@ -269,6 +269,7 @@ struct ForwardConsumer {
     ptx::hold(o);
     release_v();
     write(softmax);
+    pending = false;
   }
 
   // A slice, of the key tiles `mine`; `skipped` tiles before them, of which K is already skipped. Leaves the
