@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include "kernels/base/check.h"
+
 namespace tessera {
 namespace {
 
@@ -16,6 +18,15 @@ const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8
 float attention_scale(const ModelConfig& config, size_t layer, float plans) {
   const float scale = config.scale_attention ? plans : 1;
   return config.scale_attention_by_layer ? scale / static_cast<float>(layer + 1) : scale;
+}
+
+MaskTables Batch::mask_tables(int64_t window) const {
+  MaskTables tables{.documents = documents, .seen_by = seen_by, .query_tokens = places};
+  if (!seen_by || window == Windows::kFull) return tables;
+  const auto found = std::ranges::find(within, window, &Within::window);
+  check(found != within.end(), "a batch of dealt queries has no tables for a window of {}", window);
+  tables.documents = found->documents, tables.seen_by = found->seen_by;
+  return tables;
 }
 
 Tensor by_sequence(const Model& model, const Tensor& rows) {

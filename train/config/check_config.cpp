@@ -44,6 +44,14 @@ void check_heads(const SourcedConfig& sourced) {
                   "model.channels", "set model.head_dim, or model.positions=learned");
 }
 
+void check_windows(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const int64_t blocks = model.window.pattern_blocks();
+  sourced.require(blocks <= model.layers, "model.window",
+                  fmt::format("is a pattern of {} blocks, more than", blocks), "model.layers",
+                  "a pattern repeats over the blocks: name it once");
+}
+
 void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
@@ -67,6 +75,9 @@ void check_rope(const SourcedConfig& sourced) {
     sourced.require(used || is_default, key, "has no effect with", "model.rope.scaling",
                     "it is of " + join_words(names_of<RopeScaling>(words)));
   };
+  sourced.require(rope.local_theta == 0 || !model.window.all_full(), "model.rope.local_theta",
+                  "is of blocks with a window, and there is none with", "model.window",
+                  "set model.window, such as --set model.window=1024*5,full");
   needs("model.rope.factor", {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn});
   needs("model.rope.original_context", {RopeScaling::kLlama3, RopeScaling::kYarn});
   needs("model.rope.low_frequency", {RopeScaling::kLlama3});
@@ -276,6 +287,7 @@ void check_across(const SourcedConfig& sourced) {
   sourced.require(by_epochs || by_steps, "train.steps", "leaves the length of the run open with",
                   "train.epochs", "set train.steps=1000, or train.epochs=3");
   check_heads(sourced);
+  check_windows(sourced);
   check_rope(sourced);
   check_family(sourced);
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);
