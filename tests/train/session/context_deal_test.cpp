@@ -67,7 +67,7 @@ TEST(ContextDeal, WorkIsEqual) {
     }
     // Five blocks with a window to one without
     EXPECT_LT(imbalance({}, 131072, ranks, {{Windows::kFull, 1}, {1024, 5}}), 1.001) << ranks;
-    EXPECT_LT(imbalance({}, 131072, ranks, {{1024, 7}}), 1.001) << ranks;
+    EXPECT_LT(imbalance({}, 131072, ranks, {{1024, 7}}), 1.005) << ranks;  // as many blocks, of unequal work
     // One long document among short ones: by length alone its rank would have most of the work.
     DocumentLengths one_long{{100000}};
     for (int64_t left = 131072 - 100000; left > 0; left -= 32) one_long[0].push_back(32);
