@@ -19,6 +19,8 @@ void CacheAppend::check_on(Device device) const {
                 {"starts", starts, DType::kI32, {cache[0]}}});
   check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
         k.tensor.shape[1], cache[1]);
+  check(!ring || k.tensor.shape[1] == 1, "{}: a ring takes one new token at a time, found {}", kName,
+        k.tensor.shape[1]);
 }
 
 void RotaryAppend::check_on(Device device) const {

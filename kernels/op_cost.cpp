@@ -37,12 +37,16 @@ OpCost gemm(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
   return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
 
-// Pairs of a query and a key that it sees. Where only a call knows them: all of a causal mask, and of dealt
-// queries the mean of all ways to deal
+// Pairs of a query and a key that it sees. Where only a call knows them: all of a causal mask within its window,
+// and of dealt queries the mean of all ways to deal
 double visible_pairs(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   if (!s.mask.dealt) return attention::visible_pairs(attn_problem(plan));
-  return static_cast<double>(s.batch * s.tokens) * static_cast<double>(s.kv_tokens + 1) / 2;
+  AttentionPlan whole = plan;  // of all queries
+  whole.shape.mask.dealt = false;
+  whole.shape.tokens = s.kv_tokens;
+  const double share = static_cast<double>(s.tokens) / static_cast<double>(s.kv_tokens);
+  return share * attention::visible_pairs(attn_problem(whole));
 }
 
 // A GEMM of queries and keys that see each other: 2 D operations for each query head and pair

@@ -479,12 +479,14 @@ struct MoveHeads {
   void check_on(Device device) const;
 };
 
-// Keys and values of T new tokens go to the cache: token t of sequence b to row starts[b] + t.
+// Keys and values of T new tokens go to the cache: token t of sequence b to row starts[b] + t; of a ring to
+// row (starts[b] + t) % capacity, in place of an older token.
 struct CacheAppend {
   static constexpr const char* kName = "cache append";
   Heads k, v;               // K heads of [B, T, heads, D]
-  Tensor starts;            // [B] int32; starts[b] + T is at most the capacity
+  Tensor starts;            // [B] int32; starts[b] + T is at most the capacity, unless it is a ring
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
+  bool ring = false;        // with T = 1
 
   void check_on(Device device) const;
 };
@@ -499,13 +501,13 @@ struct RotaryAppend {
 };
 
 // Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
-// rows 0 to starts[b]. An idle sequence has y = 0.
+// rows 0 to starts[b], of a ring up to its capacity. An idle sequence has y = 0.
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
   Heads q;                  // H heads of [B, 1, heads, D]
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
-  Tensor starts;            // [B] int32, each below the capacity
+  Tensor starts;            // [B] int32, each below the capacity, unless it is a ring
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
 

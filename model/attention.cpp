@@ -15,10 +15,10 @@ PackedHeads heads_of(const Attention& a) {
   return heads;
 }
 
-// All heads of the first `tokens` tokens of a cache with one slot
-Heads cached_heads(const Tensor& cache, int64_t tokens) {
-  const int64_t capacity = cache.shape[1], K = cache.shape[2], D = cache.shape[3];
-  return {cache.view({capacity, K, D}).rows(0, tokens).view({1, tokens, K, D}), 0, K};
+// All heads of some rows of [.., K, D], as those of one sequence
+Heads heads_in_rows(const Tensor& keys, int64_t first, int64_t count) {
+  const int64_t D = keys.shape[-1], K = keys.shape[-2];
+  return {keys.view({keys.numel() / (K * D), K * D}).rows(first, count).view({1, count, K, D}), 0, K};
 }
 
 // Attention of some of the heads: part `index` of so many, in the order of the heads
@@ -28,7 +28,8 @@ struct AttentionPart {
   Heads of(const Heads& heads) const { return part_of(heads, index, parts); }
   Tensor row_state(const Attention& a) const {
     const Shape& shape = a.plan.saved_shape;
-    return a.saved.row_state.view({parts, shape.numel()}).rows(index, 1).view(shape);
+    const Tensor& all = a.saved.row_state;  // of blocks that share it, as large as one of them needs
+    return all.view({all.numel()}).rows(index * shape.numel(), shape.numel()).view(shape);
   }
   Dropout dropout(const Attention& a) const {
     Dropout dropout = a.dropout;
@@ -54,7 +55,12 @@ RotaryForward rotary_of(const Attention& a) {
 
 CacheAppend append_of(const Attention& a) {
   const PackedHeads heads = heads_of(a);
-  return {.k = heads.k, .v = heads.v, .starts = a.starts, .k_cache = a.cache.k, .v_cache = a.cache.v};
+  return {.k = heads.k,
+          .v = heads.v,
+          .starts = a.starts,
+          .k_cache = a.cache.k,
+          .v_cache = a.cache.v,
+          .ring = a.cache.ring};
 }
 
 DecodeAttention decode_attention_of(const Attention& a) {
@@ -67,9 +73,37 @@ DecodeAttention decode_attention_of(const Attention& a) {
           .workspace = a.workspace};
 }
 
+// A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled; and
+// the last ones to the ring.
+void unroll(const Stream& stream, const Attention& a) {
+  const PackedHeads heads = heads_of(a);
+  const auto& [k, v, start] = a.unrolled;
+  const int64_t T = a.plan.shape.tokens, older = a.plan.shape.kv_tokens - T, rows = a.cache.rows(),
+                kept = std::min(T, rows);
+  const auto copy = [&](const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row,
+                        int64_t count) {
+    stream.run(Copy{heads_in_rows(from, from_row, count).tensor, heads_in_rows(to, to_row, count).tensor});
+  };
+  const auto unroll = [&](const Heads& own, const Tensor& ring, const Tensor& to) {
+    for_each_run_of_ring(start, older, rows, [&](int64_t token, int64_t row, int64_t count) {
+      copy(ring, row, to, token, count);
+    });
+    stream.run(MoveHeads{.from = own, .to = heads_in_rows(to, older, T)});
+    for_each_run_of_ring(start + T, kept, rows, [&](int64_t token, int64_t row, int64_t count) {
+      copy(to, older + T - kept + token, ring, row, count);
+    });
+  };
+  unroll(heads.k, a.cache.k, k);
+  unroll(heads.v, a.cache.v, v);
+}
+
 }  // namespace
 
 void place_heads(const Stream& stream, const Attention& a) {
+  if (a.cache.ring && !a.decode) {
+    if (a.angles) stream.run(rotary_of(a));
+    return unroll(stream, a);
+  }
   if (a.angles && a.starts) return stream.run(RotaryAppend{rotary_of(a), append_of(a)});
   if (a.angles) stream.run(rotary_of(a));
   if (a.starts) stream.run(append_of(a));
@@ -79,8 +113,8 @@ void attend(const Stream& stream, const Attention& a) {
   if (a.decode) return stream.run(decode_attention_of(a));
   PackedHeads in = heads_of(a);
   if (a.starts) {
-    in.k = cached_heads(a.cache.k, a.plan.shape.kv_tokens);
-    in.v = cached_heads(a.cache.v, a.plan.shape.kv_tokens);
+    in.k = heads_in_rows(a.cache.ring ? a.unrolled.k : a.cache.k, 0, a.plan.shape.kv_tokens);
+    in.v = heads_in_rows(a.cache.ring ? a.unrolled.v : a.cache.v, 0, a.plan.shape.kv_tokens);
   }
   const int64_t parts = parts_of(a.config, a.plan);
   std::optional<GatheredKeys> gathered;

@@ -82,7 +82,8 @@ struct Attention {
   Tensor sample = {};  // [H, 2]: what a forward writes of some queries, see AttentionSample; none: nothing
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
-  Tensor starts = {};  // [B], see KvCache
+  UnrolledKeys unrolled = {};  // of a prompt, where `cache` is a ring
+  Tensor starts = {};          // [B], see KvCache
 };
 
 inline Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]

@@ -6,8 +6,12 @@
 
 namespace tessera {
 
-BlockSpec block_spec(const ModelConfig& config, size_t /*layer*/) {
-  return {.rotary = config.positions == Positions::kRope,
+BlockSpec block_spec(const ModelConfig& config, size_t layer) {
+  const int64_t window = config.window.at(layer);
+  const bool rotary = config.positions == Positions::kRope;
+  return {.window = window,
+          .rotary = rotary,
+          .local_angles = rotary && window != Windows::kFull && config.rope.local_theta > 0,
           .norm = config.norm,
           .norm_place = config.norm_place,
           .mlp = config.mlp};
@@ -29,7 +33,14 @@ void AttentionPlans::choose_each(const ModelConfig& config, Choose&& choose) {
 AttentionPlans::AttentionPlans(const ModelConfig& config, const AttentionRequest& request) {
   choose_each(config, [&](const BlockSpec& spec) {
     AttentionRequest own = request;
-    own.shape.mask.window = spec.window;
+    // A window of all keys hides none, and kernels are faster without one.
+    AttentionShape& shape = own.shape;
+    shape.mask.window = spec.window < shape.kv_tokens ? spec.window : 0;
+    // Of a text that is continued, keys before all windows are not there: see UnrolledKeys.
+    if (shape.mask.window > 0 && shape.mask.offset >= shape.mask.window) {
+      const int64_t unseen = shape.mask.offset - (shape.mask.window - 1);
+      shape.kv_tokens -= unseen, shape.mask.offset -= unseen;
+    }
     return Plan{.plan = choose_attention(own), .decode = {}};
   });
 }
@@ -38,8 +49,10 @@ AttentionPlans AttentionPlans::decoding(const ModelConfig& config, const DecodeS
                                         const DeviceTraits& device) {
   AttentionPlans plans;
   plans.choose_each(config, [&](const BlockSpec& spec) {
-    check(spec.window == 0, "a window of {} tokens: attention over a cache serves no window", spec.window);
-    const DecodePlan decode = choose_decode(shape, dtype, device);
+    DecodeShape own = shape;
+    own.ring = spec.window != Windows::kFull && spec.window < shape.capacity;
+    if (own.ring) own.capacity = spec.window;
+    const DecodePlan decode = choose_decode(own, dtype, device);
     return Plan{.plan = {.shape = {.batch = shape.batch,
                                    .tokens = 1,
                                    .heads = shape.heads,

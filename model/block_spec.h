@@ -8,6 +8,7 @@ namespace tessera {
 struct BlockSpec {
   int64_t window = 0;   // a query sees the last `window` keys, its own among them; 0: all keys before it
   bool rotary = false;  // q and k are rotated
+  bool local_angles = false;             // by those of model.rope.local_theta
   NormKind norm = NormKind::kLayerNorm;  // of all norms
   NormPlace norm_place = NormPlace::kBefore;
   Mlp mlp = Mlp::kGelu;  // experts would be another value of this
@@ -17,7 +18,7 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 };
 
-// All blocks of a model are alike today. A difference between layers begins here.
+// What differs between the blocks of a model begins here: their windows, and so their angles.
 BlockSpec block_spec(const ModelConfig& config, size_t layer);
 
 }  // namespace tessera

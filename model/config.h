@@ -6,6 +6,7 @@
 #include "kernels/base/activation.h"
 #include "kernels/base/words.h"
 #include "model/lora_config.h"
+#include "model/windows.h"
 
 namespace tessera {
 
@@ -56,6 +57,7 @@ constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
 // The angles of rotary positions: model/rope.h has the formulas.
 struct Rope {
   double theta = 10000;
+  double local_theta = 0;  // of blocks with a window, which then have no scaling; 0: as the other blocks
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;             // of every scaling
   int64_t original_context = 0;  // llama3, yarn: the context that the model was trained on; 0: model.context
@@ -91,7 +93,8 @@ struct ModelConfig {
   NormPlace norm_place = NormPlace::kBefore;
   bool norm_plus_one = false;  // RMSNorm: a normed channel is multiplied by 1 + weight
   Positions positions = Positions::kLearned;
-  Rope rope = {};  // where positions are rotary
+  Rope rope = {};       // where positions are rotary
+  Windows window = {};  // of attention, by block
   Mlp mlp = Mlp::kGelu;
   Bias bias = Bias::kAll;
   bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
@@ -118,9 +121,13 @@ struct ModelConfig {
     model.lora = {};
     return model;
   }
-  // FLOPs of training on one token: 6 a parameter, and 6 L H D T for causal attention, half of the full T^2.
-  // A table that is only looked up has none.
-  double flops_per_token(double T) const;
+  // Twice the keys that a token of a text of T tokens sees, its own for a half: the mean over the tokens and
+  // the blocks. T where no block has a window.
+  double attention_span(double T) const;
+  // FLOPs of training on one token: 6 a parameter, and 6 L H D attention_span() for causal attention, which is
+  // half of the full T^2 without windows. A table that is only looked up has none.
+  double flops_of_span(double attention_span) const;
+  double flops_per_token(double T) const { return flops_of_span(attention_span(T)); }
   // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.
   int64_t padded_vocab() const { return (vocab_size + 127) / 128 * 128; }
 };
@@ -143,7 +150,9 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.norm_place", model.norm_place);
   visit("model.norm_plus_one", model.norm_plus_one);
   visit("model.positions", model.positions);
+  visit("model.window", model.window);
   visit("model.rope.theta", model.rope.theta);
+  visit("model.rope.local_theta", model.rope.local_theta);
   visit("model.rope.scaling", model.rope.scaling);
   visit("model.rope.factor", model.rope.factor);
   visit("model.rope.original_context", model.rope.original_context);

@@ -1,5 +1,7 @@
 #include "model/decode.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "model/stages.h"
 
@@ -18,6 +20,28 @@ std::string what_has_no_operation(const ModelConfig& config) {
   if (config.norm_plus_one) return "norms that multiply by 1 + weight";
   if (config.scale_embeddings) return "scaled embeddings";
   if (config.mlp == Mlp::kGeglu) return "a GeGLU";
+  return "";
+}
+
+UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache& cache, int64_t start) {
+  int64_t rows = 0;
+  for (size_t l = 0; l < cache.layers.size(); ++l)
+    if (cache.layers[l].ring) rows = std::max(rows, prompt.attention.of(l).shape.kv_tokens);
+  if (rows == 0) return {};
+  const Shape shape{rows, prompt.config.kv_heads, prompt.config.head_dim};
+  const auto take = [&](const char* name) {
+    return arena.alloc(MemoryTag::kAttention, name, prompt.attention.dtype(), shape);
+  };
+  return {.k = take("keys that a prompt sees in a window"),
+          .v = take("values that a prompt sees in a window"),
+          .start = start};
+}
+
+// Why the persistent kernel does not serve a model, whatever its sizes; "": it may
+std::string why_not_one_kernel(const Model& model, const KvCache& cache) {
+  if (std::ranges::any_of(cache.layers, [](const KvCache::Layer& layer) { return layer.ring; }))
+    return fmt::format("model.window={}: caches of different lengths", text_of(model.config.window));
+  if (model.local_angles) return "model.rope.local_theta: two kinds of angles";
   return "";
 }
 
@@ -44,8 +68,8 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
   const auto& [model, cache, tokens, start, logits] = prompt;
   const ModelConfig& config = model.config;
   const int64_t T = tokens.shape[1];
-  check(start >= 0 && start + T <= cache.capacity(),
-        "a prompt needs room for {} tokens after {} in the cache, found {}", T, start, cache.capacity());
+  check(start >= 0 && start + T <= cache.capacity,
+        "a prompt needs room for {} tokens after {} in the cache, found {}", T, start, cache.capacity);
   Arena::Scope scope(arena);
   Model whole = model;
   AttentionShape shape{.batch = 1,
@@ -61,7 +85,9 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
                                             .dtype = model.attention.dtype(),
                                             .device = stream.backend().traits()});
   const Saved saved = allocate_saved(arena, whole, Keep::nothing());
-  const Batch batch{.tokens = tokens, .targets = {}, .cache = &cache};
+  KvCache own = cache;
+  own.unrolled = allocate_unrolled(arena, whole, cache, start);
+  const Batch batch{.tokens = tokens, .targets = {}, .cache = &own};
   forward(stream, {.model = whole, .batch = batch, .saved = saved});
   if (logits) logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - 1, 1), .logits = logits});
 }
@@ -75,7 +101,7 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
                                             .heads = config.heads,
                                             .head_dim = config.head_dim,
                                             .kv_heads = config.kv_heads,
-                                            .capacity = cache.capacity()},
+                                            .capacity = cache.capacity},
                                            model.attention.dtype(), device);
   return one;
 }
@@ -99,7 +125,9 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
   add_operations(stream, step);
   const DeviceTraits& device = stream.backend().traits();
   step.why_separate_kernels =
-      tensors.separate_kernels ? "as asked for" : why_not_one_kernel(step.operations, device);
+      tensors.separate_kernels ? "as asked for" : why_not_one_kernel(model, tensors.cache);
+  if (step.why_separate_kernels.empty())
+    step.why_separate_kernels = why_not_one_kernel(step.operations, device);
   if (!step.why_separate_kernels.empty()) return step;
   step.memory = arena.alloc(MemoryTag::kActivations, "what passes between a step's instructions", DType::kI32,
                             {(decode_step_bytes(step.operations, device) + 3) / 4});

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/base/bf16.h"
+#include "kernels/base/check.h"
 
 namespace tessera {
 namespace {
@@ -29,6 +30,15 @@ float embedding_scale(const ModelConfig& config, DType dtype) {
   if (!config.scale_embeddings) return 1;
   const float scale = std::sqrt(static_cast<float>(config.channels));
   return dtype == DType::kBF16 ? float_from_bf16(bf16_from_float(scale)) : scale;
+}
+
+MaskTables Batch::mask_tables(int64_t window) const {
+  MaskTables tables{.documents = documents, .seen_by = seen_by, .query_tokens = places};
+  if (!seen_by || window == Windows::kFull) return tables;
+  const auto found = std::ranges::find(within, window, &Within::window);
+  check(found != within.end(), "a batch of dealt queries has no tables for a window of {}", window);
+  tables.documents = found->documents, tables.seen_by = found->seen_by;
+  return tables;
 }
 
 Tensor by_sequence(const Model& model, const Tensor& rows) {

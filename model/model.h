@@ -25,6 +25,15 @@ struct Batch {
   // in the sequence; and see AttentionForward, context.h
   Tensor places = {}, seen_by = {};
   ContextTables context = {};
+  // There, in place of `documents` and `seen_by`, of blocks with a window that hides keys
+  struct Within {
+    int64_t window;
+    Tensor documents, seen_by;
+  };
+  std::vector<Within> within = {};
+
+  // For attention of a plan with this window
+  MaskTables mask_tables(int64_t window) const;
 };
 
 // So many of `rows` are computed at a time; 0: all
@@ -38,6 +47,7 @@ struct Model {
   ParamStore* params;        // dtype of the activations too
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, D / 2, 2] fp32, see rope.h; with rotary positions
+  Tensor local_angles = {};  // likewise, of blocks with a window, where model.rope.local_theta is set
   ByBlock<Keep> keep = {};
   int64_t classifier_chunk = 0;          // rows of [N, padded V] logits that exist at a time; 0: all N
   int64_t mlp_chunk = 0;                 // rows of an MLP's hidden layer, likewise; where `keep` drops it

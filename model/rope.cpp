@@ -82,4 +82,12 @@ Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& co
   return angles;
 }
 
+Tensor allocate_local_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
+                             int64_t positions) {
+  if (config.rope.local_theta == 0 || config.window.all_full()) return {};
+  ModelConfig local = config;
+  local.rope = {.theta = config.rope.local_theta};
+  return allocate_angles(stream, arena, local, positions);
+}
+
 }  // namespace tessera

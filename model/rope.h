@@ -6,6 +6,8 @@
 //            f_i / factor for longer ones, a mean of both in between
 //   yarn     the same with a ramp over i; cos and sin are multiplied        Peng et al., arXiv:2309.00071
 //            by attention_factor
+//
+// With model.rope.local_theta, blocks with a window have angles of their own: "none", with that theta.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +25,8 @@ double rope_attention_factor(const Rope& rope);                   // of cos and 
 // cos and sin of positions 0 .. positions - 1: fp32 [positions, D / 2, 2], computed in fp64 and rounded once.
 // None unless positions are rotary.
 Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions);
+// Those of blocks with a window. None where they have no angles of their own.
+Tensor allocate_local_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
+                             int64_t positions);
 
 }  // namespace tessera

@@ -15,6 +15,16 @@ SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
       .config = model.config, .spec = spec, .plan = model.attention.of(layer), .mlp_chunk = model.mlp_chunk};
 }
 
+// The block whose tensors have room for those of every other: only what attention keeps of a prompt's scores
+// differs, see AttentionPlans.
+size_t largest_block(const Model& model) {
+  const auto size = [&](size_t layer) { return model.attention.of(layer).saved_shape.numel(); };
+  size_t largest = 0;
+  for (size_t l = 1; l < static_cast<size_t>(model.config.layers); ++l)
+    if (size(l) > size(largest)) largest = l;
+  return largest;
+}
+
 // Calls visit(tensor, info, is_kept) for the saved tensors of a block.
 void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
                  const std::function<void(Tensor&, const SavedInfo&, bool)>& visit) {
@@ -100,8 +110,9 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
   BlockSaved for_all;
   if (keep != kKeepAll) {
     Arena::Phase phase(arena, "block");
-    const BlockSpec spec = block_spec(config, 0);
-    visit_block_saved(for_all, shape_of(model, spec, 0),
+    const size_t largest = largest_block(model);
+    const BlockSpec spec = block_spec(config, largest);
+    visit_block_saved(for_all, shape_of(model, spec, largest),
                       [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
                         if (!keep.all_of([&](Keep each) { return each.keeps(stage, spec); }))
                           take(info, tensor);

@@ -663,14 +663,17 @@ Attention Block::attention() const {
                 .plan = model.attention.of(layer),
                 .decode = model.attention.decode_of(layer),
                 .workspace = attention_workspace,
-                .angles = spec.rotary ? model.angles : Tensor{},
+                .angles = spec.local_angles ? model.local_angles
+                          : spec.rotary     ? model.angles
+                                            : Tensor{},
                 .dropout = dropout(DropoutKind::kAttention),
                 .positions = pass.batch.positions,
-                .tables = {.documents = pass.batch.documents,
-                           .seen_by = pass.batch.seen_by,
-                           .query_tokens = pass.batch.places},
+                .tables = pass.batch.mask_tables(model.attention.of(layer).shape.mask.window),
                 .context = {.axis = model.context, .tables = pass.batch.context, .buffers = context_buffers}};
-  if (const KvCache* cache = pass.batch.cache) own.cache = cache->layers[layer], own.starts = cache->starts;
+  if (const KvCache* cache = pass.batch.cache) {
+    own.cache = cache->layers[layer], own.starts = cache->starts;
+    own.unrolled = cache->unrolled;
+  }
   own.plan.scale = attention_scale(config, layer, own.plan.scale);
   if (own.decode) own.decode->scale = own.plan.scale;
   return own;

@@ -80,7 +80,16 @@ inline std::vector<FamilyModel> family_models() {
       {"llama_attention_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAttention; })},
       {"llama_mlp_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kMlp; })},
       {"qwen3_biases", "qwen3",
-       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })}};
+       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })},
+      {"mistral", "mistral", changed(llama, [](ModelConfig& m) { m.window = Windows(5); })},
+      {"qwen2_windows", "qwen2",
+       changed(llama,
+               [](ModelConfig& m) {
+                 m.bias = Bias::kQkv, m.window = Windows({{Windows::kFull}, {5}});
+               })},
+      {"qwen3_windows", "qwen3", changed(llama, [](ModelConfig& m) {
+         m.qk_norm = true, m.window = Windows({{5}, {Windows::kFull}});
+       })}};
 }
 
 }  // namespace tessera::testing

@@ -38,7 +38,7 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   return all;
 }
 
-// Each part of other families alone, each place of dropout, and the families. `plain` has an even number of
+// Each part of other families alone, each place of dropout, windows, and the families. `plain` has an even number of
 // heads.
 inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   std::vector<Variant> all;
@@ -78,6 +78,17 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("llama with biases of attention", llama, [](ModelConfig& m) { m.bias = Bias::kAttention; });
   add("llama with biases of the MLP", llama, [](ModelConfig& m) { m.bias = Bias::kMlp; });
   add("llama with dropout", llama, [](ModelConfig& m) { m.dropout = {0.2, 0.1, 0.3}; });
+  // Shorter than the sequences of every test. The pattern repeats from the third block on.
+  const Windows windows({{.window = 3}, {.window = Windows::kFull}});
+  add("a window", plain, [](ModelConfig& m) { m.window = Windows(5); });
+  add("windows with dropout", plain, [&](ModelConfig& m) { m.window = windows, m.dropout.attention = 0.2; });
+  add("windows with angles of their own", plain, [&](ModelConfig& m) {
+    m.window = windows;
+    m.positions = Positions::kRope;
+    m.rope = {.theta = 1e6, .local_theta = 100};
+  });
+  add("llama with a window", llama, [](ModelConfig& m) { m.window = Windows(4); });
+  add("qwen3 with windows", llama, [&](ModelConfig& m) { m.qk_norm = true, m.window = windows; });
   add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
   add("gemma", llama, [](ModelConfig& m) {
     m.mlp = Mlp::kGeglu;

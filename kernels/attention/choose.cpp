@@ -87,9 +87,9 @@ void check_mask(const AttentionShape& s) {
   check(m.offset >= -kMost && m.offset <= kMost, "the offset of attention must be {} to {}, found {}", -kMost,
         kMost, m.offset);
   check(
-      !m.dealt || (m.causal && !m.documents && m.window == 0 && m.offset == 0),
-      "attention of dealt queries needs a causal mask without documents, window or offset, which are in its "
-      "tables; found {}",
+      !m.dealt || (m.causal && !m.documents && m.offset == 0),
+      "attention of dealt queries needs a causal mask without documents or offset, which are in its tables; "
+      "found {}",
       to_string(m));
   check(!m.documents || (m.offset == 0 && s.kv_tokens == s.tokens),
         "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
@@ -142,7 +142,7 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
           .head_dim = static_cast<int>(s.head_dim),
           .mask = {.causal = s.mask.causal && !s.mask.dealt,
                    .offset = s.mask.offset,
-                   .window = s.mask.window,
+                   .window = s.mask.dealt ? 0 : s.mask.window,
                    .documents = tables.documents.as<int32_t>(),
                    .seen_by = tables.seen_by.as<int32_t>(),
                    .query_tokens = tables.query_tokens.as<int32_t>()},

@@ -24,7 +24,8 @@ struct AttentionMask {
   int64_t window = 0;  // and of those, if causal, the last `window`; 0: all
   int64_t offset = 0;  // of a causal mask: where the first query stands among the keys
   // The queries are some tokens of a causal sequence, in their order, and the keys all of it: each call says
-  // which keys each query sees, in `documents`, and which queries see each key. With `causal` alone
+  // which keys each query sees, in `documents`, and which queries see each key. With `causal`, and `window`,
+  // which those tables already obey
   bool dealt = false;
 
   AttentionMask(bool is_causal = true, bool has_documents = false)

@@ -8,6 +8,8 @@ namespace tessera {
 struct DecodeShape {
   int64_t batch, heads, head_dim, kv_heads;
   int64_t capacity;  // tokens that the cache has room for, in each sequence
+  // The cache has the last `capacity` tokens, a window, in any order: later ones have replaced those before
+  bool ring = false;
 };
 
 struct DecodePlan {

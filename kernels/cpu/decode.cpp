@@ -15,7 +15,7 @@ constexpr int64_t kKeys = 128;  // of a tile
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
-  const int64_t D = s.head_dim, keys = int64_t{a.starts.as<int32_t>()[b]} + 1;
+  const int64_t D = s.head_dim, keys = std::min(int64_t{a.starts.as<int32_t>()[b]} + 1, s.capacity);
   const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
                           v = heads_of<const float>(a.v_cache, kv_head);
   float* outputs = a.y.as<float>() + (b * s.heads + first) * D;
@@ -57,10 +57,10 @@ void run(const CacheAppend& a, const Launch& /*on*/) {
   for (int64_t b = 0; b < B; ++b) {
     const int64_t start = a.starts.as<int32_t>()[b];
     if (start < 0) continue;
-    check(start + T <= capacity, "{}: {} tokens after {} are more than the cache has room for, {}", a.kName,
-          T, start, capacity);
+    check(a.ring || start + T <= capacity, "{}: {} tokens after {} are more than the cache has room for, {}",
+          a.kName, T, start, capacity);
     for (int64_t t = 0; t < T; ++t) {
-      const int64_t to = (b * capacity + start + t) * row;
+      const int64_t to = (b * capacity + (start + t) % capacity) * row;
       std::memcpy(a.k_cache.as<float>() + to, k.head_begin(b, 0) + t * k.row, static_cast<size_t>(row) * 4);
       std::memcpy(a.v_cache.as<float>() + to, v.head_begin(b, 0) + t * v.row, static_cast<size_t>(row) * 4);
     }
@@ -78,7 +78,7 @@ void run(const DecodeAttention& a, const Launch& /*on*/) {
   const DecodeShape& s = a.plan.shape;
   const int64_t group = s.heads / s.kv_heads, parts = (group + kHeads - 1) / kHeads;
   for (int64_t b = 0; b < s.batch; ++b)
-    check(a.starts.as<int32_t>()[b] < s.capacity,
+    check(s.ring || a.starts.as<int32_t>()[b] < s.capacity,
           "{}: sequence {} has a token at {}, and the cache room for {}", a.kName, b,
           a.starts.as<int32_t>()[b], s.capacity);
 #pragma omp parallel for collapse(3) schedule(dynamic)

@@ -12,19 +12,21 @@ namespace {
 constexpr int kThreads = 256;
 
 // k and v [B, T, K, D] -> rows starts[b] + t of caches [B, capacity, K, D], in units of kStep elements. A row
-// beyond the capacity is not written.
+// beyond the capacity is not written, unless it is a ring.
 template <class T, int kStep>
 __global__ __launch_bounds__(kThreads) void cache_append_kernel(View<const T> k, View<const T> v,
                                                                 const int32_t* starts, T* k_cache, T* v_cache,
                                                                 int64_t steps, int Tokens, int heads, int D,
-                                                                int64_t capacity) {
+                                                                int64_t capacity, bool ring) {
   const int64_t step = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   ptx::let_next_kernel_start();
   ptx::wait_for_previous_kernel();
   if (step >= steps) return;
   const int64_t i = step * kStep, row = static_cast<int64_t>(heads) * D, n = i / row;  // n = b T + t
   const int of_row = static_cast<int>(i - n * row), head = of_row / D, d = of_row - head * D;
-  const int64_t b = n / Tokens, start = __ldcg(starts + b), place = start + n - b * Tokens;
+  const int64_t b = n / Tokens, start = __ldcg(starts + b);
+  int64_t place = start + n - b * Tokens;
+  if (ring) place %= capacity;
   if (start < 0 || place >= capacity) return;
   const int64_t to = (b * capacity + place) * row + of_row;
   const T *from_k = k.row_begin(n) + head * k.head + d, *from_v = v.row_begin(n) + head * v.head + d;
@@ -51,7 +53,7 @@ void CudaBackend::run_op(const CacheAppend& a, const Launch& on) {
           {.blocks = cuda::divide_up(elements / kStep, kThreads), .threads = kThreads, .overlap = overlaps()},
           on.stream, heads_of<const T>(a.k), heads_of<const T>(a.v), a.starts.as<int32_t>(),
           a.k_cache.as<T>(), a.v_cache.as<T>(), elements / kStep, static_cast<int>(Tokens),
-          static_cast<int>(K), static_cast<int>(D), capacity);
+          static_cast<int>(K), static_cast<int>(D), capacity, a.ring);
     };
     whole&& D % kPackWidth<T> == 0 ? append.template operator()<kPackWidth<T>>()
                                    : append.template operator()<1>();

@@ -112,18 +112,21 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int lanes) {
 }
 
 // Where the rotated heads of keys and the heads of values go, too: row starts[b] + t of caches
-// [B, capacity, K, D]. Heads of values follow those of x in the deal.
+// [B, capacity, K, D], of a ring the remainder. Heads of values follow those of x in the deal.
 template <class T>
 struct ToCache {
   View<const T> v = {};
   T *k_cache = nullptr, *v_cache = nullptr;
   int64_t capacity = 0;
   int kv_heads = 0;
+  bool ring = false;
 
   // The row of head `kv_head` of token n; null where the sequence is idle, or full
   __device__ __forceinline__ T* place(T* cache, const Deal& deal, uint32_t n, int kv_head) const {
     const uint32_t b = n / static_cast<uint32_t>(deal.T);
-    const int64_t start = __ldcg(deal.starts + b), row = start + n - int64_t{b} * deal.T;
+    const int64_t start = __ldcg(deal.starts + b);
+    int64_t row = start + n - int64_t{b} * deal.T;
+    if (ring) row %= capacity;
     if (start < 0 || row >= capacity) return nullptr;
     return cache + ((b * capacity + row) * kv_heads + kv_head) * deal.D;
   }
@@ -399,7 +402,8 @@ void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, cons
                               .k_cache = cache.k_cache.as<T>(),
                               .v_cache = cache.v_cache.as<T>(),
                               .capacity = cache.k_cache.shape[1],
-                              .kv_heads = static_cast<int>(cache.v.count)};
+                              .kv_heads = static_cast<int>(cache.v.count),
+                              .ring = cache.ring};
                 cuda::launch(rotary_kernel<T, kStep, kSteps, kNorm, kCache>,
                              {.blocks = blocks_for(deal, kForwardThreads),
                               .threads = kForwardThreads,

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "model/formats/family.h"
 #include "model/formats/folder.h"
+#include "model/formats/window_fields.h"
 #include "model/rope.h"
 
 namespace tessera {
@@ -15,7 +16,8 @@ namespace {
 
 bool sets(const Family& family, std::string_view key) {
   const bool rotary = family.defaults.positions == Positions::kRope;
-  return (rotary && key.starts_with("model.rope.")) ||
+  const bool is_angle = key.starts_with("model.rope.") && key != "model.rope.local_theta";
+  return (rotary && is_angle) ||
          std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
 }
 
@@ -29,11 +31,15 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
       std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.mlp == model.mlp; });
   if (!knows_mlp) nearest.mlp = family.defaults.mlp;
   if (knows_bias(family, model.bias)) nearest.bias = model.bias;
+  nearest.window = knows_windows(family, model.window) ? model.window : Windows();
   fill_computed(nearest);
   std::vector<std::string> settings;
   const ModelConfig supported = canonical(nearest), found = canonical(model);
   for_each_model_key_of(supported, found, [&](std::string_view key, const auto& ours, const auto& theirs) {
-    if (ours != theirs) settings.push_back(fmt::format("{}={}", key, setting_of(ours)));
+    if (ours == theirs) return;
+    const std::string setting = setting_of(ours);
+    const bool is_auto = key == "model.rope.local_theta" && setting == "0";
+    settings.push_back(fmt::format("{}={}", key, is_auto ? "auto" : setting));
   });
   if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
     settings.push_back("model.heads=a divisor of model.channels");
@@ -43,7 +49,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3};
+  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3};
   return kAll;
 }
 
@@ -99,6 +105,8 @@ ModelConfig canonical(ModelConfig model) {
   const Rope rope = model.rope;
   Rope& kept = model.rope;
   kept = {.theta = rope.theta, .scaling = rope.scaling};
+  const bool local_differs = rope.local_theta != rope.theta || rope.scaling != RopeScaling::kNone;
+  if (!model.window.all_full() && local_differs) kept.local_theta = rope.local_theta;
   if (rope.scaling == RopeScaling::kNone) return model;
   kept.factor = rope.factor;
   if (rope.scaling == RopeScaling::kLinear) return model;

@@ -35,6 +35,9 @@ struct BiasFields {
   explicit operator bool() const { return attention != nullptr; }
 };
 
+// How config.json says which layers attend within a window: window_fields.h
+enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer };
+
 // The words of the field of model.mlp; the first of each Mlp is written.
 struct MlpWord {
   std::string_view word;
@@ -81,13 +84,15 @@ struct Family {
   std::span<const RefusedField> refused;       // besides those of every family
   std::span<const DropoutField> dropouts;
   double default_dropout;  // where config.json names none
-  std::string_view lead;   // of tensor names; files of the bare model lack it
-  std::string_view block;  // "h.{}.": follows the lead, with the number of the block
+  WindowFields windows = WindowFields::kNone;
+  int64_t default_window = Windows::kFull;  // kAllLayers: where config.json names none
+  std::string_view lead;                    // of tensor names; files of the bare model lack it
+  std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };
 
-extern const Family kGpt2, kLlama, kQwen2, kQwen3;
+extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3;
 std::span<const Family* const> families();
 
 // The family that can hold this model. Error: as family_of in folder.h

@@ -10,6 +10,7 @@
 #include "model/formats/family.h"
 #include "model/formats/field_values.h"
 #include "model/formats/rope_fields.h"
+#include "model/formats/window_fields.h"
 
 namespace tessera {
 namespace {
@@ -103,8 +104,8 @@ bool is_bias_field(const Family& family, std::string_view field) {
 
 bool is_known(const Family& family, std::string_view field) {
   const bool is_rope = family.defaults.positions == Positions::kRope && is_rope_field(field);
-  return is_rope || is_harmless_in_all(field) || is_bias_field(family, field) ||
-         std::ranges::find(family.harmless, field) != family.harmless.end() ||
+  return is_rope || is_window_field(family, field) || is_harmless_in_all(field) ||
+         is_bias_field(family, field) || std::ranges::find(family.harmless, field) != family.harmless.end() ||
          std::ranges::any_of(family.dropouts, [&](const DropoutField& one) { return field == one.name; }) ||
          std::ranges::any_of(family.fields, [&](const Field& one) {
            return field == one.name || (one.synonym && field == one.synonym);
@@ -288,9 +289,12 @@ FoundModel read_model_config(const fs::path& folder) {
   check_divides(config, found);
   fill_computed(found.model);
   read_dropout(family, config, found);
+  read_windows(family, config, found);
   if (found.model.positions == Positions::kRope) {
+    const double local_theta = found.model.rope.local_theta;  // a field of its own, if a family has any
     const FoundRope rope = read_rope(config, found.model.context);
     found.model.rope = rope.rope;
+    found.model.rope.local_theta = local_theta;
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());
   }
@@ -312,6 +316,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
         config[field.name] = field_value(member);
     });
   write_biases(family, model, config);
+  write_windows(family, model, config);
   if (model.positions == Positions::kRope) write_rope(model, config);
   for (const auto& [name, key] : family.dropouts)
     for_each_dropout_key(model.dropout, [&](std::string_view one, double probability) {
@@ -360,5 +365,6 @@ std::string setting_of(int64_t value) { return fmt::format("{}", value); }
 std::string setting_of(bool value) { return value ? "true" : "false"; }
 std::string setting_of(float value) { return fmt::format("{}", value); }
 std::string setting_of(double value) { return fmt::format("{}", value); }
+std::string setting_of(const Windows& value) { return text_of(value); }
 
 }  // namespace tessera

@@ -56,6 +56,7 @@ std::string setting_of(int64_t value);
 std::string setting_of(bool value);
 std::string setting_of(float value);
 std::string setting_of(double value);
+std::string setting_of(const Windows& value);
 template <HasWords E>
 std::string setting_of(E value) {
   return name_of(value);

@@ -133,6 +133,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
     require(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
     return;
   }
+  require(model.window.all_full(), "model.window", text_of(model.window), "full");
   const Rope rope = canonical(model).rope;
   const bool yarn = rope.scaling == RopeScaling::kYarn;
   require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");

@@ -5,17 +5,12 @@
 namespace tessera {
 namespace {
 
-// The window is that of use_sliding_window, which is refused. Qwen2 has its biases whatever attention_bias
-// says.
-constexpr std::string_view kQwen2Harmless[] = {"attention_bias", "max_window_layers", "sliding_window"};
-constexpr std::string_view kQwen3Harmless[] = {"max_window_layers", "sliding_window"};
+// Qwen2 has its biases whatever attention_bias says.
+constexpr std::string_view kQwen2Harmless[] = {"attention_bias"};
 
 constexpr RefusedField kQwen2Refused[] = {
-    kNoSlidingWindow,   kNoOtherLayers,
-    kNoPartialRotation, {"use_mrope", "rotary positions of several axes are not supported"},
-    kNoMlpBias,
-};
-constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoSlidingWindow, kNoOtherLayers, kNoPartialRotation};
+    kNoPartialRotation, {"use_mrope", "rotary positions of several axes are not supported"}, kNoMlpBias};
+constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoPartialRotation};
 
 // What transformers' defaults of both have in common
 constexpr ModelConfig kDefaults{.vocab_size = 151936,
@@ -55,6 +50,7 @@ constinit const Family kQwen2{
     .refused = kQwen2Refused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
+    .windows = WindowFields::kByLayer,
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kLlamaTensors,
@@ -69,10 +65,11 @@ constinit const Family kQwen3{
     .fields = kLlamaFields,
     .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
-    .harmless = kQwen3Harmless,
+    .harmless = {},
     .refused = kQwen3Refused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
+    .windows = WindowFields::kByLayer,
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kLlamaTensors,

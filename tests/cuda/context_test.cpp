@@ -51,13 +51,15 @@ RunShape context_shape(DType dtype, int groups, int context, int64_t tokens) {
   return shape;
 }
 
-// Of one group of all GPUs; of four GPUs, of two groups too.
+// Of one group of all GPUs; of four GPUs, of two groups too. Blocks take turns with a window and without.
 TEST_F(CudaContextParallel, LossesInFp32AreThoseOfOneGpu) {
   on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
     for (const Shard shard : kAllShards)
       for (const int64_t longest : {9, 200}) {
         const auto run = [&](const Ranks& of, int context) {
           RunShape shape = context_shape(DType::kF32, of.size / context, context, 200);
+          if (shard == Shard::kNone)
+            shape.model.window = Windows({{.window = 40}, {.window = Windows::kFull}});
           shape.shard = shard;
           return run_shared(of, {.device = device, .shape = shape, .steps = 20, .longest_document = longest});
         };

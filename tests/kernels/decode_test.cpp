@@ -127,6 +127,20 @@ TEST(DecodeAttentionOnCpu, RefusesATokenOutsideTheCache) {
   EXPECT_TRUE(says(refusal, {"decode attention: sequence 1 ", "token at 4", "room for 4"}));
 }
 
+// A ring has a key in every row from its last one on, whatever the order.
+TEST(DecodeAttentionOnCpu, ReadsEveryRowOfARingThatIsFull) {
+  CpuStream cpu;
+  HostTensors make;
+  const Size full{3, 4, 2, 10, 5, {2, 4, 4}};
+  const Heads q{make.normal({3, 1, 4, 10}), 0, 4};
+  const Tensor k = cache_of(make, full), v = cache_of(make, full), y = make.poisoned({3, 1, 4, 10});
+  DecodePlan plan = plan_of(full, 0.3f);
+  plan.shape.ring = true;
+  cpu.run(DecodeAttention{
+      .plan = plan, .q = q, .k_cache = k, .v_cache = v, .starts = starts_of(make, {2, 4, 23}), .y = y});
+  expect_formula(y, formula(full, 0.3f, q, k, v), "y", tolerance::kCpuAttention);
+}
+
 // New rows, those of other tokens, and idle sequences: to the bit
 TEST(CacheAppendOnCpu, WritesTheNewRowsAlone) {
   CpuStream cpu;
@@ -164,6 +178,34 @@ TEST(CacheAppendOnCpu, RefusesWhatTheCacheHasNoRoomFor) {
   EXPECT_TRUE(says(refusal(5, 0), {"cache append: 5 new tokens", "4"}));
   EXPECT_TRUE(says(refusal(2, 3), {"cache append: 2 tokens after 3", "4"}));
   EXPECT_EQ(refusal(1, 3), "was not refused");
+}
+
+// Token 23 of a ring of seven rows is in row 2.
+TEST(CacheAppendOnCpu, GoesRoundARing) {
+  CpuStream cpu;
+  HostTensors make;
+  const Tensor k = make.normal({3, 1, 2, 6}), v = make.normal({3, 1, 2, 6}),
+               k_cache = make.normal({3, 7, 2, 6}), v_cache = make.normal({3, 7, 2, 6}),
+               k_before = make.copy_of(k_cache);
+  CacheAppend append{.k = all_heads(k),
+                     .v = all_heads(v),
+                     .starts = starts_of(make, {6, -1, 23}),
+                     .k_cache = k_cache,
+                     .v_cache = v_cache,
+                     .ring = true};
+  cpu.run(append);
+  const auto row = [](const Tensor& t, int64_t b, int64_t n) {
+    return t.as<float>() + (b * t.shape[1] + n) * 12;
+  };
+  for (int64_t b = 0; b < 3; ++b)
+    for (int64_t n = 0; n < 7; ++n) {
+      const bool is_new = (b == 0 && n == 6) || (b == 2 && n == 2);
+      EXPECT_EQ(std::memcmp(row(k_cache, b, n), is_new ? row(k, b, 0) : row(k_before, b, n), 48), 0)
+          << b << n;
+      if (is_new) EXPECT_EQ(std::memcmp(row(v_cache, b, n), row(v, b, 0), 48), 0);
+    }
+  append.k = all_heads(make.normal({3, 2, 2, 6})), append.v = all_heads(make.normal({3, 2, 2, 6}));
+  EXPECT_TRUE(says(refusal_of(cpu, append), {"cache append", "ring", "one new token", "2"}));
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST(KvCacheOf, TakesTwoVectorsOfEachKeyHeadAndLayerForAToken) {
                          .channels = 1024,
                          .kv_heads = 8,
                          .head_dim = 128};
-  EXPECT_EQ(kv_cache_bytes_per_token(qwen, DType::kBF16), 114688);
+  EXPECT_EQ(kv_cache_bytes(qwen, DType::kBF16, 1), 114688);
   Arena plan = Arena::plan(Device::kCuda);
   allocate_kv_cache(plan, qwen, DType::kBF16, 4, 4096);
   const auto cache = plan.ledger().current()[static_cast<size_t>(MemoryTag::kCache)];

@@ -16,20 +16,21 @@ struct LoudModel {
   // `document_lengths` of each sequence; none: every sequence is one document.
   LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
       : store(cpu, arena, {.model = config}),
-        model{
-            .config = config,
-            .params = &store,
-            .attention = choose_attention({.kind = attention,
-                                           .shape = {.batch = kBatch,
-                                                     .tokens = kTokens,
-                                                     .heads = config.heads,
-                                                     .head_dim = config.head_dim,
-                                                     .mask = {/*is_causal=*/true, !document_lengths.empty()},
-                                                     .kv_heads = config.kv_heads},
-                                           .dtype = DType::kF32,
-                                           .device = {},
-                                           .dropout = config.dropout.attention > 0}),
-            .angles = allocate_angles(cpu, arena, config, kTokens)},
+        model{.config = config,
+              .params = &store,
+              .attention = {config,
+                            {.kind = attention,
+                             .shape = {.batch = kBatch,
+                                       .tokens = kTokens,
+                                       .heads = config.heads,
+                                       .head_dim = config.head_dim,
+                                       .mask = {/*is_causal=*/true, !document_lengths.empty()},
+                                       .kv_heads = config.kv_heads},
+                             .dtype = DType::kF32,
+                             .device = {},
+                             .dropout = config.dropout.attention > 0}},
+              .angles = allocate_angles(cpu, arena, config, kTokens),
+              .local_angles = allocate_local_angles(cpu, arena, config, kTokens)},
         reference(config) {
     if (!document_lengths.empty()) {
       documents = documents_tensor(make, document_lengths);

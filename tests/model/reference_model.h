@@ -138,8 +138,15 @@ class ReferenceModel {
     return one;
   }
 
+  // The keys that a query sees, the last ones; Windows::kFull: all
+  int64_t window_of(int64_t layer) const { return config_.window.at(static_cast<size_t>(layer)); }
+  double theta_of(int64_t layer) const {
+    const bool local = config_.rope.local_theta > 0 && window_of(layer) != Windows::kFull;
+    return local ? config_.rope.local_theta : config_.rope.theta;
+  }
+
   // QK norm and rotation of one head of q or k
-  Values positioned(Values x, int64_t T, const std::string& norm_name) const {
+  Values positioned(Values x, int64_t T, int64_t layer, const std::string& norm_name) const {
     const int64_t D = config_.head_dim;
     if (config_.qk_norm) x = norm(x, norm_name, static_cast<size_t>(D), false);
     if (config_.positions != Positions::kRope) return x;
@@ -147,7 +154,7 @@ class ReferenceModel {
       for (int64_t i = 0; i < D / 2; ++i) {
         const double angle =
             static_cast<double>(t) *
-            std::pow(config_.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
+            std::pow(theta_of(layer), -2.0 * static_cast<double>(i) / static_cast<double>(D));
         double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + D / 2)];
         const double turned = low * std::cos(angle) - high * std::sin(angle);
         high = high * std::cos(angle) + low * std::sin(angle);
@@ -166,19 +173,21 @@ class ReferenceModel {
     Values y(static_cast<size_t>(T * H * D));
     for (int64_t h = 0; h < H; ++h) {
       const int64_t shared = h / (H / K);
-      const Values q = positioned(head_of(qkv, T, H + 2 * K, h), T, name + "q_norm"),
-                   k = positioned(head_of(qkv, T, H + 2 * K, H + shared), T, name + "k_norm"),
+      const Values q = positioned(head_of(qkv, T, H + 2 * K, h), T, layer, name + "q_norm"),
+                   k = positioned(head_of(qkv, T, H + 2 * K, H + shared), T, layer, name + "k_norm"),
                    v = head_of(qkv, T, H + 2 * K, H + K + shared);
       const auto at = [&](int64_t t, int64_t d) { return static_cast<size_t>(t * D + d); };
       for (int64_t t = 0; t < T; ++t) {
         Values p(static_cast<size_t>(t + 1));
         double sum = 0;
-        for (int64_t s = 0; s <= t; ++s) {
+        const int64_t window = window_of(layer),
+                      first = window == Windows::kFull ? 0 : std::max<int64_t>(t + 1 - window, 0);
+        for (int64_t s = first; s <= t; ++s) {
           double score = 0;
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           sum += p[static_cast<size_t>(s)] = std::exp(scale * score);
         }
-        for (int64_t s = 0; s <= t; ++s) {
+        for (int64_t s = first; s <= t; ++s) {
           const double kept = p[static_cast<size_t>(s)] / sum *
                               factor(drop, batch, static_cast<uint32_t>(h), static_cast<uint32_t>(t),
                                      static_cast<uint32_t>(s));

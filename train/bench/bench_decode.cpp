@@ -66,8 +66,8 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   session.stream().synchronize();
   row.ms = 1e3 * seconds_since(start) / static_cast<double>(options.steps);
   // The mean length of the texts in the timed steps
-  row.cache_bytes = row.batch * (row.context + kWarmup + options.steps / 2) *
-                    kv_cache_bytes_per_token(model, session.shape().dtype);
+  row.cache_bytes =
+      row.batch * kv_cache_bytes(model, session.shape().dtype, row.context + kWarmup + options.steps / 2);
   OpTimer timer(session.stream().backend());
   for (int64_t i = 0; i < kTimedByOperation; ++i) decoder.next(kGreedy, 1);
   row.times = timer.times();

@@ -35,6 +35,7 @@ std::string text_of(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   std::string text = fmt::format("{} x {} x {} x {}", s.batch, s.heads, s.tokens, s.head_dim);
   if (s.kv_heads != s.heads) text += fmt::format(", {} of keys", s.kv_heads);
+  if (s.mask.window > 0) text += fmt::format("{}{}", kWindowInShape, s.mask.window);
   return text;
 }
 

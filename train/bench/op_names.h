@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -32,6 +33,9 @@ class OpNames {
 // The shape that tells operations of the same name apart: of the first activation, or "rows x from x to" of a
 // GEMM. Empty: there is none.
 std::string shape_text(const AnyOp& op);
+
+// In the shape of attention within a window, before its tokens: "1 x 16 x 32768 x 128, window 1024"
+inline constexpr std::string_view kWindowInShape = ", window ";
 
 // Is told of each operation as one piece of work, of the backward of a linear layer as one for each part that
 // the backend tells, and one for the rest.

@@ -6,6 +6,8 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "train/bench/op_names.h"
+
 namespace tessera {
 namespace {
 
@@ -35,6 +37,15 @@ std::vector<Line> lines_of(const Roofline& r) {
   lines.push_back({"step", "", "", fmt::format("{:.3f}", r.step_ms), "", "",
                    fmt::format("{:.3f}", r.sum_of_bounds()), percent(r.sum_of_bounds() / r.step_ms)});
   return lines;
+}
+
+std::string text_of_windows(const Roofline& r) {
+  const double cost = r.cost_of_windows();
+  if (cost == 0) return "";
+  return fmt::format(
+      "windows: a step takes {:.3f} times what it would if a pair within a window cost what it does in other "
+      "blocks\n",
+      cost);
 }
 
 std::string rates_of(const Roofline& r) {
@@ -68,6 +79,22 @@ double Roofline::sum_of_bounds() const {
 
 double Roofline::gap_ms() const { return step_ms - sum().ms; }
 
+double Roofline::cost_of_windows() const {
+  double dearer_ms = 0;
+  bool has_both = false;
+  for (const RooflineRow& row : rows) {
+    const size_t mark = row.shape.find(kWindowInShape);
+    const auto full = std::ranges::find_if(rows, [&](const RooflineRow& other) {
+      return mark != row.shape.npos && other.operation == row.operation && other.flops > 0 &&
+             other.shape == row.shape.substr(0, mark);
+    });
+    if (full == rows.end()) continue;
+    has_both = true;
+    dearer_ms += row.ms - row.flops * full->ms / full->flops;
+  }
+  return has_both ? step_ms / (step_ms - dearer_ms) : 0;
+}
+
 void sort_by_time(Roofline& roofline) {
   std::ranges::stable_sort(roofline.rows, std::ranges::greater(), &RooflineRow::ms);
 }
@@ -85,7 +112,8 @@ std::string table_of(const Roofline& r) {
     text.erase(text.find_last_not_of(' ') + 1);
     text += '\n';
   }
-  return text;
+  const std::string windows = text_of_windows(r);
+  return windows.empty() ? text : text + "    " + windows;
 }
 
 std::string to_markdown(const Roofline& r) {
@@ -93,7 +121,8 @@ std::string to_markdown(const Roofline& r) {
   text += "| Operation | Shape | Calls | ms | GB | TFLOP | Bound, ms | Share |\n";
   text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
   for (const Line& line : lines_of(r)) text += fmt::format("| {} |\n", fmt::join(line, " | "));
-  return text;
+  const std::string windows = text_of_windows(r);
+  return windows.empty() ? text : text + "\n" + windows;
 }
 
 nlohmann::ordered_json to_json(const Roofline& r) {
@@ -114,7 +143,8 @@ nlohmann::ordered_json to_json(const Roofline& r) {
           {"rows", rows},
           {"sum_ms", r.sum().ms},
           {"bound_ms", r.sum_of_bounds()},
-          {"gap_ms", r.gap_ms()}};
+          {"gap_ms", r.gap_ms()},
+          {"cost_of_windows", r.cost_of_windows()}};
 }
 
 }  // namespace tessera

@@ -57,6 +57,14 @@ void check_norms(const SourcedConfig& sourced) {
                   "has no effect with", "model.scale_attention", "set model.scale_attention=true");
 }
 
+void check_windows(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const int64_t blocks = model.window.pattern_blocks();
+  sourced.require(blocks <= model.layers, "model.window",
+                  fmt::format("is a pattern of {} blocks, more than", blocks), "model.layers",
+                  "a pattern repeats over the blocks: name it once");
+}
+
 void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
@@ -80,6 +88,9 @@ void check_rope(const SourcedConfig& sourced) {
     sourced.require(used || is_default, key, "has no effect with", "model.rope.scaling",
                     "it is of " + join_words(names_of<RopeScaling>(words)));
   };
+  sourced.require(rope.local_theta == 0 || !model.window.all_full(), "model.rope.local_theta",
+                  "is of blocks with a window, and there is none with", "model.window",
+                  "set model.window, such as --set model.window=1024*5,full");
   needs("model.rope.factor", {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn});
   needs("model.rope.original_context", {RopeScaling::kLlama3, RopeScaling::kYarn});
   needs("model.rope.low_frequency", {RopeScaling::kLlama3});
@@ -290,6 +301,7 @@ void check_across(const SourcedConfig& sourced) {
                   "train.epochs", "set train.steps=1000, or train.epochs=3");
   check_heads(sourced);
   check_norms(sourced);
+  check_windows(sourced);
   check_rope(sourced);
   check_family(sourced);
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);

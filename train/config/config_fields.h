@@ -49,6 +49,9 @@ void visit_model(Section& model, Visit& visit) {
         "qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
   visit("model.qk_norm", model.qk_norm, Flag{},
         "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
+  visit("model.window", model.window, WindowPattern{},
+        "How many tokens attention of a block sees, the last ones, its own among them; full: all. A pattern "
+        "repeats over the blocks: 1024*5,full is five blocks of 1,024 tokens, then one of all, and so on");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_embeddings", model.scale_embeddings, Flag{},
@@ -71,6 +74,10 @@ template <class Section, class Visit>
 void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
         "The base of the frequencies: pair i of a head turns by theta^(-2 i / head_dim) a position");
+  visit(
+      "model.rope.local_theta", rope.local_theta, Number{.above = 1, .at_most = 1e12, .zero = "auto"},
+      "The base of blocks with a window, whose frequencies then have no scaling; auto: they are as those of "
+      "other blocks");
   visit("model.rope.scaling", rope.scaling, OneOf<RopeScaling>{},
         "How the frequencies are changed for a context longer than the model was trained on");
   visit("model.rope.factor", rope.factor, Number{.at_least = 1, .at_most = 1e6},

@@ -199,6 +199,31 @@ std::vector<TextOfBlocks> entries_by_block(const Written& value) {
   return entries;
 }
 
+std::string WindowPattern::expected() const {
+  return "full, or a whole number of tokens of at least 1; a pattern of blocks: 1024*5,full";
+}
+
+Windows WindowPattern::read(const Written& value) const {
+  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
+  std::vector<Windows::Run> pattern;
+  const std::string_view text = value.text;
+  int64_t blocks = 0;
+  for (size_t first = 0; first <= text.size();) {
+    const size_t end = std::min(text.find(',', first), text.size());
+    const TextOfBlocks entry = without_blocks(value, text.substr(first, end - first));
+    Windows::Run& run = pattern.emplace_back();
+    run.blocks = entry.blocks.value_or(1), blocks += run.blocks;
+    if (entry.text != "full") {
+      const bool is_number = parse(entry.text, run.window) == std::errc{};
+      if (!is_number || run.window < 1 || run.window > Whole{}.at_most) refuse(value, expected());
+    }
+    first = end + 1;
+    if (blocks > Windows::kMostBlocks)
+      refuse(value, fmt::format("a pattern of at most {} blocks", Windows::kMostBlocks));
+  }
+  return Windows(pattern);
+}
+
 std::string OffloadedParts::expected() const {
   return SetOf<Offload, Offloaded>{}.expected() + "; of the first blocks alone: activations*12";
 }

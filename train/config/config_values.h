@@ -16,6 +16,7 @@
 #include "model/freeze.h"
 #include "model/lora.h"
 #include "model/offload.h"
+#include "model/windows.h"
 #include "train/config/config.h"
 #include "train/config/data_sources.h"
 
@@ -131,6 +132,13 @@ struct ByBlockOf {
     return ByBlock<Value>(runs);
   }
   std::string write(const ByBlock<Value>& value) const { return text_of(value); }
+};
+
+// full, tokens, or a pattern of both with numbers of blocks, which repeats
+struct WindowPattern {
+  std::string expected() const;
+  Windows read(const Written& value) const;
+  std::string write(const Windows& value) const { return text_of(value); }
 };
 
 // A set of words, in which activations may have a number of blocks: optimizer+activations*12

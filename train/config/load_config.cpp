@@ -167,7 +167,8 @@ void Reader::take_preset() {
   published.model = Config::Model(preset_model(preset));
   if (sourced_.is_set("model.rope.scaling") &&
       sourced_.config.model.rope.scaling != published.model.rope.scaling)
-    published.model.rope = {.theta = published.model.rope.theta};
+    published.model.rope = {.theta = published.model.rope.theta,
+                            .local_theta = published.model.rope.local_theta};
   for_each_model_key(published.model, [&](const char* key, const auto&) {
     if (sourced_.is_set(key)) return;
     sourced_.set({.key = key,
@@ -241,7 +242,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     if (is_angle && place.origin >= Origin::kFile) return;
     // A scaling is taken whole or not at all.
     if (is_angle && place.origin == Origin::kDefault && has_own_scaling &&
-        key != std::string_view("model.rope.theta"))
+        key != std::string_view("model.rope.theta") && key != std::string_view("model.rope.local_theta"))
       return;
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {
       return take(key);

@@ -41,7 +41,7 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
   decoder.next({}, 0);
   plan.ledger = arena.ledger();
   plan.decode = decoder.kernels_text();
-  plan.cache_bytes = shape.slots * shape.context * kv_cache_bytes_per_token(shape.model, plan.shape.dtype);
+  plan.cache_bytes = shape.slots * kv_cache_bytes(shape.model, plan.shape.dtype, shape.context);
   return plan;
 }
 
@@ -70,8 +70,7 @@ int print_generate_plan(const GenerateShape& shape, const PlanTarget& target) {
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
   if (!target.notice.empty()) fmt::print("notice   {}\n", target.notice);
   fmt::print("cache    {} of up to {} tokens: {}, {} a token\n", texts(shape.slots), shape.context,
-             format_bytes(plan.cache_bytes),
-             format_bytes(kv_cache_bytes_per_token(shape.model, plan.shape.dtype)));
+             format_bytes(plan.cache_bytes), format_bytes(kv_cache_bytes(shape.model, plan.shape.dtype, 1)));
   if (arch) fmt::print("decode   {}\n", plan.decode);
   fmt::print("peak     at \"{}\"; bytes\n", plan.ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)

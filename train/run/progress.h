@@ -71,15 +71,15 @@ class TimeLeft {
 struct Interval {
   int64_t steps = 0;
   double loss = 0, seconds = 0;
-  double uncounted = 0;        // tokens whose loss does not count
-  double document_length = 0;  // see StepTokens
+  double uncounted = 0;       // tokens whose loss does not count
+  double attention_span = 0;  // see StepTokens
 
   void add(const Interval& step) {
     ++steps;
     loss += step.loss;
     seconds += step.seconds;
     uncounted += step.uncounted;
-    document_length += step.document_length;
+    attention_span += step.attention_span;
   }
   double mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(steps, 1)); }
 };

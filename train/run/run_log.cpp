@@ -148,7 +148,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   if (!metrics_) return;
   if (tokens.counted == 0) return step_without_loss(learning_rate, seconds);
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
-  const double flops_per_token = shape_.flops_per_token(tokens.document_length);
+  const double flops_per_token = shape_.flops_of_span(tokens.attention_span);
   raise_peak(tokens_per_second * flops_per_token / static_cast<double>(shape_.ranks()));
   const double peak_flops = peak_flops_ * static_cast<double>(shape_.ranks());
   const int64_t memory = ledger.peak_bytes();
@@ -160,7 +160,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   interval_.add({.loss = result.loss,
                  .seconds = seconds,
                  .uncounted = static_cast<double>(uncounted),
-                 .document_length = tokens.document_length});
+                 .attention_span = tokens.attention_span});
   nlohmann::ordered_json figures{{"loss", result.loss},
                                  {"grad_norm", result.grad_norm},
                                  {"learning_rate", learning_rate},
@@ -180,7 +180,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                    .grad_norm = result.grad_norm,
                    .learning_rate = learning_rate,
                    .tokens_per_step = shape_.tokens_per_step(),
-                   .flops_per_token = shape_.flops_per_token(interval_.mean(interval_.document_length)),
+                   .flops_per_token = shape_.flops_of_span(interval_.mean(interval_.attention_span)),
                    .peak_flops = peak_flops,
                    .memory_bytes = memory,
                    .seconds_left = time_left_.after(run_.step)});

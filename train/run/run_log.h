@@ -21,8 +21,8 @@ namespace tessera {
 
 // The tokens of a step on all ranks
 struct StepTokens {
-  int64_t counted = 0;         // whose loss counts
-  double document_length = 0;  // of the document of each, the mean
+  int64_t counted = 0;        // whose loss counts
+  double attention_span = 0;  // of each, the mean: see ModelConfig
 };
 
 class RunLog {

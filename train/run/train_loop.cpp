@@ -27,15 +27,23 @@ namespace fs = std::filesystem;
 
 constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
 
-// What the ranks add up of their sequences of a step: the tokens that count, the length of each token's
-// document. Of the ranks that share sequences, the first counts.
-std::array<double, 2> counts_of(const Sequences& sequences, int64_t T, const AxisPlace& context) {
+// What the ranks add up of their sequences of a step: the tokens that count, and the attention span of each.
+// Of the ranks that share sequences, the first counts.
+std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shape, const AxisPlace& context) {
   if (context.rank > 0) return {};
-  double lengths = static_cast<double>(T * std::ssize(sequences.tokens));
-  if (!sequences.documents.empty()) lengths = 0;
-  for (size_t i = 0; i < sequences.documents.size(); i += 2)
-    lengths += sequences.documents[i + 1] - sequences.documents[i];
-  return {static_cast<double>(counted(sequences.targets)), lengths};
+  const auto span_of = [&](int64_t length) {  // the sum over the tokens of a document
+    const auto tokens = static_cast<double>(length);
+    return tokens * shape.model.attention_span(tokens);
+  };
+  const int64_t T = shape.sequence_length;
+  double spans = 0;
+  if (sequences.documents.empty()) spans = span_of(T) * static_cast<double>(std::ssize(sequences.tokens) / T);
+  for (size_t i = 0; i < sequences.documents.size();) {
+    const int64_t length = sequences.documents[i + 1] - sequences.documents[i];
+    spans += span_of(length);
+    i += static_cast<size_t>(2 * std::max<int64_t>(length, 1));  // a token has two numbers
+  }
+  return {static_cast<double>(counted(sequences.targets)), spans};
 }
 
 }  // namespace
@@ -48,7 +56,7 @@ TrainLoop::TrainLoop(OpenRun& run)
 // `counts`: the sums of counts_of() over all ranks
 void TrainLoop::count_next(std::span<const double> counts) {
   next_tokens_ = {.counted = static_cast<int64_t>(counts[0]),
-                  .document_length = counts[1] / static_cast<double>(shape().tokens_per_step())};
+                  .attention_span = counts[1] / static_cast<double>(shape().tokens_per_step())};
 }
 
 // The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean
@@ -217,10 +225,10 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
-  const auto [next_counted, next_lengths] =
-      counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
+  const auto [next_counted, next_spans] =
+      counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
-      stopping_.sum({result.loss, seconds_since(start), next_counted, next_lengths});
+      stopping_.sum({result.loss, seconds_since(start), next_counted, next_spans});
   count_next(std::span(all).subspan(2));
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = all[0] / ranks;
@@ -419,10 +427,9 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  const auto [counted, lengths] =
-      counts_of(phase().next(), shape().sequence_length, run_.ranks.place(Axis::kContext));
+  const auto [counted, spans] = counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
   const std::vector<double> all =
-      run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, lengths});
+      run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, spans});
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
   count_next(std::span(all).subspan(1));
 }

@@ -25,18 +25,30 @@ int64_t block_of(int64_t all_tokens, int64_t ranks) {
   return block;
 }
 
+// Those that hide keys
+std::vector<int64_t> hiding_windows(const DealtShape& shape) {
+  std::vector<int64_t> windows;
+  for (const auto& [window, blocks] : shape.windows)
+    if (window != Windows::kFull && window < shape.all_tokens) windows.push_back(window);
+  return windows;
+}
+
 // The tables of a batch side by side. Each begins at a multiple of 16 bytes.
 struct TableSizes {
   int64_t positions, places, documents, seen_by, gathered, scattered;
+  int64_t windows;  // documents and seen_by once more for each
   explicit TableSizes(const DealtShape& s)
       : positions(whole(s.batch * s.tokens())),
         places(positions),
         documents(whole(s.batch * s.tokens() * 2)),
         seen_by(whole(s.batch * s.all_tokens * 2)),
         gathered(whole(s.batch * s.all_tokens)),
-        scattered(whole(s.ranks * s.batch * s.tokens())) {}
+        scattered(whole(s.ranks * s.batch * s.tokens())),
+        windows(std::ssize(hiding_windows(s))) {}
   static int64_t whole(int64_t numbers) { return divided_up(numbers, 4) * 4; }
-  int64_t sum() const { return positions + places + documents + seen_by + gathered + scattered; }
+  int64_t sum() const {
+    return positions + places + gathered + scattered + (1 + windows) * (documents + seen_by);
+  }
 };
 
 int64_t document_of(std::span<const int32_t> documents, int64_t token, int64_t otherwise, int64_t end) {
@@ -45,38 +57,63 @@ int64_t document_of(std::span<const int32_t> documents, int64_t token, int64_t o
 
 // The tables of a batch, as spans
 struct Tables {
-  std::span<int32_t> positions, places, documents, seen_by, gathered, scattered;
+  struct Seen {  // within a window
+    int64_t window;
+    std::span<int32_t> documents, seen_by;
+  };
+  std::span<int32_t> positions, places, gathered, scattered;
+  std::vector<Seen> seen;  // first Windows::kFull
   Tables(const DealtShape& shape, std::span<int32_t> numbers) {
     const TableSizes sizes(shape);
     const auto take = [&](std::span<int32_t>& table, int64_t size) {
       table = numbers.first(static_cast<size_t>(size));
       numbers = numbers.subspan(static_cast<size_t>(size));
     };
-    take(positions, sizes.positions), take(places, sizes.places), take(documents, sizes.documents);
-    take(seen_by, sizes.seen_by), take(gathered, sizes.gathered), take(scattered, sizes.scattered);
+    take(positions, sizes.positions), take(places, sizes.places);
+    take(gathered, sizes.gathered), take(scattered, sizes.scattered);
+    std::vector<int64_t> windows = hiding_windows(shape);
+    windows.insert(windows.begin(), Windows::kFull);
+    for (const int64_t window : windows) {
+      Seen& own = seen.emplace_back(Seen{.window = window, .documents = {}, .seen_by = {}});
+      take(own.documents, sizes.documents), take(own.seen_by, sizes.seen_by);
+    }
   }
 };
 
-// What this rank's rows of sequence b are, and which keys they see
+// What this rank's rows of sequence b are
 void fill_rows(const DealtShape& shape, std::span<const int32_t> documents, int64_t b,
                std::span<const int32_t> places, Tables& to) {
   const int64_t T = shape.tokens();
-  int32_t end = 0;  // of the keys that the row before sees
   for (int64_t t = 0; t < T; ++t) {
     const auto at = static_cast<size_t>(b * T + t);
     const int32_t place = places[static_cast<size_t>(t)];
     const bool real = place != kNoPlace;
-    const auto begin = static_cast<int32_t>(real ? document_of(documents, place, 0, 0) : end);
-    if (real) end = place + 1;
-    to.positions[at] = real ? place - begin : 0;
+    to.positions[at] = real ? static_cast<int32_t>(place - document_of(documents, place, 0, 0)) : 0;
     to.places[at] = real ? place : 0;
-    to.documents[2 * at] = begin, to.documents[2 * at + 1] = end;
   }
 }
 
-// Which of this rank's rows see each key of sequence b: those of its document from its place on
+// Which keys they see: those of their document up to their place, the last ones of a window
+void fill_keys(const DealtShape& shape, std::span<const int32_t> documents, int64_t b,
+               std::span<const int32_t> places, Tables::Seen& to) {
+  const int64_t T = shape.tokens();
+  int64_t end = 0;  // of the keys that the row before sees
+  for (int64_t t = 0; t < T; ++t) {
+    const auto at = static_cast<size_t>(2 * (b * T + t));
+    const int32_t place = places[static_cast<size_t>(t)];
+    int64_t begin = end;
+    if (place != kNoPlace) {
+      begin = document_of(documents, place, 0, 0), end = place + 1;
+      if (to.window != Windows::kFull) begin = std::max(begin, end - to.window);
+    }
+    to.documents[at] = static_cast<int32_t>(begin), to.documents[at + 1] = static_cast<int32_t>(end);
+  }
+}
+
+// Which of this rank's rows see each key of sequence b: those of its document from its place on, the first
+// ones of a window
 void fill_seen_by(const DealtShape& shape, std::span<const int32_t> documents, int64_t b,
-                  std::span<const int32_t> places, Tables& to) {
+                  std::span<const int32_t> places, Tables::Seen& to) {
   const auto real = static_cast<int32_t>(std::ranges::find(places, kNoPlace) - places.begin());
   const auto first_from = [&](int32_t row,
                               int64_t place) {  // the first row from `row` on at `place` or later
@@ -86,7 +123,9 @@ void fill_seen_by(const DealtShape& shape, std::span<const int32_t> documents, i
   int32_t begin = 0, end = 0;
   for (int64_t key = 0; key < shape.all_tokens; ++key) {
     begin = first_from(begin, key);
-    end = first_from(std::max(end, begin), document_of(documents, key, shape.all_tokens, 1));
+    int64_t unseen = document_of(documents, key, shape.all_tokens, 1);
+    if (to.window != Windows::kFull) unseen = std::min(unseen, key + to.window);
+    end = first_from(std::max(end, begin), unseen);
     const auto at = static_cast<size_t>(2 * (b * shape.all_tokens + key));
     to.seen_by[at] = begin, to.seen_by[at + 1] = end;
   }
@@ -113,12 +152,17 @@ int64_t dealt_tokens(int64_t all_tokens, int64_t ranks) {
   return divided_up(divided_up(all_tokens, block), ranks) * block;
 }
 
-std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks) {
+std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks,
+                                 std::span<const Windows::Run> windows) {
   const int64_t block = block_of(all_tokens, ranks), blocks = divided_up(all_tokens, block),
                 room = divided_up(blocks, ranks), T = room * block;
   std::vector<int64_t> work(static_cast<size_t>(blocks)), order(work.size());
-  for (int64_t token = 0; token < all_tokens; ++token)
-    work[static_cast<size_t>(token / block)] += token + 1 - document_of(documents, token, 0, 0);
+  for (int64_t token = 0; token < all_tokens; ++token) {
+    const int64_t before = token + 1 - document_of(documents, token, 0, 0);
+    for (const auto& [window, with_it] : windows)
+      work[static_cast<size_t>(token / block)] +=
+          with_it * (window == Windows::kFull ? before : std::min(before, window));
+  }
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::greater<>(), [&](int64_t i) { return work[static_cast<size_t>(i)]; });
   std::vector<std::vector<int64_t>> dealt(static_cast<size_t>(ranks));
@@ -154,10 +198,19 @@ void DealtShape::set_tables(const Tensor& numbers, Batch& of_rank) const {
   const int64_t T = tokens();
   of_rank.positions = take(sizes.positions, {batch, T});
   of_rank.places = take(sizes.places, {batch, T});
-  of_rank.documents = take(sizes.documents, {batch, T, 2});
-  of_rank.seen_by = take(sizes.seen_by, {batch, all_tokens, 2});
   of_rank.context.gathered_rows = take(sizes.gathered, {batch * all_tokens});
   of_rank.context.scattered_rows = take(sizes.scattered, {ranks * batch * T});
+  const auto take_seen = [&](Tensor& documents, Tensor& seen_by) {
+    documents = take(sizes.documents, {batch, T, 2});
+    seen_by = take(sizes.seen_by, {batch, all_tokens, 2});
+  };
+  take_seen(of_rank.documents, of_rank.seen_by);
+  of_rank.within.clear();
+  for (const int64_t window : hiding_windows(*this)) {
+    Batch::Within& own =
+        of_rank.within.emplace_back(Batch::Within{.window = window, .documents = {}, .seen_by = {}});
+    take_seen(own.documents, own.seen_by);
+  }
 }
 
 void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& out) {
@@ -178,7 +231,7 @@ void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& 
         sequences.documents.empty()
             ? sequences.documents
             : sequences.documents.subspan(static_cast<size_t>(2 * b * all), static_cast<size_t>(2 * all));
-    const std::vector<int32_t> places = deal_tokens(documents, all, shape.ranks);
+    const std::vector<int32_t> places = deal_tokens(documents, all, shape.ranks, shape.windows);
     const std::span own =
         std::span(places).subspan(static_cast<size_t>(shape.rank * T), static_cast<size_t>(T));
     for (const int32_t place : own) {
@@ -188,7 +241,10 @@ void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& 
       out.from.push_back(from);
     }
     fill_rows(shape, documents, b, own, tables);
-    fill_seen_by(shape, documents, b, own, tables);
+    for (Tables::Seen& seen : tables.seen) {
+      fill_keys(shape, documents, b, own, seen);
+      fill_seen_by(shape, documents, b, own, seen);
+    }
     fill_orders(shape, b, places, tables);
   }
 }

@@ -3,7 +3,7 @@
 //
 // A sequence is cut into blocks of tokens that follow one another. Each rank gets as many blocks, so that
 // linear layers have as many rows at each; and of all ways about the one with equal work in attention. The
-// work of a block is its pairs of a query and a key that it sees. Blocks are dealt by falling work, each to
+// work of a block of tokens is its pairs of a query and a key that it sees, of all blocks of the model. They are dealt by falling work, each to
 // the rank with the least work that has room (longest processing time first: Graham, 1969). Nothing has to
 // be divisible: what is missing to equal numbers is padding at the end of a rank's rows, which sees nothing
 // and has no target.
@@ -23,14 +23,18 @@ int64_t dealt_tokens(int64_t all_tokens, int64_t ranks);
 
 inline constexpr int32_t kNoPlace = -1;
 // For each rank its T rows: the places of their tokens in the sequence, rising; at the end kNoPlace. [S, T].
-// `documents`: [all_tokens, 2] as in Sequences; empty: the sequence is one document.
-std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks);
+// `documents`: [all_tokens, 2] as in Sequences; empty: the sequence is one document. `windows`: how many
+// blocks of the model have which window, as of Windows::counts().
+std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks,
+                                 std::span<const Windows::Run> windows);
+inline const std::vector<Windows::Run> kNoWindows{Windows::Run{}};
 
 // The batches of a rank
 struct DealtShape {
   int64_t ranks = 1, rank = 0;
-  int64_t batch;       // B: sequences
-  int64_t all_tokens;  // of each
+  int64_t batch;                                   // B: sequences
+  int64_t all_tokens;                              // of each
+  std::vector<Windows::Run> windows = kNoWindows;  // see deal_tokens()
 
   int64_t tokens() const { return dealt_tokens(all_tokens, ranks); }  // T
   int64_t numbers() const;                                            // of the tables of a batch

@@ -32,6 +32,16 @@ void copy_to(const Stream& stream, std::span<const int32_t> numbers, const Tenso
   stream.run(Copy{{const_cast<int32_t*>(numbers.data()), DType::kI32, to.shape, Device::kCpu}, to});
 }
 
+// Of layers that are rings
+void copy_rings(const Stream& stream, const std::vector<KvCache::Layer>& from,
+                const std::vector<KvCache::Layer>& to) {
+  for (size_t l = 0; l < from.size(); ++l) {
+    if (!from[l].ring) continue;
+    stream.run(Copy{from[l].k, to[l].k});
+    stream.run(Copy{from[l].v, to[l].v});
+  }
+}
+
 int64_t words_of_bits(int64_t bits) { return (bits + 31) / 32; }
 
 }  // namespace
@@ -54,6 +64,14 @@ Decoder::Decoder(Session& session, const Settings& settings)
                         {slots, model_.config.padded_vocab()});
   prompt_logits_ =
       arena.alloc(MemoryTag::kActivations, "logits of the prompt", logits_.dtype, {1, logits_.shape[1]});
+  for (const KvCache::Layer& layer : cache_.layers) {
+    KvCache::Layer& own = prompt_rings_.emplace_back();
+    own.ring = layer.ring;
+    if (!own.ring) continue;
+    const Shape shape{1, layer.rows(), layer.k.shape[2], layer.k.shape[3]};
+    own.k = arena.alloc(MemoryTag::kCache, "keys of a prompt's window", layer.k.dtype, shape);
+    own.v = arena.alloc(MemoryTag::kCache, "values of a prompt's window", layer.k.dtype, shape);
+  }
   tokens_ = arena.alloc(MemoryTag::kData, "tokens drawn", DType::kI32, {slots});
   // As large as the whole vocabulary needs, so that a plan needs no tokenizer
   const int64_t words = words_of_bits(settings_.known);
@@ -106,6 +124,7 @@ void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t seque
   std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
   read(slot, tokens, seen);
   session_.stream().run(Copy{logits_.rows(slot, 1), prompt_logits_});
+  copy_rings(session_.stream(), cache_.slot(slot).layers, prompt_rings_);
   last_read_ = {.slot = slot, .tokens = std::ssize(tokens), .seen = std::move(seen)};
 }
 
@@ -130,9 +149,11 @@ void Decoder::copy_prompt_to(int64_t slot) {
   const auto rows_of = [&](const Tensor& all) {
     return all.view({all.shape[1], all.shape[2] * all.shape[3]}).rows(0, last_read_.tokens);
   };
+  const KvCache from = cache_.slot(last_read_.slot), to = cache_.slot(slot);
+  copy_rings(stream, prompt_rings_, to.layers);
   if (slot != last_read_.slot) {
-    const KvCache from = cache_.slot(last_read_.slot), to = cache_.slot(slot);
     for (size_t l = 0; l < from.layers.size(); ++l) {
+      if (from.layers[l].ring) continue;
       stream.run(Copy{rows_of(from.layers[l].k), rows_of(to.layers[l].k)});
       stream.run(Copy{rows_of(from.layers[l].v), rows_of(to.layers[l].v)});
     }

@@ -75,8 +75,10 @@ class Decoder {
   Model model_;
   Tensor logits_;         // [slots, padded V]
   Tensor prompt_logits_;  // [1, padded V], after last_read_
-  Tensor tokens_;         // [slots] int32, drawn last
-  Tensor seen_, draws_;   // see SampleTokens
+  // The rings of last_read_ in the cache, of one slot, since later tokens replace its own; else nothing
+  std::vector<KvCache::Layer> prompt_rings_;
+  Tensor tokens_;        // [slots] int32, drawn last
+  Tensor seen_, draws_;  // see SampleTokens
   DecodeStep step_;
   std::vector<int64_t> lengths_;
   LastRead last_read_;

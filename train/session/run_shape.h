@@ -90,10 +90,12 @@ struct RunShape {
     return mesh.context > 1 ? fmt::format(", {} ranks for each sequence", mesh.context) : "";
   }
 
-  double flops_per_token() const { return flops_per_token(static_cast<double>(sequence_length)); }
-  // For a step. `document_length`: that of the document of a token, the mean over the tokens
-  double flops_per_token(double document_length) const {
-    return model.flops_per_token(document_length) - frozen_flops_per_token(model, freeze);
+  double flops_per_token() const {
+    return flops_of_span(model.attention_span(static_cast<double>(sequence_length)));
+  }
+  // For a step. `attention_span`: ModelConfig's for the document of each token, the mean over the tokens
+  double flops_of_span(double attention_span) const {
+    return model.flops_of_span(attention_span) - frozen_flops_per_token(model, freeze);
   }
 
   SessionShape session(int64_t rank = 0) const {

@@ -63,6 +63,8 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
                                 attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
              .angles = allocate_angles(stream_, arena, shape.model,
                                        std::max(shape.sequence_length, shape.longest_sample())),
+             .local_angles = allocate_local_angles(stream_, arena, shape.model,
+                                                   std::max(shape.sequence_length, shape.longest_sample())),
              .classifier_chunk = shape.classifier_chunk,
              .mlp_chunk = shape.mlp_chunk} {
   const int64_t found = context ? context->size() : 1;
@@ -129,8 +131,11 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
 }
 
 std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T) {
-  const DealtShape dealt{
-      .ranks = shape_.context.size, .rank = shape_.context.rank, .batch = count, .all_tokens = T};
+  const DealtShape dealt{.ranks = shape_.context.size,
+                         .rank = shape_.context.rank,
+                         .batch = count,
+                         .all_tokens = T,
+                         .windows = shape_.model.window.counts(shape_.model.layers)};
   std::vector<float> all(static_cast<size_t>(count * T));
   Dealt own;
   const auto fill = [&](Batch& batch) {

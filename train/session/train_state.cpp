@@ -105,7 +105,8 @@ DealtShape TrainState::dealt_shape() const {
   return {.ranks = place.size,
           .rank = place.rank,
           .batch = shape_.micro_batch,
-          .all_tokens = shape_.sequence_length};
+          .all_tokens = shape_.sequence_length,
+          .windows = shape_.model.window.counts(shape_.model.layers)};
 }
 
 void TrainState::send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets) {

@@ -60,6 +60,14 @@ constexpr const char* kQwen3 = R"({
   "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
   "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
   "use_sliding_window": false, "vocab_size": 151936})";
+// Version 0.3
+constexpr const char* kMistral7 = R"({
+  "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32,
+  "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+  "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.42.0.dev0", "use_cache": true, "vocab_size": 32768})";
 
 ModelConfig llama_sizes(int64_t V, int64_t T, int64_t L, int64_t H, int64_t K, int64_t D, int64_t C,
                         int64_t F) {
@@ -191,15 +199,105 @@ TEST_F(FamilyConfig, WhatIsNotComputedIsRefusedByName) {
   refused(kLlama32, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true"});
   refused(kLlama32, {{"n_layer", 4}}, {"\"n_layer\"", "unknown"});
   refused(kLlama32, {{"logit_scale", 2.0}}, {"\"logit_scale\"", "unknown"});
-  refused(kQwen25, {{"use_sliding_window", true}}, {"\"use_sliding_window\" is true", "window"});
   refused(kQwen25, {{"use_mrope", true}}, {"\"use_mrope\" is true"});
   refused(kQwen3, {{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
   refused(kQwen3, {{"pretraining_tp", 2}}, {"\"pretraining_tp\" is 2"});
   for (const char* field : {"quantization", "compression_config", "quantization_config"})
     refused(kQwen3, {{field, {{"bits", 4}}}}, {field, "bfloat16"});
+  refused(kMistral7, {{"attention_bias", true}}, {"\"attention_bias\" is true"});
+  refused(kMistral7, {{"layer_types", {"sliding_attention"}}}, {"\"layer_types\" is", "full_attention"});
+}
+
+// The windows of 28 layers, as a run writes them
+TEST_F(FamilyConfig, LayersOfQwenHaveTheWindowsThatTransformersGivesThem) {
+  const auto windows = [&](const char* config, const json& more) {
+    return text_of(read_with(config, more).window);
+  };
+  const json used{{"use_sliding_window", true}, {"sliding_window", 512}};
+  const auto with = [&](json more) {
+    more.update(used);
+    return more;
+  };
+  for (const char* config : {kQwen25, kQwen3}) {
+    const json few{{"num_hidden_layers", 6}};
+    json fields = with(few);
+    EXPECT_EQ(windows(config, fields), "full");  // max_window_layers is 24, or 28
+    fields["max_window_layers"] = 4;
+    EXPECT_EQ(windows(config, fields), "full*4,512*2");
+    fields["max_window_layers"] = 0;
+    EXPECT_EQ(windows(config, fields), "512");
+    fields["layer_types"] = {"sliding_attention", "sliding_attention", "full_attention",
+                             "sliding_attention", "sliding_attention", "full_attention"};
+    EXPECT_EQ(windows(config, fields), "512*2,full") << "it says more than max_window_layers";
+    fields["use_sliding_window"] = false;
+    refused(config, fields, {"\"layer_types\"", "sliding_attention", "use_sliding_window", "missing"});
+  }
+  EXPECT_EQ(found(json::parse(kQwen3)).field_of("model.window"), "sliding_window");
   refused(kQwen3, {{"layer_types", {"full_attention", "sliding_attention"}}},
-          {"\"layer_types\" is", "sliding_attention", "full_attention"});
-  refused(kQwen3, {{"layer_types", "full_attention"}}, {"\"layer_types\""});
+          {"\"layer_types\"", "28", "found 2"});
+  refused(kQwen3, {{"layer_types", "full_attention"}}, {"\"layer_types\"", "28 layers"});
+  refused(kQwen3, with({{"num_hidden_layers", 2}, {"layer_types", {"full_attention", "chunked_attention"}}}),
+          {"\"layer_types\" of layer 1", "chunked_attention", "sliding_attention"});
+  refused(kQwen3, {{"use_sliding_window", true}, {"sliding_window", 0}}, {"\"sliding_window\" is 0", "null"});
+  refused(kQwen3, {{"use_sliding_window", 1}}, {"\"use_sliding_window\"", "true or false"});
+}
+
+// Absent means 4,096, and null none: then it is a Llama.
+TEST_F(FamilyConfig, LayersOfMistralAllHaveTheSameWindow) {
+  const FoundModel mistral = found(json::parse(kMistral7));
+  EXPECT_EQ(mistral.family, "mistral");
+  EXPECT_EQ(mistral.field_of("model.window"), "sliding_window");
+  EXPECT_TRUE(mistral.model.window.all_full());
+  EXPECT_STREQ(family_of(mistral.model), "llama");
+  EXPECT_EQ(mistral.model.parameters(), 7'248'023'552);
+  ModelConfig expected = llama_sizes(32768, 32768, 32, 32, 8, 128, 4096, 14336);
+  expected.tied = false, expected.rope.theta = 1e6;
+  EXPECT_EQ(mistral.model, expected);
+
+  expected.window = Windows(4096);
+  EXPECT_EQ(read_with(kMistral7, {{"sliding_window", 4096}}), expected);
+  EXPECT_STREQ(family_of(expected), "mistral");
+  json absent = json::parse(kMistral7);
+  absent.erase("sliding_window");
+  EXPECT_EQ(read(absent), expected);
+  // A window of all positions hides nothing, and is kept for a longer context.
+  EXPECT_EQ(text_of(read_with(kMistral7, {{"sliding_window", 32768}}).window), "32768");
+
+  ModelConfig defaults = llama_sizes(32000, 131072, 32, 32, 8, 128, 4096, 14336);
+  defaults.norm_epsilon = 1e-6f, defaults.tied = false, defaults.window = Windows(4096);
+  EXPECT_EQ(read({{"model_type", "mistral"}}), defaults);
+  refused(kMistral7, {{"sliding_window", 0}}, {"\"sliding_window\" is 0", "null"});
+  refused(kMistral7, {{"sliding_window", "4096"}}, {"\"sliding_window\"", "found \"4096\""});
+}
+
+// What is written is read as the same, by transformers of any age: with max_window_layers and layer_types.
+TEST_F(FamilyConfig, WindowsAreWrittenAsTheyAreRead) {
+  ModelConfig model = with_qwen3_parts({.vocab_size = 61,
+                                        .context = 64,
+                                        .layers = 6,
+                                        .heads = 2,
+                                        .channels = 32,
+                                        .kv_heads = 1,
+                                        .head_dim = 8});
+  for (const Windows& windows : {Windows(), Windows(7), Windows({{Windows::kFull, 4}, {7, 2}}),
+                                 Windows({{7, 2}, {Windows::kFull}}), Windows({{7, 5}, {Windows::kFull}})}) {
+    model.window = windows;
+    const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+    EXPECT_EQ(read(written), model) << text_of(windows);
+    EXPECT_EQ(written.contains("layer_types"), !windows.all_full());
+  }
+  model.window = Windows({{Windows::kFull, 4}, {7, 2}});
+  const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+  EXPECT_EQ(written["use_sliding_window"], true);
+  EXPECT_EQ(written["sliding_window"], 7);
+  EXPECT_EQ(written["max_window_layers"], 4);
+  model.window = Windows({{7}, {9}});  // no family has windows of two lengths
+  expect_error([&] { family_of(model); }, {"model.window=full"});
+  model.window = Windows(7), model.rope.local_theta = 100;
+  expect_error([&] { family_of(model); }, {"model.rope.local_theta=auto"});
+  ModelConfig gpt2{.vocab_size = 61, .context = 64, .layers = 2, .heads = 2, .channels = 32};
+  gpt2.window = Windows(7);
+  expect_error([&] { family_of(gpt2); }, {"gpt2 has model.window=full"});
 }
 
 TEST_F(FamilyConfig, BiasesAreThoseThatTheFieldsName) {

@@ -82,7 +82,19 @@ TEST(OpCost, OfAttentionCountsThePairsThatSeeEachOther) {
                                    .dk = heads.k,
                                    .dv = heads.v};
   EXPECT_EQ(cost(backward), (OpCost{.bytes = 4 * q + 4 * k + lse, .flops = 5 * product}));
-  plan.shape.mask.causal = false;
+  plan.shape.mask.window = 2;  // the first query sees one key, the others two
+  EXPECT_EQ(cost(forward).flops, 2 * 2 * 4 * 8 * 3 * 9);
+  EXPECT_EQ(shape_text(&forward), "3 x 4 x 5 x 8, 2 of keys, window 2");
+  plan.shape.mask.window = 0;
+  EXPECT_EQ(shape_text(&forward), "3 x 4 x 5 x 8, 2 of keys");
+  // Of ten queries half were dealt to this rank, and a window is in their tables.
+  plan.shape.mask = AttentionMask::of_dealt_queries();
+  plan.shape.kv_tokens = 10;
+  EXPECT_EQ(cost(forward).flops, 2 * 2 * 4 * 8 * 3 * 55 / 2);
+  plan.shape.mask.window = 2;
+  EXPECT_EQ(cost(forward).flops, 2 * 2 * 4 * 8 * 3 * 19 / 2);
+  plan.shape.mask = {/*is_causal=*/false};
+  plan.shape.kv_tokens = 5;
   EXPECT_EQ(cost(forward).flops, 2 * 2 * 4 * 8 * 3 * 25);
 }
 
@@ -132,9 +144,12 @@ TEST(OpCost, OfAStepIsTheFormulaAndAKnownRest) {
     void after(const AnyOp&, Backend&, const Launch&) override {}
     OpCost all;
   };
-  for (const Preset preset : {Preset::kGpt2Small, Preset::kQwen3_06b, Preset::kSmollm2_135m}) {
-    const ModelConfig model = preset_model(preset);
-    SCOPED_TRACE(model.layers);
+  ModelConfig windowed = preset_model(Preset::kQwen3_06b);
+  windowed.window = Windows({{64, 5}, {Windows::kFull}});
+  const ModelConfig gpt2 = preset_model(Preset::kGpt2Small);
+  for (const ModelConfig& model :
+       {gpt2, preset_model(Preset::kQwen3_06b), preset_model(Preset::kSmollm2_135m), windowed}) {
+    SCOPED_TRACE(fmt::format("{} layers, window {}", model.layers, text_of(model.window)));
     const RunShape shape{
         .model = model, .micro_batch = 2, .micro_steps = 1, .sequence_length = 512, .dtype = DType::kBF16};
     const std::unique_ptr<Backend> be =
@@ -152,15 +167,33 @@ TEST(OpCost, OfAStepIsTheFormulaAndAKnownRest) {
       if (place.info.decay && !looked_up) multiplied += static_cast<double>(place.info.shape.numel());
     }
     if (!model.tied) counted_parameters -= static_cast<double>(model.vocab_size * model.channels);
-    const double tokens = static_cast<double>(shape.tokens_per_step()), T = 512;
+    const double tokens = static_cast<double>(shape.tokens_per_step()), T = model.attention_span(512);
     const double width = static_cast<double>(model.layers * model.attention_width());
     // The gradient of a bias of the values is one row times W_O.
-    const double of_biases = preset == Preset::kGpt2Small ? 2 * 12 * 768 * 768 : 0;
+    const double of_biases = model == gpt2 ? 2 * 12 * 768 * 768 : 0;
     EXPECT_DOUBLE_EQ(sum.all.flops, 6 * multiplied * tokens + 7 * width * (T + 1) * tokens + of_biases);
     EXPECT_DOUBLE_EQ(sum.all.flops, shape.flops_per_token() * tokens +
                                         6 * (multiplied - counted_parameters) * tokens +
                                         (7 * (T + 1) - 6 * T) * width * tokens + of_biases);
   }
+}
+
+// 100 pairs in 20 ms of full blocks, 50 in 14 within windows, where 10 would do: 4 ms too many
+TEST(Roofline, ComparesPairsWithinWindowsWithThoseOfOtherBlocks) {
+  Roofline roofline{.what = "", .device = "", .step_ms = 84};
+  const auto add = [&](const char* operation, const char* shape, double ms, double flops) {
+    roofline.rows.push_back({.operation = operation, .shape = shape, .calls = 1, .ms = ms, .flops = flops});
+  };
+  add("attention forward", "1 x 2 x 3 x 4", 20, 100);
+  add("attention backward", "1 x 2 x 3 x 4", 20, 100);
+  add("copy", "", 30, 0);
+  EXPECT_EQ(roofline.cost_of_windows(), 0);
+  EXPECT_EQ(table_of(roofline).find("window"), std::string::npos);
+  add("attention forward", "1 x 2 x 3 x 4, window 9", 14, 50);
+  EXPECT_DOUBLE_EQ(roofline.cost_of_windows(), 84.0 / 80);
+  EXPECT_NE(table_of(roofline).find("1.050"), std::string::npos);
+  EXPECT_NE(to_markdown(roofline).find("1.050"), std::string::npos);
+  EXPECT_EQ(to_json(roofline)["cost_of_windows"], roofline.cost_of_windows());
 }
 
 Roofline made_up_roofline() {

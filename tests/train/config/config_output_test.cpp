@@ -53,6 +53,13 @@ void randomize(Random& random, ByBlock<V>& member, const ByBlockOf<Kind>& kind) 
   if (random() % 2 == 0) runs.back().blocks = ByBlock<V>::kRest;
   member = ByBlock<V>(runs);
 }
+void randomize(Random& random, Windows& member, const WindowPattern&) {
+  std::vector<Windows::Run> pattern(1 + random() % 3);
+  const int64_t window = random_whole(random, 1, 1'000'000'000);  // families have windows of one length
+  for (auto& run : pattern)
+    run = {.window = random() % 2 == 0 ? window : Windows::kFull, .blocks = random_whole(random, 1, 9)};
+  member = Windows(pattern);
+}
 void randomize(Random& random, Offload& member, const OffloadedParts&) {
   randomize(random, member, SetOf<Offload, Offloaded>{});
   if (member.activations && random() % 2 == 0) member.blocks = random_whole(random, 1, 30);
@@ -114,6 +121,7 @@ void randomize(Random& random, std::vector<DataSource>& member, const Sources&) 
 void make_valid(Random& random, Config::Model& model) {
   model.heads = random_whole(random, 1, 1000);
   model.channels = model.heads * 8 * random_whole(random, 1, 100);
+  model.layers = std::max(model.layers, model.window.pattern_blocks());
   model.head_dim = 0;
   model.kv_heads = random() % 2 == 0 ? 0 : model.heads;
   model.qk_norm = false;
@@ -122,6 +130,7 @@ void make_valid(Random& random, Config::Model& model) {
   model.norm = rotary ? NormKind::kRmsNorm : NormKind::kLayerNorm;
   if (!rotary) {
     model.rope = {};
+    model.window = {};
     model.bias = Bias::kAll;
     if (model.mlp == Mlp::kSwiglu) model.mlp = Mlp::kGelu;
     return;
@@ -132,6 +141,8 @@ void make_valid(Random& random, Config::Model& model) {
   constexpr auto kBiases = words_of(Bias{});
   model.bias = kBiases[random() % kBiases.size()].value;
   model.mlp = Mlp::kSwiglu;
+  if (model.bias == Bias::kNone && !model.window.all_equal()) model.bias = Bias::kQkv;  // Qwen2's
+  if (model.bias != Bias::kNone && model.bias != Bias::kQkv) model.window = {};
   Rope& rope = model.rope;
   const Rope random_rope = rope;
   rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};

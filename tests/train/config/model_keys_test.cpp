@@ -317,6 +317,37 @@ TEST_F(ModelKeys, WhatIsRecomputedBlockByBlock) {
   EXPECT_TRUE(says(refused_override("train.recompute=none*1,activation"), {"activation", "model.mlp"}));
 }
 
+TEST_F(ModelKeys, HowManyTokensEachBlockSees) {
+  const std::string qwen3 = kLlama + std::string("  qk_norm: true\n");
+  const auto round_trip = [&](const std::string& value) {
+    const Config config = load(qwen3, {"model.window=" + value, "model.layers=12"});
+    EXPECT_NE(print_config(config).find("\n  window: " + value + "\n"), std::string::npos) << value;
+    return config.model.window;
+  };
+  EXPECT_EQ(round_trip("full"), Windows());
+  EXPECT_EQ(round_trip("1024"), Windows(1024));
+  EXPECT_EQ(round_trip("1024*5,full"), Windows({{1024, 5}, {Windows::kFull}}));
+  EXPECT_EQ(round_trip("full*3,64"), Windows({{Windows::kFull, 3}, {64}}));
+  EXPECT_EQ(load(qwen3, {"model.window=64,64*3"}).model.window, Windows(64));
+  const auto refused = [&](const std::string& value) {
+    return refusal(qwen3, {"model.window=" + value, "model.layers=4"});
+  };
+  EXPECT_TRUE(says(refused("64*4,full"), {"model.window", "5 blocks", "model.layers", "4", "repeats"}));
+  EXPECT_TRUE(says(refused("0"), {"model.window", "full", "at least 1", "found 0"}));
+  for (const char* bad :
+       {"-1", "none", "1.5", "99999999999", "64,", ",full", "64, full", "[64, full]", "\"64\"", ""})
+    EXPECT_TRUE(says(refused(bad), {"model.window", "full"})) << bad;
+  for (const char* bad : {"64*0,full", "64*x,full", "64*2*2"})
+    EXPECT_TRUE(says(refused(bad), {"model.window", "number of blocks", bad})) << bad;
+  EXPECT_TRUE(says(refused("64*10000,full"), {"model.window", "10000 blocks"}));
+  EXPECT_TRUE(says(refused_override("model.window=64"), {"model.window=full"}));  // GPT-2
+  EXPECT_TRUE(says(refusal(qwen3, {"model.window=64,32"}), {"model.window=full"}));
+  EXPECT_TRUE(says(refusal(qwen3, {"model.rope.local_theta=100"}),
+                   {"model.rope.local_theta", "model.window", "full"}));
+  EXPECT_TRUE(says(refusal(qwen3, {"model.window=64", "model.rope.local_theta=100"}),
+                   {"model.rope.local_theta=auto"}));
+}
+
 TEST_F(ModelKeys, WhoseActivationsAreOffloaded) {
   const auto loaded = [&](const std::string& value) {
     return load("", {"memory.offload=" + value, "model.layers=9"});

@@ -107,6 +107,17 @@ TEST_F(ContextParallel, EveryFamily) {
        {families_of(kSharedModel).back().model, variants_of(kSharedModel).back().model})
     expect_one_rank({.context = 3, .model = model, .longest_document = 11});
 }
+// Blocks with windows have tables of their own, and the deal follows the work of all blocks.
+TEST_F(ContextParallel, WindowsByBlock) {
+  ModelConfig qwen3 = families_of(kSharedModel).back().model, gpt2 = kSharedModel;
+  qwen3.window = Windows({{4}, {Windows::kFull}}), qwen3.rope.local_theta = 100;
+  gpt2.window = Windows({{3}, {1}});
+  for (const int64_t longest : {0, 9})
+    expect_one_rank({.context = 3, .model = qwen3, .longest_document = longest});
+  expect_one_rank({.data = 2, .context = 2, .model = gpt2});
+  gpt2.dropout.attention = 0.2;
+  expect_one_rank({.context = 2, .model = gpt2, .keep = kKeepAttention});
+}
 TEST_F(ContextParallel, EverySplit) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
   for (const Shard shard : kAllShards)

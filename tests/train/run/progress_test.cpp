@@ -161,7 +161,7 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
       ++run.step;
       run.data_position += 8;
       log.step({.loss = static_cast<double>(run.step), .grad_norm = 1},
-               {.counted = 256, .document_length = 32}, 1e-3, seconds, ledger);
+               {.counted = 256, .attention_span = 32}, 1e-3, seconds, ledger);
     }
   }
   const std::string out = ::testing::internal::GetCapturedStdout();
@@ -200,13 +200,13 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
   {
     RunLog log(c, run, true);
     log.open_metrics(folder_ / "metrics.jsonl", -1);
-    const double flops = 256 * shape.flops_per_token(8.0);
+    const double flops = 256 * shape.flops_of_span(8.0);
     log.begin(
         {.config = c, .shape = shape, .device = device, .data = data, .peak_flops = flops, .folder = "out"},
         {});
     for (const int64_t counted : {128, 64, 0, 256}) {
       ++run.step;
-      log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .document_length = 8}, 1e-3, 2,
+      log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .attention_span = 8}, 1e-3, 2,
                MemoryLedger());
     }
     log.evaluation({.loss = 2, .sequences = 3, .counted = 96}, 1, {}, {});

@@ -19,7 +19,7 @@ TEST(ContextDeal, EveryTokenHasOnePlace) {
     for (const int64_t ranks : {2, 3, 5, 8}) {
       SCOPED_TRACE(fmt::format("{} tokens, {} ranks", all, ranks));
       const int64_t T = dealt_tokens(all, ranks);
-      const std::vector<int32_t> places = deal_tokens({}, all, ranks);
+      const std::vector<int32_t> places = deal_tokens({}, all, ranks, kNoWindows);
       ASSERT_EQ(std::ssize(places), ranks * T);
       std::vector<int> seen(static_cast<size_t>(all));
       for (int64_t rank = 0; rank < ranks; ++rank)
@@ -41,14 +41,18 @@ TEST(ContextDeal, EveryTokenHasOnePlace) {
 }
 
 // The most work of a rank over the mean
-double imbalance(std::span<const int32_t> documents, int64_t all, int64_t ranks) {
+double imbalance(std::span<const int32_t> documents, int64_t all, int64_t ranks,
+                 const std::vector<Windows::Run>& windows = kNoWindows) {
   const int64_t T = dealt_tokens(all, ranks);
-  const std::vector<int32_t> places = deal_tokens(documents, all, ranks);
+  const std::vector<int32_t> places = deal_tokens(documents, all, ranks, windows);
   std::vector<double> work(static_cast<size_t>(ranks));
   for (size_t i = 0; i < places.size(); ++i)
-    if (const int32_t place = places[i]; place != kNoPlace)
-      work[i / static_cast<size_t>(T)] +=
-          place + 1 - (documents.empty() ? 0 : documents[2 * static_cast<size_t>(place)]);
+    if (const int32_t place = places[i]; place != kNoPlace) {
+      const int64_t seen = place + 1 - (documents.empty() ? 0 : documents[2 * static_cast<size_t>(place)]);
+      for (const auto& [window, blocks] : windows)
+        work[i / static_cast<size_t>(T)] +=
+            static_cast<double>(blocks * (window == Windows::kFull ? seen : std::min(seen, window)));
+    }
   const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(ranks);
   return *std::ranges::max_element(work) / mean;
 }
@@ -61,6 +65,9 @@ TEST(ContextDeal, WorkIsEqual) {
       const std::vector<int32_t> documents = documents_of(random_documents(5, 1, 131072, longest));
       EXPECT_LT(imbalance(documents, 131072, ranks), 1.01) << ranks << " ranks, documents up to " << longest;
     }
+    // Five blocks with a window to one without
+    EXPECT_LT(imbalance({}, 131072, ranks, {{Windows::kFull, 1}, {1024, 5}}), 1.001) << ranks;
+    EXPECT_LT(imbalance({}, 131072, ranks, {{1024, 7}}), 1.005) << ranks;  // as many blocks, of unequal work
     // One long document among short ones: by length alone its rank would have most of the work.
     DocumentLengths one_long{{100000}};
     for (int64_t left = 131072 - 100000; left > 0; left -= 32) one_long[0].push_back(32);
@@ -90,15 +97,23 @@ void expect_tables(const DealtShape& shape, const SequencesView& sequences) {
         ASSERT_EQ(table(batch.places)[n], from - b * all);
         ASSERT_EQ(table(batch.positions)[n], position_in(sequences, from, all));
       }
+      std::vector<Batch::Within> within = batch.within;
+      within.insert(within.begin(), {Windows::kFull, batch.documents, batch.seen_by});
       for (int64_t key = 0; key < all; ++key) {
         const auto begin = [&](int64_t token) {
           return sequences.documents.empty() ? 0 : sequences.documents[static_cast<size_t>(2 * token)];
         };
-        const bool sees = real && b * all + key <= from && begin(b * all + key) == begin(from);
-        const int32_t *keys = table(batch.documents) + 2 * n,
-                      *queries = table(batch.seen_by) + 2 * (b * all + key);
-        ASSERT_EQ(keys[0] <= key && key < keys[1], sees) << t << " " << key;
-        ASSERT_EQ(queries[0] <= t && t < queries[1], sees) << t << " " << key;
+        const bool visible = real && b * all + key <= from && begin(b * all + key) == begin(from);
+        for (const auto& [window, documents, seen_by] : within) {
+          const bool sees = visible && (window == Windows::kFull || from - (b * all + key) < window);
+          const int32_t *keys = table(documents) + 2 * n, *queries = table(seen_by) + 2 * (b * all + key);
+          ASSERT_EQ(keys[0] <= key && key < keys[1], sees) << window << " " << t << " " << key;
+          ASSERT_EQ(queries[0] <= t && t < queries[1], sees) << window << " " << t << " " << key;
+          // The kernels find what a tile sees from its first and its last row.
+          if (t > 0) ASSERT_TRUE(keys[-2] <= keys[0] && keys[-1] <= keys[1]) << window << " " << t;
+          if (key > 0)
+            ASSERT_TRUE(queries[-2] <= queries[0] && queries[-1] <= queries[1]) << window << " " << key;
+        }
       }
       const int64_t row = (shape.rank * shape.batch + b) * T + t;
       ASSERT_EQ(table(batch.context.scattered_rows)[row], real ? from : -1);
@@ -118,8 +133,12 @@ TEST_P(DealtTables, SayWhichKeysAQuerySees) {
       if (longest > 0) documents = documents_of(random_documents(3, batch, all, longest));
       for (int64_t rank = 0; rank < ranks; ++rank) {
         SCOPED_TRACE(fmt::format("{} tokens, rank {} of {}, documents up to {}", all, rank, ranks, longest));
-        expect_tables({.ranks = ranks, .rank = rank, .batch = batch, .all_tokens = all},
-                      {.tokens = tokens, .targets = targets, .documents = documents});
+        const SequencesView sequences{.tokens = tokens, .targets = targets, .documents = documents};
+        const DealtShape shape{.ranks = ranks, .rank = rank, .batch = batch, .all_tokens = all};
+        expect_tables(shape, sequences);
+        DealtShape windowed = shape;
+        windowed.windows = {{Windows::kFull, 1}, {1, 3}, {5, 2}, {100, 1}};
+        expect_tables(windowed, sequences);
       }
     }
 }

@@ -68,7 +68,9 @@ Variant variant(const std::string& name) {
     if (each.name == name) return each;
   fail("no variant {}", name);
 }
-std::vector<Variant> families() { return {{"gpt2", gpt2()}, variant("llama"), variant("qwen3")}; }
+std::vector<Variant> families() {
+  return {{"gpt2", gpt2()}, variant("llama"), variant("qwen3"), variant("windows with angles of their own")};
+}
 
 int32_t largest(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -355,7 +357,7 @@ TEST(Decoder, TakesItsMemoryOnce) {
     const int64_t held = loud.arena.ledger().current_bytes();
     const ModelConfig& model = loud.session.shape().model;
     EXPECT_EQ(loud.arena.ledger().current()[static_cast<size_t>(MemoryTag::kCache)],
-              2 * 64 * kv_cache_bytes_per_token(model, DType::kF32) + Arena::kAlignment);
+              2 * kv_cache_bytes(model, DType::kF32, 64) + Arena::kAlignment);
     decoder.start(0, loud.text(20), 0);
     decoder.start(1, loud.text(64), 0);
     EXPECT_EQ(loud.arena.ledger().current_bytes(), held);

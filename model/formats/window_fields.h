@@ -1,0 +1,29 @@
+// Windows of attention in config.json: `sliding_window`, and which layers have it.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+
+#include "model/formats/field_values.h"
+
+namespace tessera {
+
+struct FoundModel;
+
+// Whether it is one of the fields below, and the family has it
+bool is_window_field(const Family& family, std::string_view field);
+
+// Sets model.window. Error: fields that contradict one another, another kind of layer, a pattern of another
+// number of layers than the model has.
+//
+//   kAllLayers   sliding_window: of every layer; null: none; absent: family.default_window
+//   kByLayer     with use_sliding_window, layers from max_window_layers on see sliding_window tokens; or
+//                layer_types says which do
+void read_windows(const Family& family, const Fields& config, FoundModel& found);
+
+// Whether fields of the family can say so
+bool knows_windows(const Family& family, const Windows& windows);
+
+void write_windows(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config);
+
+}  // namespace tessera
