@@ -377,7 +377,7 @@ struct LoraBackward {
 // cheaper than several; norm(x) is rounded as there, the sums before the activation need not be.
 struct FusedLinear {
   static constexpr const char* kName = "fused linear";
-  enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kSwiglu };
+  enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kRelu2, kSwiglu };
 
   Tensor x, weight, y;      // [N, C] [O, C] [N, O]; with kSwiglu weight [2 O, C], gates first
   Tensor bias = {};         // [rows of weight]
@@ -847,6 +847,9 @@ void FusedLinear::each_plain(Visit&& visit) const {
       break;
     case Epilogue::kRelu:
       linear.activation = Activation::kRelu;
+      break;
+    case Epilogue::kRelu2:
+      linear.activation = Activation::kRelu2;
       break;
   }
   linear.pre_activation = sums;

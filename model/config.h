@@ -30,10 +30,11 @@ constexpr auto words_of(Bias) {  // of model.bias
                     Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
-enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu };
+// The hidden layer's activation; swiglu: gated
+enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kRelu2, kSwiglu };
 constexpr auto words_of(Mlp) {  // of model.mlp
   return std::array{Word{"gelu", Mlp::kGelu}, Word{"gelu_exact", Mlp::kGeluExact}, Word{"relu", Mlp::kRelu},
-                    Word{"swiglu", Mlp::kSwiglu}};
+                    Word{"relu2", Mlp::kRelu2}, Word{"swiglu", Mlp::kSwiglu}};
 }
 
 // How the angles of a model that was trained on short sequences are changed for long ones

@@ -50,6 +50,7 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("rmsnorm", plain, [](ModelConfig& m) { m.norm = NormKind::kRmsNorm; });
   add("rope", plain, [](ModelConfig& m) { m.positions = Positions::kRope; });
   add("swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kSwiglu; });
+  add("squared relu", plain, [](ModelConfig& m) { m.mlp = Mlp::kRelu2; });
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });

@@ -24,6 +24,7 @@ struct InFewInstructions {
 double tanh_gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + static_cast<double>(0.044715f) * x * x * x)));
 }
+double squared_relu(double x) { return x > 0 ? x * x : 0; }
 double exact_gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
 
 template <class A>
@@ -43,6 +44,7 @@ TEST(Activations, AreTheFormulasOnEveryDevice) {
   expect_is<FastTanhGelu<InFewInstructions>>(tanh_gelu);
   expect_is<ExactGelu<WithExp>>(exact_gelu);
   expect_is<FastExactGelu<InFewInstructions>>(exact_gelu);
+  expect_is<SquaredRelu>(squared_relu);
 }
 
 TEST(Activations, ReluHasNoSlopeAtZero) {

@@ -175,7 +175,9 @@ TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
        [](double v) {
          return 0.5 * std::erfc(-v / std::sqrt(2.0)) + v * std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
        }},
-      {Activation::kRelu, [](double v) { return v > 0 ? v : 0; }, [](double v) { return v > 0 ? 1.0 : 0; }}};
+      {Activation::kRelu, [](double v) { return v > 0 ? v : 0; }, [](double v) { return v > 0 ? 1.0 : 0; }},
+      {Activation::kRelu2, [](double v) { return v > 0 ? v * v : 0; },
+       [](double v) { return v > 0 ? 2 * v : 0; }}};
   static_assert(std::size(cases) == std::size(kActivations), "an activation has no case");
   constexpr int64_t kCount = 401;
   const Tensor x = make.empty({1, kCount}), identity = make.zeros({kCount, kCount}),
@@ -198,19 +200,22 @@ TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
                            .activation = activation});
     for (size_t i = 0; i < kCount; ++i) {
       const double v = static_cast<double>(floats(x)[i]);
-      EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max(1.0, std::abs(v)))
+      EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max({1.0, std::abs(v), value(v)}))
           << name_of(activation) << " " << v;
-      EXPECT_NEAR(floats(dx)[i], slope(v), 2e-6) << name_of(activation) << " " << v;
+      EXPECT_NEAR(floats(dx)[i], slope(v), 2e-6 * std::max(1.0, slope(v))) << name_of(activation) << " " << v;
     }
   }
 }
 
-TEST_F(Ops, ReluKeepsWhatIsNotANumber) {
+TEST_F(Ops, ReluAndItsSquareKeepWhatIsNotANumber) {
   const Tensor x = make.empty({1, 1}), w = make.empty({1, 1}), y = make.zeros({1, 1}),
                pre = make.zeros({1, 1});
   floats(x)[0] = NAN, floats(w)[0] = 1;
-  cpu.run(LinearForward{.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = Activation::kRelu});
-  EXPECT_TRUE(std::isnan(floats(y)[0]));
+  for (const Activation activation : {Activation::kRelu, Activation::kRelu2}) {
+    floats(y)[0] = 0;
+    cpu.run(LinearForward{.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = activation});
+    EXPECT_TRUE(std::isnan(floats(y)[0])) << name_of(activation);
+  }
 }
 
 TEST_F(Ops, LayerNormAddsEpsilonToTheVariance) {

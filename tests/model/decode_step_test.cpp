@@ -92,6 +92,8 @@ class InPlainLoops {
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
       case Epilogue::kRelu:
         return std::max(x, 0.0);
+      case Epilogue::kRelu2:
+        return std::max(x, 0.0) * std::max(x, 0.0);
       case Epilogue::kSwiglu:
         return x / (1 + std::exp(-x));
       case Epilogue::kNone:

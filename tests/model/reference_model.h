@@ -103,6 +103,8 @@ class ReferenceModel {
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
       case Mlp::kRelu:
         return std::max(x, 0.0);
+      case Mlp::kRelu2:
+        return std::max(x, 0.0) * std::max(x, 0.0);
       case Mlp::kSwiglu:
         break;
     }

@@ -30,7 +30,8 @@ void visit_model(Section& model, Visit& visit) {
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
-        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's");
+        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; relu2: the square of relu; swiglu: gated, "
+        "Llama's and Qwen's");
   visit("model.norm", model.norm, OneOf<NormKind>{}, "layernorm: GPT-2's; rmsnorm: Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "Norms: added to the variance, or to the mean of squares");
