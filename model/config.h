@@ -47,6 +47,7 @@ constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
 // The angles of rotary positions: model/rope.h has the formulas.
 struct Rope {
   double theta = 10000;
+  double share = 1;  // of a head's channels, from the first on, that is rotated
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;             // of every scaling
   int64_t original_context = 0;  // llama3, yarn: the context that the model was trained on; 0: model.context
@@ -85,6 +86,7 @@ struct ModelConfig {
   Bias bias = Bias::kAll;
   bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
   bool tied = true;                       // the logits use the token table
+  double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
   bool scale_attention = true;            // scores are divided by sqrt(D)
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
   DropoutConfig dropout = {};             // of training alone
@@ -96,6 +98,10 @@ struct ModelConfig {
   bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
   bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }
   bool has_mlp_bias() const { return bias == Bias::kAll || bias == Bias::kMlp; }
+  // Channels of a head that are rotated, R: an even number; rounded down, as transformers does
+  int64_t rotated_channels() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * rope.share);
+  }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
   // Without adapters: what a folder of weights holds
@@ -128,6 +134,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.norm_epsilon", model.norm_epsilon);
   visit("model.positions", model.positions);
   visit("model.rope.theta", model.rope.theta);
+  visit("model.rope.share", model.rope.share);
   visit("model.rope.scaling", model.rope.scaling);
   visit("model.rope.factor", model.rope.factor);
   visit("model.rope.original_context", model.rope.original_context);
@@ -139,6 +146,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.bias", model.bias);
   visit("model.qk_norm", model.qk_norm);
   visit("model.tied", model.tied);
+  visit("model.logit_cap", model.logit_cap);
   visit("model.scale_attention", model.scale_attention);
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer);
 }

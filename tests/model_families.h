@@ -1,4 +1,4 @@
-// Small models of every family in transformers, one for each thing that sets them apart.
+// Small models of every family, one for each thing that sets them apart.
 #pragma once
 
 #include <string>
@@ -26,6 +26,16 @@ inline ModelConfig with_llama_parts(ModelConfig model) {
 inline ModelConfig with_qwen3_parts(ModelConfig model) {
   model = with_llama_parts(model);
   model.qk_norm = true;
+  return model;
+}
+
+// Those of the model of configs/speedrun.yaml
+inline ModelConfig with_race_parts(ModelConfig model) {
+  model = with_qwen3_parts(model);
+  model.mlp = Mlp::kRelu2;
+  model.bias = Bias::kAll;
+  model.rope.share = 0.5;
+  model.logit_cap = 15;
   return model;
 }
 
@@ -80,7 +90,10 @@ inline std::vector<FamilyModel> family_models() {
       {"llama_attention_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAttention; })},
       {"llama_mlp_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kMlp; })},
       {"qwen3_biases", "qwen3",
-       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })}};
+       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })},
+      {"tessera", "tessera", with_race_parts(llama)},
+      {"tessera_gated", "tessera",
+       changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};
 }
 
 }  // namespace tessera::testing

@@ -51,6 +51,9 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("rope", plain, [](ModelConfig& m) { m.positions = Positions::kRope; });
   add("swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kSwiglu; });
   add("squared relu", plain, [](ModelConfig& m) { m.mlp = Mlp::kRelu2; });
+  add("half of each head rotated", plain,
+      [](ModelConfig& m) { m.positions = Positions::kRope, m.rope.share = 0.5; });
+  add("capped logits", plain, [](ModelConfig& m) { m.logit_cap = 2; });
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
@@ -65,6 +68,10 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
     m.bias = Bias::kNone;
     m.kv_heads = m.heads / 2;
     m.mlp_width = 3 * m.channels;
+  });
+  add("race", llama, [](ModelConfig& m) {
+    m.mlp = Mlp::kRelu2, m.qk_norm = true, m.rope.share = 0.5, m.tied = false, m.logit_cap = 3;
+    m.kv_heads = m.heads;
   });
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
   add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });

@@ -13,12 +13,6 @@
 namespace tessera {
 namespace {
 
-bool sets(const Family& family, std::string_view key) {
-  const bool rotary = family.defaults.positions == Positions::kRope;
-  return (rotary && key.starts_with("model.rope.")) ||
-         std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
-}
-
 // The settings that would make `model` one of this family; empty: it is one.
 std::vector<std::string> settings_for(const Family& family, const ModelConfig& model) {
   ModelConfig nearest = family.defaults;
@@ -43,8 +37,14 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3};
+  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kQwen2, &kQwen3, &kTessera};
   return kAll;
+}
+
+bool sets(const Family& family, std::string_view key) {
+  const bool rotary = family.defaults.positions == Positions::kRope;
+  return (rotary && is_angle(key)) ||
+         std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
 }
 
 const Family& family_for(const ModelConfig& model) {
@@ -53,16 +53,15 @@ const Family& family_for(const ModelConfig& model) {
   for (const Family* family : families()) {
     const std::vector<std::string> settings = settings_for(*family, model);
     if (settings.empty()) return *family;
-    if (settings.size() > fewest) continue;
+    if (settings.size() > fewest || (family == &kTessera && settings.size() == fewest)) continue;
     if (settings.size() < fewest) nearest.clear();
     fewest = settings.size();
     nearest +=
         fmt::format("{}{} has {}", nearest.empty() ? "" : "; ", family->name, fmt::join(settings, ", "));
   }
   fail(
-      "no family of Hugging Face's transformers has such a model, so its checkpoints would have no "
-      "config.json. "
-      "The nearest: {}",
+      "no family has such a model, those of Hugging Face's transformers or Tessera's own, so its checkpoints "
+      "would have no config.json. The nearest: {}",
       nearest);
 }
 
@@ -97,7 +96,7 @@ ModelConfig canonical(ModelConfig model) {
   }
   const Rope rope = model.rope;
   Rope& kept = model.rope;
-  kept = {.theta = rope.theta, .scaling = rope.scaling};
+  kept = {.theta = rope.theta, .share = rope.share, .scaling = rope.scaling};
   if (rope.scaling == RopeScaling::kNone) return model;
   kept.factor = rope.factor;
   if (rope.scaling == RopeScaling::kLinear) return model;

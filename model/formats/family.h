@@ -62,11 +62,12 @@ struct TensorPart {
 };
 
 // A parameter's tensors in a file, which follow one another in its rows. "norm1." also stands for all
-// parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias".
+// parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias". The first that fits counts.
 struct TensorNames {
   std::string_view ours;  // ParamInfo::name; in a block, what follows "blocks.3."
   std::array<TensorPart, 3> theirs;
   bool transposed = false;  // a matrix is [in, out] in the file
+  bool gated = false;       // only of a model with a gated MLP
 };
 
 struct Family {
@@ -87,11 +88,14 @@ struct Family {
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };
 
-extern const Family kGpt2, kLlama, kQwen2, kQwen3;
+extern const Family kGpt2, kLlama, kQwen2, kQwen3, kTessera;
 std::span<const Family* const> families();
 
 // The family that can hold this model. Error: as family_of in folder.h
 const Family& family_for(const ModelConfig& model);
+
+// Whether a field of the family sets the key. One with rotary positions sets those of the angles.
+bool sets(const Family& family, std::string_view key);
 
 // Whether the biases are the family's own, or its fields can say which they are
 bool knows_bias(const Family& family, Bias bias);

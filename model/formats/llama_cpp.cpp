@@ -127,6 +127,10 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
         "that setting",
         folder, key, found, family.title, expected);
   };
+  check(&family != &kTessera,
+        "{} has parts that no model of llama.cpp has: its config.json is of model_type {}. Export it with "
+        "--format hf",
+        folder, family.name);
   if (&family == &kGpt2) {
     require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
     require(model.scale_attention, "model.scale_attention", "false", "true");
@@ -181,7 +185,7 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
 std::vector<float> llama_cpp_rope_factors(const ModelConfig& model) {
   if (model.positions != Positions::kRope || model.rope.scaling != RopeScaling::kLlama3) return {};
   ModelConfig plain = model;
-  plain.rope = {.theta = model.rope.theta};
+  plain.rope = {.theta = model.rope.theta, .share = model.rope.share};
   const std::vector<double> scaled = rope_frequencies(model), unscaled = rope_frequencies(plain);
   std::vector<float> factors;
   for (size_t i = 0; i < scaled.size(); ++i) factors.push_back(static_cast<float>(unscaled[i] / scaled[i]));

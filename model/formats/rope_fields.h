@@ -22,8 +22,9 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// `context` is that of the model. Error: a type, or a field of one, that is not supported.
-FoundRope read_rope(const Fields& config, int64_t context);
+// `model`: without its rope. `has_share`: the family has partial_rotary_factor, outside rope_parameters or
+// within. Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
+FoundRope read_rope(const Fields& config, const ModelConfig& model, bool has_share);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

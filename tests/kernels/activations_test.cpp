@@ -24,7 +24,6 @@ struct InFewInstructions {
 double tanh_gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + static_cast<double>(0.044715f) * x * x * x)));
 }
-double squared_relu(double x) { return x > 0 ? x * x : 0; }
 double exact_gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
 
 template <class A>
@@ -44,7 +43,14 @@ TEST(Activations, AreTheFormulasOnEveryDevice) {
   expect_is<FastTanhGelu<InFewInstructions>>(tanh_gelu);
   expect_is<ExactGelu<WithExp>>(exact_gelu);
   expect_is<FastExactGelu<InFewInstructions>>(exact_gelu);
-  expect_is<SquaredRelu>(squared_relu);
+}
+
+TEST(Activations, SquaredReluIsTheSquareOfRelu) {
+  for (float x = -12; x <= 12; x += 1.0f / 64) {  // whole numbers of 64ths: exact
+    EXPECT_EQ(SquaredRelu::value(x), x > 0 ? x * x : 0) << x;
+    EXPECT_EQ(SquaredRelu::derivative(x), x > 0 ? 2 * x : 0) << x;
+  }
+  EXPECT_TRUE(std::isnan(SquaredRelu::value(NAN)));
 }
 
 TEST(Activations, ReluHasNoSlopeAtZero) {

@@ -136,15 +136,15 @@ class ReferenceModel {
 
   // QK norm and rotation of one head of q or k
   Values positioned(Values x, int64_t T, const std::string& norm_name) const {
-    const int64_t D = config_.head_dim;
+    const int64_t D = config_.head_dim, R = config_.rotated_channels();
     if (config_.qk_norm) x = norm(x, norm_name, static_cast<size_t>(D), false);
     if (config_.positions != Positions::kRope) return x;
     for (int64_t t = 0; t < T; ++t)
-      for (int64_t i = 0; i < D / 2; ++i) {
+      for (int64_t i = 0; i < R / 2; ++i) {
         const double angle =
             static_cast<double>(t) *
-            std::pow(config_.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(D));
-        double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + D / 2)];
+            std::pow(config_.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(R));
+        double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + R / 2)];
         const double turned = low * std::cos(angle) - high * std::sin(angle);
         high = high * std::cos(angle) + low * std::sin(angle);
         low = turned;
@@ -214,8 +214,10 @@ class ReferenceModel {
                  DropoutKind::kAttentionBranch);
       add_branch(mlp(norm(x, block + "norm2"), block + "mlp."), DropoutKind::kMlpBranch);
     }
-    const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
-                                       : product(norm(x, "norm"), of("head.weight"), C, V);
+    Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
+                                 : product(norm(x, "norm"), of("head.weight"), C, V);
+    const double cap = config_.logit_cap;
+    for (double& logit : logits) logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
     double loss = 0;
     for (int64_t t = 0; t < T; ++t) {
       if (targets[static_cast<size_t>(t)] == kNoTarget) continue;

@@ -45,6 +45,8 @@ void visit_model(Section& model, Visit& visit) {
         "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
+  visit("model.logit_cap", model.logit_cap, Number{.at_least = 0, .at_most = 1e6},
+        "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
   visit("model.scale_attention", model.scale_attention, Flag{},
         "Divide attention scores by the square root of the head dimension");
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
@@ -60,7 +62,11 @@ void visit_model(Section& model, Visit& visit) {
 template <class Section, class Visit>
 void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
-        "The base of the frequencies: pair i of a head turns by theta^(-2 i / head_dim) a position");
+        "The base of the frequencies: pair i of a head turns by theta^(-2 i / R) a position, with R the "
+        "channels "
+        "of a head that are rotated");
+  visit("model.rope.share", rope.share, Number{.above = 0, .at_most = 1},
+        "The share of each head's channels that is rotated, the first ones; the others stay as they are");
   visit("model.rope.scaling", rope.scaling, OneOf<RopeScaling>{},
         "How the frequencies are changed for a context longer than the model was trained on");
   visit("model.rope.factor", rope.factor, Number{.at_least = 1, .at_most = 1e6},
