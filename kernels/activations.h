@@ -1,6 +1,7 @@
 // The activations of the hidden layer and their derivatives, on every device: y = activation(x), y' = dy/dx.
 //
 //   ReLU         y = max(x, 0)
+//   ReLU^2       y = max(x, 0)^2;  y' = 2 max(x, 0)
 //   tanh GELU    y = x s with s = (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3);
 //                y' = s + 2 x s (1 - s) u'
 //   exact GELU   y = x Phi(x);  y' = Phi(x) + x phi(x), Phi and phi those of the normal distribution
@@ -19,6 +20,11 @@ namespace tessera {
 struct Relu {
   static TESSERA_HOST_DEVICE float value(float x) { return x < 0 ? 0 : x; }
   static TESSERA_HOST_DEVICE float derivative(float x) { return x > 0 ? 1 : 0; }
+};
+
+struct SquaredRelu {
+  static TESSERA_HOST_DEVICE float value(float x) { return Relu::value(x) * Relu::value(x); }
+  static TESSERA_HOST_DEVICE float derivative(float x) { return 2 * Relu::value(x); }
 };
 
 struct TanhGeluConstants {
@@ -109,6 +115,8 @@ void with_activation(Activation activation, F&& f) {
       return f(ExactGelu<Math>{});
     case Activation::kRelu:
       return f(Relu{});
+    case Activation::kRelu2:
+      return f(SquaredRelu{});
   }
 }
 

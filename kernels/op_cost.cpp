@@ -154,6 +154,7 @@ OpCost cost(const FusedDecodeStep& a) {
 }
 OpCost cost(const SampleTokens& a) { return moved(a.logits); }
 OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
+OpCost cost(const CapLogits& a) { return moved(a.logits, a.logits); }
 OpCost cost(const CrossEntropy& a) {
   return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{},
                fp8_values(a.fp8_dlogits));

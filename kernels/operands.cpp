@@ -190,6 +190,10 @@ void list(const ApplyDropout& a, const Lists& to) {
   to.read("x", a.x)("add", a.add);
   to.written("y", a.y);
 }
+void list(const CapLogits& a, const Lists& to) {
+  to.read("logits", a.logits);
+  to.written("logits", a.logits);
+}
 void list(const CrossEntropy& a, const Lists& to) {
   to.read("logits", a.logits)("gradient_scale", a.gradient_scale);
   to.written("losses", a.losses);

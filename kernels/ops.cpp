@@ -49,8 +49,12 @@ void check_rotary(const char* op, const char* name, const Heads& heads, int64_t 
   check(D % 2 == 0, "{}: the head dim must be even, found {}", op, D);
   check(query_heads >= 0 && query_heads <= heads.count, "{}: query_heads must be 0 to {}, found {}", op,
         heads.count, query_heads);
+  const bool has_share = angles && angles.shape.rank() == 3 && angles.shape[1] > 0 && angles.shape[1] < D / 2;
   check_fields(op, device,
-               {{"angles", angles, DType::kF32, {angles ? angles.shape[0] : T, D / 2, 2}},
+               {{"angles",
+                 angles,
+                 DType::kF32,
+                 {angles ? angles.shape[0] : T, has_share ? angles.shape[1] : D / 2, 2}},
                 {"positions", positions, DType::kI32, {B, T}, true},
                 {"starts", starts, DType::kI32, {B}, true}});
   check(!positions || !starts, "{}: positions and starts exclude each other", op);
@@ -513,6 +517,11 @@ void MoveHeads::check_on(Device device) const {
   check_fields(kName, device, {{"rows", rows, DType::kI32, {made[0] * made[1]}, true}});
 }
 
+void CapLogits::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  check(cap > 0, "{}: cap must be above 0, found {}", kName, cap);
+}
+
 void CrossEntropy::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
   const int64_t N = logits.shape[0];
@@ -522,6 +531,7 @@ void CrossEntropy::check_on(Device device) const {
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true}});
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
+  check(cap >= 0, "{}: cap must be at least 0, found {}", kName, cap);
   check(want_gradient || !fp8_dlogits, "{}: fp8_dlogits needs want_gradient", kName);
   check_fp8_output(kName, device, "fp8_dlogits", fp8_dlogits, DType::kE5M2, logits);
 }

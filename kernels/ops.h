@@ -197,16 +197,18 @@ struct RmsNormBackward {
   void check_on(Device device) const;
 };
 
-// The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The pairs are the
-// halves of a head: with (cos, sin) = angles[p, i] of the token's place p in its sequence or document,
-//   y[i] = x[i] cos - x[i + D/2] sin,  y[i + D/2] = x[i + D/2] cos + x[i] sin.
+// The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The first R channels
+// of a head are rotated, whose pairs are their halves: with (cos, sin) = angles[p, i] of the token's place p
+// in its sequence or document, and i < R/2,
+//   y[i] = x[i] cos - x[i + R/2] sin,  y[i + R/2] = x[i + R/2] cos + x[i] sin.
+// The other channels stay as they are. R, an even number up to D, is that of the angles.
 // With weights (QK norm), every head is first divided by its root mean square over D and multiplied by the
 // weight: x becomes x rstd (offset + weight), rstd = 1 / sqrt(mean(x^2) + epsilon).
 struct RotaryForward {
   static constexpr const char* kName = "rotary forward";
   Heads x, y;  // the heads of queries, then those of keys. y may be x itself, with weights it may not
   int64_t query_heads;                  // how many of them are queries
-  Tensor angles;                        // [>= T, D / 2, 2] fp32: cos, sin
+  Tensor angles;                        // [>= T, R / 2, 2] fp32: cos, sin
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
   float epsilon = 0;                    // with weights: above 0
   float offset = 0;                     // of the weights
@@ -386,7 +388,7 @@ struct LoraBackward {
 // cheaper than several; norm(x) is rounded as there, the sums before the activation need not be.
 struct FusedLinear {
   static constexpr const char* kName = "fused linear";
-  enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kSwiglu };
+  enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kRelu2, kSwiglu };
 
   Tensor x, weight, y;      // [N, C] [O, C] [N, O]; with kSwiglu weight [2 O, C], gates first
   Tensor bias = {};         // [rows of weight]
@@ -589,6 +591,8 @@ struct ApplyDropout {
 // padding. A row whose target is kNoTarget has loss 0 and gradient 0. With want_gradient, logits become
 // gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The scale differs from step to
 // step, so that it is in memory: a CUDA graph reads it when it runs.
+// With a cap c, capped = c tanh(logits / c) takes the place of the logits, and the gradient of the logits is
+// that of capped times 1 - (capped / c)^2.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
   Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
@@ -596,8 +600,18 @@ struct CrossEntropy {
   Tensor losses;   // [N] fp32
   int64_t vocab_size;
   bool want_gradient;
+  float cap = 0;               // 0: none
   Tensor gradient_scale = {};  // [1] fp32; none: 1
   Fp8Output fp8_dlogits = {};  // with want_gradient alone
+
+  void check_on(Device device) const;
+};
+
+// logits = cap tanh(logits / cap)
+struct CapLogits {
+  static constexpr const char* kName = "logit cap";
+  Tensor logits;  // [N, padded V]
+  float cap;      // above 0
 
   void check_on(Device device) const;
 };
@@ -823,9 +837,9 @@ using AnyOp = std::variant<
     const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
     const AttentionBackward*, const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*,
     const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
-    const ApplyDropout*, const CrossEntropy*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
-    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
-    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
+    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 
@@ -858,6 +872,9 @@ void FusedLinear::each_plain(Visit&& visit) const {
       break;
     case Epilogue::kRelu:
       linear.activation = Activation::kRelu;
+      break;
+    case Epilogue::kRelu2:
+      linear.activation = Activation::kRelu2;
       break;
   }
   linear.pre_activation = sums;

@@ -74,7 +74,7 @@ struct Attention {
   AttentionPlan plan;                     // with the scale of this block
   std::optional<DecodePlan> decode = {};  // set: each text has one new token, and this plan is the one used
   Tensor workspace = {};                  // of the forward
-  Tensor angles = {};                     // [>= T, D / 2, 2], see rope.h; only with rotary positions
+  Tensor angles = {};                     // [>= T, R / 2, 2], see rope.h; only with rotary positions
   Dropout dropout = {};                   // of the probabilities
   Tensor positions = {};                  // of the batch, as the next
   MaskTables tables = {};

@@ -40,10 +40,12 @@ constexpr auto words_of(Bias) {  // of model.bias
                     Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
-enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kSwiglu, kGeglu };
+// The hidden layer's activation; swiglu and geglu: gated
+enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kRelu2, kSwiglu, kGeglu };
 constexpr bool is_gated(Mlp mlp) { return mlp == Mlp::kSwiglu || mlp == Mlp::kGeglu; }
 constexpr auto words_of(Mlp) {  // of model.mlp
-  return std::array{Word{"gelu", Mlp::kGelu}, Word{"gelu_exact", Mlp::kGeluExact}, Word{"relu", Mlp::kRelu},
+  return std::array{Word{"gelu", Mlp::kGelu},     Word{"gelu_exact", Mlp::kGeluExact},
+                    Word{"relu", Mlp::kRelu},     Word{"relu2", Mlp::kRelu2},
                     Word{"swiglu", Mlp::kSwiglu}, Word{"geglu", Mlp::kGeglu}};
 }
 
@@ -58,6 +60,7 @@ constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
 struct Rope {
   double theta = 10000;
   double local_theta = 0;  // of blocks with a window, which then have no scaling; 0: as the other blocks
+  double share = 1;        // of a head's channels, from the first on, that is rotated
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;             // of every scaling
   int64_t original_context = 0;  // llama3, yarn: the context that the model was trained on; 0: model.context
@@ -100,6 +103,7 @@ struct ModelConfig {
   bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
+  double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
   bool scale_attention = true;            // scores are divided by sqrt(query_scalar)
   int64_t query_scalar = 0;               // 0: D
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
@@ -113,6 +117,10 @@ struct ModelConfig {
   bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
   bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }
   bool has_mlp_bias() const { return bias == Bias::kAll || bias == Bias::kMlp; }
+  // Channels of a head that are rotated, R: an even number; rounded down, as transformers does
+  int64_t rotated_channels() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * rope.share);
+  }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
   // Without adapters: what a folder of weights holds
@@ -153,6 +161,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.window", model.window);
   visit("model.rope.theta", model.rope.theta);
   visit("model.rope.local_theta", model.rope.local_theta);
+  visit("model.rope.share", model.rope.share);
   visit("model.rope.scaling", model.rope.scaling);
   visit("model.rope.factor", model.rope.factor);
   visit("model.rope.original_context", model.rope.original_context);
@@ -165,6 +174,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.qk_norm", model.qk_norm);
   visit("model.tied", model.tied);
   visit("model.scale_embeddings", model.scale_embeddings);
+  visit("model.logit_cap", model.logit_cap);
   visit("model.scale_attention", model.scale_attention);
   visit("model.query_scalar", model.query_scalar);
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer);

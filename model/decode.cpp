@@ -140,8 +140,12 @@ void decode(const Stream& stream, const DecodeStep& step) {
     forward(stream, {.model = step.model, .batch = step.batch, .saved = step.saved});
     return logits_forward(stream, {.model = step.model, .rows = step.saved.norm.y, .logits = step.logits});
   }
-  if (step.memory) return stream.run(FusedDecodeStep{.operations = step.operations, .memory = step.memory});
-  for (const DecodeOp& op : step.operations) op.each_plain([&](const auto& one) { stream.run(one); });
+  if (step.memory) {
+    stream.run(FusedDecodeStep{.operations = step.operations, .memory = step.memory});
+  } else {
+    for (const DecodeOp& op : step.operations) op.each_plain([&](const auto& one) { stream.run(one); });
+  }
+  cap_logits(stream, step.model.config, step.logits);
 }
 
 }  // namespace tessera

@@ -89,6 +89,7 @@ void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
                                .losses = rows.losses,
                                .vocab_size = model.config.vocab_size,
                                .want_gradient = rows.trains,
+                               .cap = static_cast<float>(model.config.logit_cap),
                                .gradient_scale = rows.gradient_scale,
                                .fp8_dlogits = dy});
   if (!rows.trains) return;
@@ -114,6 +115,12 @@ void final_norm_forward(const Pass& pass, const Saved& saved) {
 void logits_forward(const Stream& stream, const Logits& logits) {
   const WeightLease<HeadParams> weights = logits.model.lease_head(LeaseFor::kInference);
   run_logits(stream, logits.model, {.x = logits.rows, .weight = weights->classifier(), .y = logits.logits});
+  cap_logits(stream, logits.model.config, logits.logits);
+}
+
+void cap_logits(const Stream& stream, const ModelConfig& config, const Tensor& logits) {
+  if (config.logit_cap > 0)
+    stream.run(CapLogits{.logits = logits, .cap = static_cast<float>(config.logit_cap)});
 }
 
 FusedLinear decode_logits(const DecodeLogits& step) {
@@ -133,7 +140,8 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   pass.stream.enter(OpPlace::kHead, /*backward=*/gradients != nullptr);
   const int64_t N = saved.norm.y.shape[0];
   const Tensor dweight = gradients ? gradients->classifier() : Tensor{};
-  const bool fused = model.fused_head && dweight && !model.fp8_of_head();
+  // HeadLoss knows no cap.
+  const bool fused = model.fused_head && dweight && !model.fp8_of_head() && model.config.logit_cap == 0;
   {
     Arena::Scope scope(arena);
     const int64_t chunk = rows_of_logits(model);

@@ -14,7 +14,9 @@ struct Logits {
   Tensor rows, logits;
 };
 void logits_forward(const Stream& stream, const Logits& logits);
-// The logits of a decode step, with the final norm in them
+// In place, if the model has a cap
+void cap_logits(const Stream& stream, const ModelConfig& config, const Tensor& logits);
+// The logits of a decode step, with the final norm in them; not capped yet
 struct DecodeLogits {
   const Model& model;
   const HeadParams& weights;  // of a lease of the model's

@@ -11,6 +11,8 @@ Activation activation_of(Mlp mlp) {
       return Activation::kGeluExact;
     case Mlp::kRelu:
       return Activation::kRelu;
+    case Mlp::kRelu2:
+      return Activation::kRelu2;
     case Mlp::kSwiglu:
     case Mlp::kGeglu:
       break;
@@ -31,6 +33,8 @@ FusedLinear::Epilogue epilogue_of(Mlp mlp) {
       return FusedLinear::Epilogue::kGeluExact;
     case Mlp::kRelu:
       return FusedLinear::Epilogue::kRelu;
+    case Mlp::kRelu2:
+      return FusedLinear::Epilogue::kRelu2;
     case Mlp::kSwiglu:
       return FusedLinear::Epilogue::kSwiglu;
     case Mlp::kGeglu:

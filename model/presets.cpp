@@ -97,6 +97,24 @@ ModelConfig large_qwen25(int64_t layers, int64_t mlp_width) {
                         .norm_epsilon = 1e-5f}));
 }
 
+// config.json of google/gemma-3-270m and gemma-3-1b-pt, and text_config of gemma-3-4b-pt
+ModelConfig gemma3(Sizes sizes, int64_t window) {
+  if (sizes.vocab_size == 0) sizes.vocab_size = 262144;
+  if (sizes.context == 0) sizes.context = 32768;
+  sizes.theta = 1e6;
+  sizes.norm_epsilon = 1e-6f;
+  ModelConfig model = llama(sizes);
+  model.head_dim = model.query_scalar = 256;
+  model.norm_place = NormPlace::kBoth;
+  model.norm_plus_one = true;
+  model.rope.local_theta = 1e4;
+  model.window = Windows({{.window = window, .blocks = 5}, {.window = Windows::kFull}});
+  model.mlp = Mlp::kGeglu;
+  model.qk_norm = true;
+  model.scale_embeddings = true;
+  return model;
+}
+
 }  // namespace
 
 ModelConfig preset_model(Preset preset) {
@@ -161,6 +179,23 @@ ModelConfig preset_model(Preset preset) {
     case Preset::kSmollm2_17b:
       return smollm2(
           {.layers = 24, .heads = 32, .kv_heads = 32, .channels = 2048, .mlp_width = 8192, .theta = 130000});
+    case Preset::kGemma3_270m:
+      return gemma3({.layers = 18, .heads = 4, .kv_heads = 1, .channels = 640, .mlp_width = 2048}, 512);
+    case Preset::kGemma3_1b:
+      return gemma3({.layers = 26, .heads = 4, .kv_heads = 1, .channels = 1152, .mlp_width = 6912}, 512);
+    case Preset::kGemma3_4b: {
+      ModelConfig model = gemma3({.vocab_size = 262208,
+                                  .context = 131072,
+                                  .layers = 34,
+                                  .heads = 8,
+                                  .kv_heads = 4,
+                                  .channels = 2560,
+                                  .mlp_width = 10240},
+                                 1024);
+      model.rope.scaling = RopeScaling::kLinear;
+      model.rope.factor = 8;
+      return model;
+    }
   }
   fail("the preset {} has no model", name_of(preset));
 }

@@ -30,6 +30,9 @@ enum class Preset : uint8_t {
   kSmollm2_135m,
   kSmollm2_360m,
   kSmollm2_17b,
+  kGemma3_270m,
+  kGemma3_1b,
+  kGemma3_4b,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -55,7 +58,10 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"qwen3_32b", Preset::kQwen3_32b},
                     Word{"smollm2_135m", Preset::kSmollm2_135m},
                     Word{"smollm2_360m", Preset::kSmollm2_360m},
-                    Word{"smollm2_1.7b", Preset::kSmollm2_17b}};
+                    Word{"smollm2_1.7b", Preset::kSmollm2_17b},
+                    Word{"gemma3_270m", Preset::kGemma3_270m},
+                    Word{"gemma3_1b", Preset::kGemma3_1b},
+                    Word{"gemma3_4b", Preset::kGemma3_4b}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

@@ -17,23 +17,24 @@ double llama3(const Rope& rope, double context, double frequency) {
 }
 
 // The index i, not a whole number, whose pair turns so often within the original context
-double yarn_index(const Rope& rope, double context, double D, double turns) {
-  return D * std::log(context / (turns * kTurn)) / (2 * std::log(rope.theta));
+double yarn_index(const Rope& rope, double context, double R, double turns) {
+  return R * std::log(context / (turns * kTurn)) / (2 * std::log(rope.theta));
 }
 
 }  // namespace
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {
   const Rope& rope = config.rope;
-  const auto D = static_cast<double>(config.head_dim);
+  const int64_t rotated = config.rotated_channels();
+  const auto R = static_cast<double>(rotated);
   const auto context =
       static_cast<double>(rope.original_context > 0 ? rope.original_context : config.context);
-  double low = std::max(std::floor(yarn_index(rope, context, D, rope.beta_fast)), 0.0);
-  double high = std::min(std::ceil(yarn_index(rope, context, D, rope.beta_slow)), D - 1);
+  double low = std::max(std::floor(yarn_index(rope, context, R, rope.beta_fast)), 0.0);
+  double high = std::min(std::ceil(yarn_index(rope, context, R, rope.beta_slow)), R - 1);
   if (low == high) high += 0.001;  // a step instead of a ramp
   std::vector<double> frequencies;
-  for (int64_t i = 0; i < config.head_dim / 2; ++i) {
-    const double plain = std::pow(rope.theta, -2 * static_cast<double>(i) / D);
+  for (int64_t i = 0; i < rotated / 2; ++i) {
+    const double plain = std::pow(rope.theta, -2 * static_cast<double>(i) / R);
     switch (rope.scaling) {
       case RopeScaling::kNone:
         frequencies.push_back(plain);
@@ -62,7 +63,7 @@ double rope_attention_factor(const Rope& rope) {
 
 Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions) {
   if (config.positions != Positions::kRope) return {};
-  const int64_t pairs = config.head_dim / 2;
+  const int64_t pairs = config.rotated_channels() / 2;
   const Shape shape{positions, pairs, 2};
   const Tensor angles = arena.alloc(MemoryTag::kWorkspace, "rotary angles", DType::kF32, shape);
   if (angles.data == nullptr) return angles;  // a plan

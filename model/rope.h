@@ -1,6 +1,7 @@
-// Rotary positions: the pair (x[i], x[i + D/2]) of a head at position t is rotated by the angle t f_i.
+// Rotary positions: of the first R channels of a head, the pair (x[i], x[i + R/2]) at position t is rotated
+// by the angle t f_i. R is D unless only a share of the channels is rotated.
 //
-//   none     f_i = theta^(-2 i / D)                                         Su et al., arXiv:2104.09864
+//   none     f_i = theta^(-2 i / R)                                         Su et al., arXiv:2104.09864
 //   linear   f_i / factor                                                   Chen et al., arXiv:2306.15595
 //   llama3   f_i for waves much shorter than the original context,          Llama 3, arXiv:2407.21783
 //            f_i / factor for longer ones, a mean of both in between
@@ -19,10 +20,10 @@
 
 namespace tessera {
 
-std::vector<double> rope_frequencies(const ModelConfig& config);  // f_i, D / 2 of them
+std::vector<double> rope_frequencies(const ModelConfig& config);  // f_i, R / 2 of them
 double rope_attention_factor(const Rope& rope);                   // of cos and sin
 
-// cos and sin of positions 0 .. positions - 1: fp32 [positions, D / 2, 2], computed in fp64 and rounded once.
+// cos and sin of positions 0 .. positions - 1: fp32 [positions, R / 2, 2], computed in fp64 and rounded once.
 // None unless positions are rotary.
 Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions);
 // Those of blocks with a window. None where they have no angles of their own.

@@ -1,4 +1,4 @@
-// Small models of every family in transformers, one for each thing that sets them apart.
+// Small models of every family, one for each thing that sets them apart.
 #pragma once
 
 #include <string>
@@ -26,6 +26,30 @@ inline ModelConfig with_llama_parts(ModelConfig model) {
 inline ModelConfig with_qwen3_parts(ModelConfig model) {
   model = with_llama_parts(model);
   model.qk_norm = true;
+  return model;
+}
+
+// Those of the model of configs/speedrun.yaml
+inline ModelConfig with_race_parts(ModelConfig model) {
+  model = with_qwen3_parts(model);
+  model.mlp = Mlp::kRelu2;
+  model.bias = Bias::kAll;
+  model.rope.share = 0.5;
+  model.logit_cap = 15;
+  return model;
+}
+
+// The same with the parts of a Gemma 3
+inline ModelConfig with_gemma_parts(ModelConfig model) {
+  model = with_qwen3_parts(model);
+  model.norm_place = NormPlace::kBoth;
+  model.norm_plus_one = true;
+  model.rope = {.theta = 1e4, .local_theta = 100};
+  model.window = Windows({{.window = 5}, {.window = Windows::kFull}});
+  model.mlp = Mlp::kGeglu;
+  model.tied = true;
+  model.scale_embeddings = true;
+  model.query_scalar = 11;
   return model;
 }
 
@@ -87,9 +111,21 @@ inline std::vector<FamilyModel> family_models() {
                [](ModelConfig& m) {
                  m.bias = Bias::kQkv, m.window = Windows({{Windows::kFull}, {5}});
                })},
-      {"qwen3_windows", "qwen3", changed(llama, [](ModelConfig& m) {
-         m.qk_norm = true, m.window = Windows({{5}, {Windows::kFull}});
-       })}};
+      {"qwen3_windows", "qwen3",
+       changed(llama,
+               [](ModelConfig& m) {
+                 m.qk_norm = true, m.window = Windows({{5}, {Windows::kFull}});
+               })},
+      {"gemma3", "gemma3_text", with_gemma_parts(llama)},
+      {"gemma3_full", "gemma3_text",
+       changed(with_gemma_parts(llama),
+               [](ModelConfig& m) {
+                 m.window = {}, m.rope = {.theta = 500, .scaling = RopeScaling::kLinear, .factor = 8};
+                 m.logit_cap = 20, m.bias = Bias::kAttention, m.query_scalar = 16;
+               })},
+      {"tessera", "tessera", with_race_parts(llama)},
+      {"tessera_gated", "tessera",
+       changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};
 }
 
 }  // namespace tessera::testing

@@ -57,6 +57,10 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
       [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_plus_one = true; });
   add("scaled embeddings", plain, [](ModelConfig& m) { m.scale_embeddings = true; });
   add("query scalar", plain, [](ModelConfig& m) { m.query_scalar = 3; });
+  add("squared relu", plain, [](ModelConfig& m) { m.mlp = Mlp::kRelu2; });
+  add("half of each head rotated", plain,
+      [](ModelConfig& m) { m.positions = Positions::kRope, m.rope.share = 0.5; });
+  add("capped logits", plain, [](ModelConfig& m) { m.logit_cap = 2; });
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
@@ -71,6 +75,10 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
     m.bias = Bias::kNone;
     m.kv_heads = m.heads / 2;
     m.mlp_width = 3 * m.channels;
+  });
+  add("race", llama, [](ModelConfig& m) {
+    m.mlp = Mlp::kRelu2, m.qk_norm = true, m.rope.share = 0.5, m.tied = false, m.logit_cap = 3;
+    m.kv_heads = m.heads;
   });
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
   add("qwen2", llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.rope.theta = 1e6; });

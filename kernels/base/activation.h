@@ -12,10 +12,11 @@ enum class Activation : uint8_t {
   kGelu,       // the tanh form of Hendrycks and Gimpel, arXiv:1606.08415, as GPT-2 has it
   kGeluExact,  // x Phi(x), by erf
   kRelu,
+  kRelu2,  // max(x, 0)^2: So et al., Primer, arXiv:2109.08668
 };
 constexpr auto words_of(Activation) {  // of model.mlp
   return std::array{Word{"gelu", Activation::kGelu}, Word{"gelu_exact", Activation::kGeluExact},
-                    Word{"relu", Activation::kRelu}};
+                    Word{"relu", Activation::kRelu}, Word{"relu2", Activation::kRelu2}};
 }
 inline constexpr auto kActivations = values_with_words<Activation>();
 

@@ -47,6 +47,7 @@ void run(const DecodeAttention& a, const Launch& on);
 void run(const FusedDecodeStep& a, const Launch& on);
 void run(const SampleTokens& a, const Launch& on);
 void run(const ApplyDropout& a, const Launch& on);
+void run(const CapLogits& a, const Launch& on);
 void run(const CrossEntropy& a, const Launch& on);
 void run(const HeadLoss& a, const Launch& on);
 void run(const HeadGradient& a, const Launch& on);

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/logit_cap.h"
 
 namespace tessera::cpu {
 namespace {
@@ -13,6 +14,17 @@ namespace {
 // Exponentials that are added in fp32; these sums are added in fp64. In one fp32 sum of a whole vocabulary
 // the small terms of a large sum are lost: 1.7e-5 nats of 49,152 tokens, and always downward.
 constexpr int64_t kBlock = 256;
+
+struct CapMath {
+  static float exp(float x) { return cpu::exp(x); }
+  static float reciprocal(float x) { return 1 / x; }
+};
+using Capped = LogitCap<CapMath>;
+// What stands in the place of a capped logit where there is no cap
+struct AsItIs {
+  float value(float l) const { return l; }
+  float derivative(float /*value*/) const { return 1; }
+};
 
 // What is subtracted from a row before exp(): its largest element, or 0 where all are -inf
 float base_of(const float* row, int64_t count) {
@@ -22,38 +34,41 @@ float base_of(const float* row, int64_t count) {
   return largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest;
 }
 
-// The sum of exp(row - base)
-double sum_of_exp(const float* row, int64_t count, float base) {
+// The sum of exp(logit - base)
+template <class Logit>
+double sum_of_exp(const float* row, int64_t count, float base, const Logit& logit) {
   double sum = 0;
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t end = std::min(first + kBlock, count);
     float of_block = 0;
 #pragma omp simd reduction(+ : of_block)
-    for (int64_t v = first; v < end; ++v) of_block += exp(row[v] - base);
+    for (int64_t v = first; v < end; ++v) of_block += exp(logit.value(row[v]) - base);
     sum += of_block;
   }
   return sum;
 }
 
-// The same, to the bit, and the row becomes exp(row - base).
-double turn_into_exp(float* row, int64_t count, float base) {
+// The same, to the bit if there is no cap, and the row becomes exp(logit - base) times the derivative of the
+// logit.
+template <class Logit>
+double turn_into_exp(float* row, int64_t count, float base, const Logit& logit) {
   double sum = 0;
   for (int64_t first = 0; first < count; first += kBlock) {
     const int64_t end = std::min(first + kBlock, count);
     float of_block = 0;
 #pragma omp simd reduction(+ : of_block)
     for (int64_t v = first; v < end; ++v) {
-      row[v] = exp(row[v] - base);
-      of_block += row[v];
+      const float value = logit.value(row[v]), e = exp(value - base);
+      row[v] = e * logit.derivative(value);
+      of_block += e;
     }
     sum += of_block;
   }
   return sum;
 }
 
-}  // namespace
-
-void run(const CrossEntropy& a, const Launch& /*on*/) {
+template <class Logit>
+void run_rows(const CrossEntropy& a, const Logit& logit) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
   const int32_t* targets = a.targets.as<int32_t>();
   const float gradient_scale = a.gradient_scale ? *a.gradient_scale.as<float>() : 1;
@@ -68,15 +83,29 @@ void run(const CrossEntropy& a, const Launch& /*on*/) {
       if (a.want_gradient) std::fill(row, row + padded, 0.0f);
       continue;
     }
-    const float target_logit = row[targets[n]], base = base_of(row, V);
-    const double sum = a.want_gradient ? turn_into_exp(row, V, base) : sum_of_exp(row, V, base);
+    const float target_logit = logit.value(row[targets[n]]), base = logit.value(base_of(row, V));
+    const double sum = a.want_gradient ? turn_into_exp(row, V, base, logit) : sum_of_exp(row, V, base, logit);
     a.losses.as<float>()[n] = static_cast<float>(base + std::log(sum) - target_logit);
     if (!a.want_gradient) continue;
     const auto scale = static_cast<float>(gradient_scale / sum);
     for (int64_t v = 0; v < V; ++v) row[v] *= scale;
-    row[targets[n]] -= gradient_scale;
+    row[targets[n]] -= gradient_scale * logit.derivative(target_logit);
     std::fill(row + V, row + padded, 0.0f);
   }
+}
+
+}  // namespace
+
+void run(const CapLogits& a, const Launch& /*on*/) {
+  float* logits = a.logits.as<float>();
+  const int64_t count = a.logits.numel();
+  const Capped logit(a.cap);
+#pragma omp parallel for simd
+  for (int64_t i = 0; i < count; ++i) logits[i] = logit.value(logits[i]);
+}
+
+void run(const CrossEntropy& a, const Launch& /*on*/) {
+  a.cap > 0 ? run_rows(a, Capped(a.cap)) : run_rows(a, AsItIs{});
   write_fp8(a.logits, DType::kE5M2, a.fp8_dlogits);
 }
 

@@ -4,13 +4,15 @@
 // memory sees one read and one write of each logit. What does not fit, the end of a row of more than
 // 100,000 logits in bf16, is read twice; the second read finds most of it in the L2 cache.
 //
-// The gradient in FP8, where it is asked for, is written with it.
+// The gradient in FP8, where it is asked for, is written with it. Logits with a cap are capped whenever they
+// are unpacked, in both passes.
 #include <cuda_pipeline.h>
 
 #include "kernels/base/ptx.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/fp8_values.cuh"
+#include "kernels/logit_cap.h"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -59,6 +61,23 @@ __device__ SoftmaxSum block_softmax_sum(SoftmaxSum part) {
   return all;
 }
 
+// What stands in the place of a capped logit where there is no cap
+struct AsItIs {
+  __device__ __forceinline__ float value(float l) const { return l; }
+  __device__ __forceinline__ float derivative(float /*value*/) const { return 1; }
+};
+// Before a rounding to bf16 the hardware's functions are exact enough.
+struct FastMath {
+  static __device__ __forceinline__ float exp(float x) { return ptx::exp2(x * kLog2e); }
+  static __device__ __forceinline__ float reciprocal(float x) { return ptx::reciprocal(x); }
+};
+struct ExactMath {
+  static __device__ __forceinline__ float exp(float x) { return expf(x); }
+  static __device__ __forceinline__ float reciprocal(float x) { return 1 / x; }
+};
+template <class T>
+using Capped = LogitCap<std::conditional_t<sizeof(T) == 4, ExactMath, FastMath>>;
+
 template <class T>
 __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int vocab_size, float with) {
 #pragma unroll
@@ -67,10 +86,10 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
 }
 
 // kept_packs: how much of a row shared memory holds, from its beginning
-template <class T, class Fp8>
+template <class T, class Logit, class Fp8>
 __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     T* logits, const int32_t* targets, float* losses, int padded, int vocab_size, int kept_packs,
-    bool want_gradient, const float* gradient_scale, Fp8 fp8_values) {
+    bool want_gradient, Logit logit, const float* gradient_scale, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * padded;
@@ -85,7 +104,8 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
       result.store(logits, first + p * kWidth, zeros);
     return;  // a largest element of 0 need not be noted
   }
-  const float target_logit = static_cast<float>(row[target]);  // before the barrier below; overwritten after
+  // Before the barrier below; overwritten after
+  const float target_logit = logit.value(static_cast<float>(row[target]));
   const int packs = padded / kWidth, real_packs = (vocab_size + kWidth - 1) / kWidth;
   const int stride = blockDim.x;
 
@@ -93,6 +113,8 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   float value[kWidth];
   const auto include = [&](int p, uint4 raw) {
     unpack<T>(raw, value);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) value[i] = logit.value(value[i]);
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, -INFINITY);
     part.include(value);
   };
@@ -125,11 +147,14 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   for (int p = threadIdx.x; p < real_packs; p += stride) {
     unpack<T>(p < kept_packs ? kept[p] : load_pack(row + p * kWidth), value);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) value[i] = scale * exp_relative(value[i], all.maximum);
+    for (int i = 0; i < kWidth; ++i) {
+      const float l = logit.value(value[i]);
+      value[i] = scale * exp_relative(l, all.maximum) * logit.derivative(l);
+    }
     if (p == target_pack) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i)
-        if (p * kWidth + i == target) value[i] -= unit;
+        if (p * kWidth + i == target) value[i] -= unit * logit.derivative(target_logit);
     }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
     result.store(logits, first + p * kWidth, value);
@@ -139,7 +164,34 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   result.end();
 }
 
+template <class T>
+__global__ void cap_kernel(T* logits, int64_t packs, Capped<T> logit) {
+  const int64_t p = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (p >= packs) return;
+  float value[kPackWidth<T>];
+  load_step(logits + p * kPackWidth<T>, value);
+#pragma unroll
+  for (int i = 0; i < kPackWidth<T>; ++i) value[i] = logit.value(value[i]);
+  store_step(logits + p * kPackWidth<T>, value);
+}
+
+// Calls f with what stands for a logit.
+template <class T, class F>
+void with_logit(float cap, F&& f) {
+  cap > 0 ? f(Capped<T>(cap)) : f(AsItIs{});
+}
+
 }  // namespace
+
+void CudaBackend::run_op(const CapLogits& a, const Launch& on) {
+  check_packs(a.kName, {{"logits", a.logits}});
+  with_real_type(a.logits.dtype, [&]<class T>() {
+    const int64_t packs = a.logits.numel() / kPackWidth<T>;
+    cap_kernel<T><<<cuda::divide_up(packs, kThreads), kThreads, 0, on.stream>>>(a.logits.as<T>(), packs,
+                                                                                Capped<T>(a.cap));
+    TESSERA_CUDA_LAUNCHED();
+  });
+}
 
 void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
   check_packs(a.kName, {{"logits", a.logits}});
@@ -154,13 +206,15 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
     const int64_t threads = std::min(most_threads, cuda::divide_up(row_bytes, 16 * kWarp) * kWarp);
     const int64_t real_packs = cuda::divide_up(a.vocab_size, kPackWidth<T>);
     with_fp8<T, __NV_E5M2>(a.fp8_dlogits, [&]<class Fp8>(Fp8 fp8_values) {
-      const auto kernel = cross_entropy_kernel<T, Fp8>;
-      TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(kept_bytes)));
-      kernel<<<N, threads, kept_bytes, on.stream>>>(
-          a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
-          static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-          a.want_gradient, a.gradient_scale.as<float>(), fp8_values);
+      with_logit<T>(a.cap, [&]<class Logit>(Logit logit) {
+        const auto kernel = cross_entropy_kernel<T, Logit, Fp8>;
+        TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(kept_bytes)));
+        kernel<<<N, threads, kept_bytes, on.stream>>>(
+            a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
+            static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
+            a.want_gradient, logit, a.gradient_scale.as<float>(), fp8_values);
+      });
     });
     TESSERA_CUDA_LAUNCHED();
   });

@@ -82,6 +82,7 @@ class CudaBackend final : public Backend {
   void run_op(const FusedDecodeStep& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);
+  void run_op(const CapLogits& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);
   void run_op(const HeadLoss& a, const Launch& on);
   void run_op(const HeadGradient& a, const Launch& on);

@@ -17,6 +17,8 @@ __device__ __forceinline__ float apply(FusedLinear::Epilogue epilogue, float val
       return ExactGelu::value(value);
     case Epilogue::kRelu:
       return Relu::value(value);
+    case Epilogue::kRelu2:
+      return SquaredRelu::value(value);
     case Epilogue::kSwiglu:
       return value * sigmoid(value) * up;
   }

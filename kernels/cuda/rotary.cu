@@ -4,7 +4,7 @@
 // low half of a head and the same step of the high half: both elements of its pairs. It loads their angles
 // once for all heads that the group takes. With QK norm the sum over a head is one over the lanes of a
 // group. A step is a pack of 16 bytes; where half a head is no multiple of it, a lane takes up to kMaxSteps
-// single pairs.
+// single pairs. Channels that are not rotated follow, in pairs of their halves with the angle 0.
 #include <bit>
 
 #include "kernels/base/documents.h"
@@ -32,11 +32,15 @@ struct Deal {
   uint32_t total;  // groups of all tokens
   int groups, lanes;
   int T, heads, query_heads, D;
+  int rotated;                        // pairs of a head that are rotated, up to D / 2
   const int32_t *positions, *starts;  // see given_position()
 
   __device__ __forceinline__ int64_t position(uint32_t n) const {
     return given_position(positions, starts, n, static_cast<uint32_t>(T));
   }
+  // The channels of pair i
+  __device__ __forceinline__ int low(int i) const { return i < rotated ? i : i + rotated; }
+  __device__ __forceinline__ int high(int i) const { return i < rotated ? i + rotated : i + D / 2; }
 };
 
 // kStep elements as they lie in memory
@@ -74,8 +78,8 @@ struct Part {
     for (int s = 0; s < kSteps; ++s) {
       const int i = (lane + s * deal.lanes) * kStep;
       if (i >= deal.D / 2) continue;
-      low[s].load(head + i);
-      high[s].load(head + i + deal.D / 2);
+      low[s].load(head + deal.low(i));
+      high[s].load(head + deal.high(i));
     }
   }
 };
@@ -88,7 +92,11 @@ struct Angles {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const int i = (lane + s * deal.lanes) * kStep;
-      if (i >= deal.D / 2) continue;
+      if (i >= deal.rotated) {
+#pragma unroll
+        for (int j = 0; j < kStep; ++j) cos[s][j] = 1, sin[s][j] = 0;
+        continue;
+      }
       if constexpr (kStep == 1) {
         cos[s][0] = row[i].x, sin[s][0] = row[i].y;
       } else {
@@ -160,7 +168,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
       held[k].load(is_value(k) ? to_cache.v.row_begin(n) + (head_of(k) - deal.heads) * to_cache.v.head
                                : x.row_begin(n) + head_of(k) * x.head,
                    lane, deal);
-  if (exists) angle.load(angles + deal.position(n) * pairs, lane, deal);
+  if (exists) angle.load(angles + deal.position(n) * deal.rotated, lane, deal);
 
   float rstd[kForwardHeads] = {}, low[kStep], high[kStep];
   if constexpr (kNorm) {
@@ -197,7 +205,7 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
       if (i >= pairs) continue;
       held[k].low[s].to_floats(low), held[k].high[s].to_floats(high);
       if (is_value(k)) {
-        if (cached) store_step(cached + i, low), store_step(cached + i + pairs, high);
+        if (cached) store_step(cached + deal.low(i), low), store_step(cached + deal.high(i), high);
         continue;
       }
       if constexpr (kNorm) {
@@ -217,9 +225,9 @@ __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x
         low[j] = l * cos - high[j] * sin;
         high[j] = high[j] * cos + l * sin;
       }
-      store_step(to + i, low);
-      store_step(to + i + pairs, high);
-      if (cached) store_step(cached + i, low), store_step(cached + i + pairs, high);
+      store_step(to + deal.low(i), low);
+      store_step(to + deal.high(i), high);
+      if (cached) store_step(cached + deal.low(i), low), store_step(cached + deal.high(i), high);
     }
   }
 }
@@ -247,7 +255,7 @@ __device__ __forceinline__ void store_weight_gradients(float (&sums)[2][2][kStep
         if (threadIdx.x % kWarp >= deal.lanes || i >= deal.D / 2) continue;
 #pragma unroll
         for (int j = 0; j < kStep; ++j)
-          of_warps[warp][which * deal.D + half * (deal.D / 2) + i + j] = values[j];
+          of_warps[warp][which * deal.D + (half == 0 ? deal.low(i) : deal.high(i)) + j] = values[j];
       }
   __syncthreads();  // a thread reads what every warp has written
   for (int d = threadIdx.x; d < 2 * deal.D; d += kBackwardThreads) {
@@ -292,7 +300,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
       held[k].load(x.row_begin(n) + head_of(k) * x.head, lane, deal);
       rstd[k] = rstds[static_cast<int64_t>(n) * deal.heads + head_of(k)];
     }
-    if (exists) angle.load(angles + deal.position(n) * pairs, lane, deal);
+    if (exists) angle.load(angles + deal.position(n) * deal.rotated, lane, deal);
 
     float u[kBackwardHeads][2][kSteps][kStep], h[kBackwardHeads][2][kSteps][kStep];
 #pragma unroll
@@ -336,7 +344,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 #pragma unroll
           for (int j = 0; j < kStep; ++j)
             u[k][half][s][j] = rstd[k] * (u[k][half][s][j] - h[k][half][s][j] * mean_uh[k]);
-          store_step(to + i + half * pairs, u[k][half][s]);
+          store_step(to + (half == 0 ? deal.low(i) : deal.high(i)), u[k][half][s]);
         }
       }
     }
@@ -346,7 +354,7 @@ __global__ __launch_bounds__(kBackwardThreads) void qk_norm_backward_kernel(
 
 // f<T, kStep, kSteps>(deal) for heads like those of `like`, in packs where `tensors` allow it.
 template <class F>
-void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t values,
+void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t values, const Tensor& angles,
                const Tensor& positions, const Tensor& starts, int heads_at_once,
                std::initializer_list<Tensor> tensors, F&& f) {
   const Tensor& t = like.tensor;
@@ -355,7 +363,7 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t v
   const int64_t groups = cuda::divide_up(like.count + values, heads_at_once);
   check(N * groups <= INT32_MAX / kWarp, "{}: supports up to {} tokens of {} heads, found {}", op,
         INT32_MAX / kWarp / groups, like.count, t.to_string());
-  bool aligned = true;
+  bool aligned = reinterpret_cast<uintptr_t>(angles.data) % 16 == 0;
   for (const Tensor& each : tensors) aligned = aligned && reinterpret_cast<uintptr_t>(each.data) % 16 == 0;
   Deal deal{.total = static_cast<uint32_t>(N * groups),
             .groups = static_cast<int>(groups),
@@ -364,13 +372,14 @@ void with_deal(const char* op, const Heads& like, int64_t query_heads, int64_t v
             .heads = static_cast<int>(like.count),
             .query_heads = static_cast<int>(query_heads),
             .D = static_cast<int>(D),
+            .rotated = static_cast<int>(angles.shape[1]),
             .positions = positions.as<int32_t>(),
             .starts = starts.as<int32_t>()};
   with_real_type(t.dtype, [&]<class T>() {
     const auto lanes_for = [&](int64_t steps) {
       return static_cast<int>(std::min<uint64_t>(kWarp, std::bit_ceil(static_cast<uint64_t>(steps))));
     };
-    if (aligned && pairs % kPackWidth<T> == 0) {
+    if (aligned && pairs % kPackWidth<T> == 0 && angles.shape[1] % kPackWidth<T> == 0) {
       deal.lanes = lanes_for(pairs / kPackWidth<T>);
       f.template operator()<T, kPackWidth<T>, 1>(deal);
     } else {
@@ -391,9 +400,8 @@ void CudaBackend::run_op(const RotaryAppend& a, const Launch& on) { rotate(a.rot
 
 void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on) {
   const CacheAppend none{}, &cache = append ? *append : none;
-  with_deal(a.kName, a.x, a.query_heads, cache.v.count, a.positions, a.starts, kForwardHeads,
-            {a.x.tensor, a.y.tensor, a.angles, a.q_weight, a.k_weight, cache.v.tensor, cache.k_cache,
-             cache.v_cache},
+  with_deal(a.kName, a.x, a.query_heads, cache.v.count, a.angles, a.positions, a.starts, kForwardHeads,
+            {a.x.tensor, a.y.tensor, a.q_weight, a.k_weight, cache.v.tensor, cache.k_cache, cache.v_cache},
             [&]<class T, int kStep, int kSteps>(const Deal& deal) {
               const auto run = [&]<bool kNorm, bool kCache>() {
                 ToCache<T> to_cache;
@@ -422,8 +430,8 @@ void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, cons
 void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
   const char* op = a.kName;
   if (!a.q_weight) {
-    with_deal(op, a.dy, a.query_heads, 0, a.positions, {}, kForwardHeads,
-              {a.dy.tensor, a.dx.tensor, a.angles}, [&]<class T, int kStep, int kSteps>(const Deal& deal) {
+    with_deal(op, a.dy, a.query_heads, 0, a.angles, a.positions, {}, kForwardHeads,
+              {a.dy.tensor, a.dx.tensor}, [&]<class T, int kStep, int kSteps>(const Deal& deal) {
                 rotary_kernel<T, kStep, kSteps, false, false>
                     <<<blocks_for(deal, kForwardThreads), kForwardThreads, 0, on.stream>>>(
                         heads_of<const T>(a.dy), heads_of<T>(a.dx), a.angles.as<float2>(), -1.0f, nullptr,
@@ -433,8 +441,8 @@ void CudaBackend::run_op(const RotaryBackward& a, const Launch& on) {
     return;
   }
   with_deal(
-      op, a.dy, a.query_heads, 0, a.positions, {}, kBackwardHeads,
-      {a.dy.tensor, a.dx.tensor, a.angles, a.x.tensor, a.q_weight, a.k_weight},
+      op, a.dy, a.query_heads, 0, a.angles, a.positions, {}, kBackwardHeads,
+      {a.dy.tensor, a.dx.tensor, a.x.tensor, a.q_weight, a.k_weight},
       [&]<class T, int kStep, int kSteps>(const Deal& deal) {
         const auto kernel = qk_norm_backward_kernel<T, kStep, kSteps>;
         int resident = 0;

@@ -56,6 +56,12 @@ std::string why_not_attention(const DecodeShape& s) {
   return "";
 }
 
+std::string why_not_rotary(const RotaryForward& a) {
+  const int64_t D = a.x.tensor.shape[3], rotated = 2 * a.angles.shape[1];
+  return rotated == D ? ""
+                      : fmt::format("{} of a head's {} channels are rotated: it rotates all", rotated, D);
+}
+
 // Why the kernel does not serve these operations, by their shapes alone; "": it does
 std::string why_not(std::span<const DecodeOp> operations) {
   if (operations.empty()) return "no operations";
@@ -68,6 +74,7 @@ std::string why_not(std::span<const DecodeOp> operations) {
     if (const std::optional<FusedLinear> linear = linear_of(op)) why = why_not_linear(*linear);
     if (const auto* attention = std::get_if<CachedAttention>(&op.op)) {
       why = why_not_attention(attention->attention.plan.shape);
+      if (why.empty() && attention->rotary) why = why_not_rotary(*attention->rotary);
       ++attends;
     }
     if (!why.empty()) return why;

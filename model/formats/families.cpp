@@ -14,13 +14,6 @@
 namespace tessera {
 namespace {
 
-bool sets(const Family& family, std::string_view key) {
-  const bool rotary = family.defaults.positions == Positions::kRope;
-  const bool is_angle = key.starts_with("model.rope.") && key != "model.rope.local_theta";
-  return (rotary && is_angle) ||
-         std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
-}
-
 // The settings that would make `model` one of this family; empty: it is one.
 std::vector<std::string> settings_for(const Family& family, const ModelConfig& model) {
   ModelConfig nearest = family.defaults;
@@ -41,6 +34,10 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
     const bool is_auto = key == "model.rope.local_theta" && setting == "0";
     settings.push_back(fmt::format("{}={}", key, is_auto ? "auto" : setting));
   });
+  // Its angles of blocks with a window are never scaled.
+  if (family.windows == WindowFields::kByPattern && !model.window.all_full() &&
+      model.rope.scaling != RopeScaling::kNone && model.rope.local_theta == 0)
+    settings.push_back("model.rope.local_theta=a number");
   if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
     settings.push_back("model.heads=a divisor of model.channels");
   return settings;
@@ -49,8 +46,14 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kMistral, &kQwen2, &kQwen3};
+  static constexpr const Family* kAll[] = {&kGpt2, &kGemma3, &kLlama, &kMistral, &kQwen2, &kQwen3, &kTessera};
   return kAll;
+}
+
+bool sets(const Family& family, std::string_view key) {
+  const bool rotary = family.defaults.positions == Positions::kRope;
+  return (rotary && is_angle(key) && key != "model.rope.local_theta") ||
+         std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
 }
 
 const Family& family_for(const ModelConfig& model) {
@@ -59,16 +62,15 @@ const Family& family_for(const ModelConfig& model) {
   for (const Family* family : families()) {
     const std::vector<std::string> settings = settings_for(*family, model);
     if (settings.empty()) return *family;
-    if (settings.size() > fewest) continue;
+    if (settings.size() > fewest || (family == &kTessera && settings.size() == fewest)) continue;
     if (settings.size() < fewest) nearest.clear();
     fewest = settings.size();
     nearest +=
         fmt::format("{}{} has {}", nearest.empty() ? "" : "; ", family->name, fmt::join(settings, ", "));
   }
   fail(
-      "no family of Hugging Face's transformers has such a model, so its checkpoints would have no "
-      "config.json. "
-      "The nearest: {}",
+      "no family has such a model, those of Hugging Face's transformers or Tessera's own, so its checkpoints "
+      "would have no config.json. The nearest: {}",
       nearest);
 }
 
@@ -104,7 +106,7 @@ ModelConfig canonical(ModelConfig model) {
   }
   const Rope rope = model.rope;
   Rope& kept = model.rope;
-  kept = {.theta = rope.theta, .scaling = rope.scaling};
+  kept = {.theta = rope.theta, .share = rope.share, .scaling = rope.scaling};
   const bool local_differs = rope.local_theta != rope.theta || rope.scaling != RopeScaling::kNone;
   if (!model.window.all_full() && local_differs) kept.local_theta = rope.local_theta;
   if (rope.scaling == RopeScaling::kNone) return model;

@@ -36,7 +36,7 @@ struct BiasFields {
 };
 
 // How config.json says which layers attend within a window: window_fields.h
-enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer };
+enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer, kByPattern };
 
 // The words of the field of model.mlp; the first of each Mlp is written.
 struct MlpWord {
@@ -65,11 +65,12 @@ struct TensorPart {
 };
 
 // A parameter's tensors in a file, which follow one another in its rows. "norm1." also stands for all
-// parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias".
+// parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias". The first that fits counts.
 struct TensorNames {
   std::string_view ours;  // ParamInfo::name; in a block, what follows "blocks.3."
   std::array<TensorPart, 3> theirs;
   bool transposed = false;  // a matrix is [in, out] in the file
+  bool gated = false;       // only of a model with a gated MLP
 };
 
 struct Family {
@@ -85,18 +86,21 @@ struct Family {
   std::span<const DropoutField> dropouts;
   double default_dropout;  // where config.json names none
   WindowFields windows = WindowFields::kNone;
-  int64_t default_window = Windows::kFull;  // kAllLayers: where config.json names none
+  int64_t default_window = Windows::kFull;  // kAllLayers, kByPattern: where config.json names none
   std::string_view lead;                    // of tensor names; files of the bare model lack it
   std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };
 
-extern const Family kGpt2, kLlama, kMistral, kQwen2, kQwen3;
+extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kTessera;
 std::span<const Family* const> families();
 
 // The family that can hold this model. Error: as family_of in folder.h
 const Family& family_for(const ModelConfig& model);
+
+// Whether a field of the family sets the key. One with rotary positions sets those of the angles.
+bool sets(const Family& family, std::string_view key);
 
 // Whether the biases are the family's own, or its fields can say which they are
 bool knows_bias(const Family& family, Bias bias);

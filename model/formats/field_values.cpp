@@ -67,6 +67,19 @@ void Fields::read(std::string_view field, const json& value, std::span<const Mlp
   fail("{}: \"{}\" must be one of {}, found {}", file, name_of(field), known, brief(value));
 }
 
+void Fields::read(std::string_view field, const json& value, NormPlace& out) const {
+  std::string known;
+  for (const auto& [word, place] : words_of(NormPlace{})) {
+    if (value == json(word)) {
+      out = place;
+      return;
+    }
+    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
+  }
+  fail("{}: \"{}\" must be one of {}, found {}", file, name_of(field), known, brief(value));
+}
+
+json field_value(NormPlace value) { return name_of(value); }
 json field_value(int64_t value) { return value; }
 json field_value(bool value) { return value; }
 json field_value(float value) {  // the shortest that reads back to the same float: 1e-05, not 9.999999747e-06

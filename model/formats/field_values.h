@@ -27,6 +27,7 @@ struct Fields {
   void read(std::string_view field, const nlohmann::json& value, double& out) const;  // above 0
   void read(std::string_view field, const nlohmann::json& value, std::span<const MlpWord> words,
             Mlp& out) const;
+  void read(std::string_view field, const nlohmann::json& value, NormPlace& out) const;
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
 };
 
@@ -34,6 +35,7 @@ nlohmann::json field_value(int64_t value);
 nlohmann::json field_value(bool value);
 nlohmann::json field_value(float value);
 nlohmann::json field_value(double value);
+nlohmann::json field_value(NormPlace value);
 nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
 
 }  // namespace tessera

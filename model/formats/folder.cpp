@@ -251,6 +251,8 @@ bool says_nothing(const json& value, const json&) {
   return value == json(false) || ((value.is_object() || value.is_array()) && value.empty());
 }
 
+bool is_angle(std::string_view key) { return key.starts_with("model.rope.") && key != "model.rope.share"; }
+
 bool is_one(const json& value, const json&) { return value == json(1); }
 
 std::string FoundModel::field_of(std::string_view key) const {
@@ -291,10 +293,10 @@ FoundModel read_model_config(const fs::path& folder) {
   read_dropout(family, config, found);
   read_windows(family, config, found);
   if (found.model.positions == Positions::kRope) {
-    const double local_theta = found.model.rope.local_theta;  // a field of its own, if a family has any
-    const FoundRope rope = read_rope(config, found.model.context);
+    const FoundRope rope = read_rope(
+        config, found.model,
+        {.has_share = sets(family, "model.rope.share"), .has_local = sets(family, "model.rope.local_theta")});
     found.model.rope = rope.rope;
-    found.model.rope.local_theta = local_theta;
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());
   }
@@ -313,8 +315,12 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
       if constexpr (std::is_same_v<T, Mlp>)
         config[field.name] = field_value(member, family.mlps);
       else if constexpr (requires { field_value(member); })
-        config[field.name] = field_value(member);
+        config[field.name] = field.may_be_null && member == T{} ? json() : field_value(member);
     });
+  const char* const kLocal = "model.rope.local_theta";
+  for (const Field& field : family.fields)
+    if (std::string_view(field.key) == kLocal && written.rope.local_theta == 0)
+      config[field.name] = written.rope.theta;  // as in other layers
   write_biases(family, model, config);
   write_windows(family, model, config);
   if (model.positions == Positions::kRope) write_rope(model, config);
@@ -341,7 +347,7 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& model, co
     const bool extended = may.extension != PositionExtension::kNone && theirs.context < ours.context;
     const bool rotary = ours.positions == Positions::kRope;
     const bool may_differ = (key == "model.context" && (rotary || extended)) ||
-                            (rotary && may.have_other_angles && key.starts_with("model.rope."));
+                            (rotary && may.have_other_angles && is_angle(key));
     if (their == our || may_differ) return;
     const std::string field = found.field_of(key);
     const bool by_type = field == "model_type";

@@ -27,16 +27,21 @@ struct FoundModel {
   std::string field_of(std::string_view key) const;
 };
 
+// Whether the key says by which angles positions are rotated, which a run may change: those of model.rope but
+// for the share of the channels
+bool is_angle(std::string_view key);
+
 // Error: no folder, no config.json in it, a model of no known family, a field that is unknown or not
 // supported.
 FoundModel read_model_config(const std::filesystem::path& folder);
 
-// The family that can hold this model, by its model_type. Error: none can; names the keys to change for the
-// nearest ones.
+// The family that can hold this model, by its model_type: the first of families(), so that "tessera", which
+// transformers does not know, is that of models that no other has. Error: none can; names the keys to change
+// for the nearest ones.
 const char* family_of(const ModelConfig& model);
 
-// The fields of a config.json for transformers, which has defaults for the others. `weights` is the format of
-// the weights beside it. Error: as family_of.
+// The fields of a config.json, for transformers, which has defaults for the others. `weights` is the format
+// of the weights beside it. Error: as family_of.
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights);
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
 

@@ -22,7 +22,8 @@ constexpr Field kGpt2Fields[] = {
 constexpr MlpWord kMlps[] = {{"gelu_new", Mlp::kGelu},
                              {"gelu_pytorch_tanh", Mlp::kGelu},
                              {"gelu", Mlp::kGeluExact},
-                             {"relu", Mlp::kRelu}};
+                             {"relu", Mlp::kRelu},
+                             {"relu2", Mlp::kRelu2}};
 
 // Names of other heads, whose tensors are refused. reorder_and_upcast_attn computes the scores in fp32, which
 // Tessera always does.

@@ -39,16 +39,32 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
 };
 
-bool is_gpt2(const ModelConfig& model) { return &family_for(model) == &kGpt2; }
+constexpr TensorNames kGemmaTensors[] = {
+    {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
+    {.ours = "norm.", .theirs = {{{"output_norm."}}}},
+    {.ours = "norm1.", .theirs = {{{"attn_norm."}}}},
+    {.ours = "attention.qkv.",
+     .theirs = {{{kQ, Rows::kQueries}, {kK, Rows::kKeyValues}, {"attn_v.", Rows::kKeyValues}}}},
+    {.ours = "attention.q_norm.", .theirs = {{{"attn_q_norm."}}}},
+    {.ours = "attention.k_norm.", .theirs = {{{"attn_k_norm."}}}},
+    {.ours = "attention.out.", .theirs = {{{"attn_output."}}}},
+    {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},
+    {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
+    {.ours = "mlp.expand.", .theirs = {{{"ffn_gate.", Rows::kHidden}, {"ffn_up.", Rows::kHidden}}}},
+    {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
+    {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
+};
+
+std::span<const TensorNames> names_of(const Family& family) {
+  if (&family == &kGpt2) return kPlainTensors;
+  if (&family == &kGemma3) return kGemmaTensors;
+  return kTensorNames;
+}
 
 std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
-  const bool gpt2 = is_gpt2(model);
-  return pieces_of(TensorTable{.title = "GGUF",
-                               .lead = "",
-                               .block = "blk.{}.",
-                               .tensors = gpt2 ? std::span<const TensorNames>(kPlainTensors)
-                                               : std::span<const TensorNames>(kTensorNames)},
-                   model, info);
+  return pieces_of(
+      TensorTable{.title = "GGUF", .lead = "", .block = "blk.{}.", .tensors = names_of(family_for(model))},
+      model, info);
 }
 
 FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
@@ -116,6 +132,18 @@ void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float
   }
 }
 
+// Mistral is a Llama there.
+std::string name_in_llama_cpp(const Family& family) {
+  if (&family == &kMistral) return "llama";
+  if (&family == &kGemma3) return "gemma3";
+  return family.name;
+}
+
+// The windows of a published Gemma 3, as long as the first of the model's
+Windows five_of_six(const ModelConfig& model) {
+  return Windows({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
+}
+
 }  // namespace
 
 void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
@@ -127,19 +155,35 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
         "that setting",
         folder, key, found, family.title, expected);
   };
+  check(&family != &kTessera,
+        "{} has parts that no model of llama.cpp has: its config.json is of model_type {}. Export it with "
+        "--format hf",
+        folder, family.name);
   if (&family == &kGpt2) {
     require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
     require(model.scale_attention, "model.scale_attention", "false", "true");
     require(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
     return;
   }
-  require(model.window.all_full(), "model.window", text_of(model.window), "full");
+  if (&family == &kGemma3) {  // constants of llama.cpp
+    require(model.window.all_full() || text_of(model.window) == text_of(five_of_six(model)), "model.window",
+            text_of(model.window), "five blocks within a window, then one without");
+    require(model.window.all_full() || model.rope.local_theta == 1e4, "model.rope.local_theta",
+            model.rope.local_theta, "10000");
+    require(canonical(model).query_scalar == model.head_dim, "model.query_scalar", model.query_scalar,
+            "model.head_dim");
+    require(model.logit_cap == 0, "model.logit_cap", model.logit_cap, "0");
+    require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+    require(model.tied, "model.tied", "false", "true");
+  } else {
+    require(model.window.all_full(), "model.window", text_of(model.window), "full");
+  }
   const Rope rope = canonical(model).rope;
   const bool yarn = rope.scaling == RopeScaling::kYarn;
   require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
   require(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
-  require(rope.scaling != RopeScaling::kLlama3 || &family == &kLlama, "model.rope.scaling", "llama3",
-          "none, linear or yarn");
+  require(rope.scaling != RopeScaling::kLlama3 || name_in_llama_cpp(family) == "llama", "model.rope.scaling",
+          "llama3", "none, linear or yarn");
   require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   require(
       &family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
@@ -150,7 +194,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
 std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
                                         const std::string& name) {
   const Family& family = family_for(model);
-  const std::string arch = family.name;  // the same words as in transformers
+  const std::string arch = name_in_llama_cpp(family);
   std::vector<GgufField> fields{{"general.architecture", arch},
                                 {"general.type", std::string("model")},
                                 {"general.name", name},
@@ -172,6 +216,8 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     add("attention.value_length", count(model.head_dim));
     add("attention.layer_norm_rms_epsilon", model.norm_epsilon);
     add_rope(model, arch, fields);
+    if (&family == &kGemma3)  // 0: none
+      add("attention.sliding_window", count(model.window.at(0)));
   }
   add("vocab_size", count(model.vocab_size));
   fields.push_back({"general.file_type", file_type(format)});
@@ -182,7 +228,7 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
 std::vector<float> llama_cpp_rope_factors(const ModelConfig& model) {
   if (model.positions != Positions::kRope || model.rope.scaling != RopeScaling::kLlama3) return {};
   ModelConfig plain = model;
-  plain.rope = {.theta = model.rope.theta};
+  plain.rope = {.theta = model.rope.theta, .share = model.rope.share};
   const std::vector<double> scaled = rope_frequencies(model), unscaled = rope_frequencies(plain);
   std::vector<float> factors;
   for (size_t i = 0; i < scaled.size(); ++i) factors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
@@ -190,7 +236,10 @@ std::vector<float> llama_cpp_rope_factors(const ModelConfig& model) {
 }
 
 LlamaCppLayout::LlamaCppLayout(const ModelConfig& model, NumberFormat format)
-    : WeightsLayout(model), format_(format), reorders_(&family_for(model) == &kLlama) {}
+    : WeightsLayout(model),
+      format_(format),
+      reorders_(name_in_llama_cpp(family_for(model)) == "llama"),
+      offset_(model.norm_offset()) {}
 
 std::vector<FileTensor> LlamaCppLayout::tensors_of(const ParamInfo& info) const {
   std::vector<FileTensor> tensors;
@@ -205,14 +254,19 @@ void LlamaCppLayout::visit(const ParamInfo& info, const Tensor& values, const Vi
                                       static_cast<size_t>(piece.elements()));
     const std::string_view name = piece.name;
     const bool rotated = name.find(kQ) != name.npos || name.find(kK) != name.npos;
-    if (!reorders_ || !rotated) {
+    const bool reorders = reorders_ && rotated, adds = offset_ != 0 && info.part == ParamPart::kNorms;
+    if (!reorders && !adds) {
       visit(tensor, rows);
       continue;
     }
     Arena staging = Arena::host();
-    const Tensor reordered = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
-    reorder_rows(rows, model_.head_dim, piece.columns, reordered.as<float>());
-    visit(tensor, {reordered.as<float>(), rows.size()});
+    const Tensor changed = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+    const std::span<float> out(changed.as<float>(), rows.size());
+    if (reorders)
+      reorder_rows(rows, model_.head_dim, piece.columns, out.data());
+    else
+      std::ranges::transform(rows, out.begin(), [&](float weight) { return weight + offset_; });
+    visit(tensor, out);
   }
 }
 

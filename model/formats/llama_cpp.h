@@ -25,7 +25,8 @@ inline constexpr const char* kRopeFactors = "rope_freqs.weight";
 
 // Matrices are in `format`; vectors and the position table are fp32, and where rows do not fill the blocks of
 // q8_0, fp16 serves. llama.cpp's rotation of a Llama turns neighbouring channels, ours channels i and
-// i + D/2: the rows of its q and k are reordered.
+// i + D/2: the rows of its q and k are reordered. Weights of norms that multiply by 1 + weight have the 1 in
+// them.
 class LlamaCppLayout final : public WeightsLayout {
  public:
   LlamaCppLayout(const ModelConfig& model, NumberFormat format);
@@ -35,6 +36,7 @@ class LlamaCppLayout final : public WeightsLayout {
  private:
   NumberFormat format_;
   bool reorders_;  // rows of q and k
+  float offset_;   // is added to the weights of norms
 };
 
 }  // namespace tessera

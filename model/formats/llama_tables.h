@@ -23,8 +23,8 @@ inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
 
 inline constexpr DropoutField kLlamaDropouts[] = {{"attention_dropout", "model.dropout.attention"}};
 
-// q, k and v are one matrix of ours, and so are gate and up. Rotary positions of transformers are those of
-// RotaryForward: no rows change places.
+// q, k and v are one matrix of ours, and so are gate and up; a plain MLP has no gate. Rotary positions of
+// transformers are those of RotaryForward: no rows change places.
 inline constexpr TensorNames kLlamaTensors[] = {
     {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
     {.ours = "head.", .theirs = {{{"lm_head."}}}},
@@ -38,7 +38,10 @@ inline constexpr TensorNames kLlamaTensors[] = {
     {.ours = "attention.k_norm.", .theirs = {{{"self_attn.k_norm."}}}},
     {.ours = "attention.out.", .theirs = {{{"self_attn.o_proj."}}}},
     {.ours = "norm2.", .theirs = {{{"post_attention_layernorm."}}}},
-    {.ours = "mlp.expand.", .theirs = {{{"mlp.gate_proj.", Rows::kHidden}, {"mlp.up_proj.", Rows::kHidden}}}},
+    {.ours = "mlp.expand.",
+     .theirs = {{{"mlp.gate_proj.", Rows::kHidden}, {"mlp.up_proj.", Rows::kHidden}}},
+     .gated = true},
+    {.ours = "mlp.expand.", .theirs = {{{"mlp.up_proj."}}}},
     {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
 };
 

@@ -45,7 +45,7 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
   const bool is_matrix = info.shape.rank() == 2, is_adapter = info.adapter != AdapterMatrix::kNone;
   const int64_t all = info.shape[0] - info.padding, columns = is_matrix ? info.shape[1] : 1;
   for (const TensorNames& names : table.tensors) {
-    if (!ours.starts_with(names.ours)) continue;
+    if (!ours.starts_with(names.ours) || (names.gated && !model.gated())) continue;
     const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
     std::vector<TensorPiece> pieces;
     int64_t first = 0;

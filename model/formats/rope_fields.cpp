@@ -13,6 +13,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char *kTheta = "rope_theta", *kScaling = "rope_scaling", *kParameters = "rope_parameters";
+constexpr const char* kShare = "partial_rotary_factor";
+constexpr const char *kOfFull = "full_attention", *kOfWindows = "sliding_attention";
 constexpr const char *kType = "rope_type", *kOldType = "type";
 constexpr const char* kOriginalContext = "original_max_position_embeddings";
 
@@ -67,14 +69,14 @@ bool is_harmless_in_scaling(std::string_view field) {
   return field == kOriginalContext || field == "finetuned";
 }
 
-void refuse_unsupported(const Fields& fields, RopeScaling scaling) {
+void refuse_unsupported(const Fields& fields, RopeScaling scaling, bool has_share) {
   for (const auto& [field, value] : fields.object.items()) {
     if (value.is_null() || field == kType || field == kOldType || field == kTheta ||
         is_harmless_in_scaling(field))
       continue;
     if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
     const bool is_neutral = (field == "truncate" && value == json(true)) ||
-                            (field == "partial_rotary_factor" && value == json(1)) ||
+                            (field == kShare && (has_share || value == json(1))) ||
                             (field == "factor" && scaling == kNone && value == json(1)) ||
                             (field == "attention_factor" && value == json(1));
     const bool known = std::ranges::any_of(
@@ -108,12 +110,16 @@ void check_ranges(const Fields& fields, const Rope& rope) {
         fields.name_of("beta_slow"), rope.beta_slow, fields.name_of("beta_fast"), rope.beta_fast);
 }
 
-void read_scaling(const Fields& fields, bool may_lack_type, int64_t context, Rope& read) {
+struct ScalingReader {
+  int64_t context;
+  bool may_lack_type, has_share;
+};
+void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   ModelConfig model{};  // its keys are those of the fields
   Rope& rope = model.rope;
   rope = read;
-  rope.scaling = read_type(fields, may_lack_type);
-  refuse_unsupported(fields, rope.scaling);
+  rope.scaling = read_type(fields, how.may_lack_type);
+  refuse_unsupported(fields, rope.scaling, how.has_share);
   for (const ScalingField& field : kScalingFields) {
     const json* value = fields.find_value(field.name);
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
@@ -127,8 +133,20 @@ void read_scaling(const Fields& fields, bool may_lack_type, int64_t context, Rop
   if (rope.scaling == kYarn) read_mscale(fields, rope);
   check_ranges(fields, rope);
   const bool needs_context = rope.scaling == kLlama3 || rope.scaling == kYarn;
-  if (needs_context && rope.original_context == 0) rope.original_context = context;
+  if (needs_context && rope.original_context == 0) rope.original_context = how.context;
   read = rope;
+}
+
+// A setting that is in the object of rotary positions, or beside it, as transformers 5 and 4 write it.
+// Returns its name.
+std::string read_either(const Fields& within, const Fields& beside, const char* field, double& value) {
+  const json *inside = within.find_value(field), *outside = beside.find_value(field);
+  check(!inside || !outside || *inside == *outside,
+        "{}: {} is {} and {} is {}, but both name the same setting", beside.file, within.name_of(field),
+        inside ? brief(*inside) : "", field, outside ? brief(*outside) : "");
+  if (inside) within.read(field, *inside, value);
+  if (outside) beside.read(field, *outside, value);
+  return inside ? within.name_of(field) : field;
 }
 
 // Some releases of transformers take the quotient of both contexts for YaRN's factor, 4.53 for one.
@@ -142,37 +160,69 @@ std::vector<std::string> notices_of_factor(const Fields& fields, int64_t context
                   fields.file, rope.factor, fields.name_of("factor"), quotient)};
 }
 
+// The part of rope_parameters that layers with a window have
+void read_local(const Fields& config, const json& parameters, const std::string& name, FoundRope& found) {
+  const auto local = parameters.find(kOfWindows);
+  if (local == parameters.end()) return;
+  check(local->is_object(), "{}: \"{}.{}\" must be an object, found {}", config.file, name, kOfWindows,
+        brief(*local));
+  const Fields fields{.object = *local, .file = config.file, .lead = name + "." + kOfWindows + "."};
+  const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true);
+  check(scaling == kNone, "{}: \"{}\" is {}: angles of layers with a window are not scaled", config.file,
+        fields.name_of(kType), name_of(scaling));
+  refuse_unsupported(fields, scaling, /*has_share=*/false);
+  if (const json* theta = fields.find_value(kTheta)) fields.read(kTheta, *theta, found.rope.local_theta);
+  found.fields.push_back({"model.rope.local_theta", fields.name_of(kTheta)});
+}
+
 }  // namespace
 
 bool is_rope_field(std::string_view field) {
   return field == kTheta || field == kScaling || field == kParameters;
 }
 
-FoundRope read_rope(const Fields& config, int64_t context) {
+FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds kinds) {
   FoundRope found;
+  found.rope.local_theta = model.rope.local_theta;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
   check(!parameters || !scaling || *parameters == *scaling,
         "{}: {} and {} are both there and differ. Remove one of them from a copy of the folder", config.file,
         kParameters, kScaling);
-  const char* name = parameters ? kParameters : kScaling;
+  std::string name = parameters ? kParameters : kScaling;
   const json* object = parameters ? parameters : scaling;
+  if (kinds.has_local && object && object->contains(kOfFull)) {
+    read_local(config, *object, name, found);
+    name += std::string(".") + kOfFull;
+    object = &(*object)[kOfFull];
+  }
   check(!object || object->is_object(), "{}: \"{}\" must be an object, found {}", config.file, name,
         object ? brief(*object) : "");
-  const Fields fields{
-      .object = object ? *object : json::object(), .file = config.file, .lead = std::string(name) + "."};
+  const Fields fields{.object = object ? *object : json::object(), .file = config.file, .lead = name + "."};
 
-  const json *inside = fields.find_value(kTheta), *outside = config.find_value(kTheta);
-  check(!inside || !outside || *inside == *outside,
-        "{}: {} is {} and {} is {}, but both name the same setting", config.file, fields.name_of(kTheta),
-        inside ? brief(*inside) : "", kTheta, outside ? brief(*outside) : "");
-  if (inside) fields.read(kTheta, *inside, found.rope.theta);
-  if (outside) config.read(kTheta, *outside, found.rope.theta);
+  const std::string theta = read_either(fields, config, kTheta, found.rope.theta);
   check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
         found.rope.theta);
-  if (object) read_scaling(fields, parameters != nullptr, context, found.rope);
-  found.notices = notices_of_factor(fields, context, found.rope);
+  if (object)
+    read_scaling(
+        fields,
+        {.context = model.context, .may_lack_type = parameters != nullptr, .has_share = kinds.has_share},
+        found.rope);
+  found.notices = notices_of_factor(fields, model.context, found.rope);
+  if (kinds.has_share) {
+    const std::string share = read_either(fields, config, kShare, found.rope.share);
+    ModelConfig rotated = model;
+    rotated.rope.share = found.rope.share;
+    const int64_t channels = found.rope.share <= 1 ? rotated.rotated_channels() : 0;
+    check(channels >= 2 && channels % 2 == 0,
+          "{}: \"{}\" is {}, which rotates {} of a head's {} channels; expected at most 1, and an even "
+          "number of "
+          "them",
+          config.file, share, found.rope.share, found.rope.share * static_cast<double>(model.head_dim),
+          model.head_dim);
+    found.fields.push_back({"model.rope.share", share});
+  }
 
-  found.fields.push_back({"model.rope.theta", inside ? fields.name_of(kTheta) : kTheta});
+  found.fields.push_back({"model.rope.theta", theta});
   found.fields.push_back({"model.rope.scaling", object ? fields.name_of(kType) : name});
   for (const ScalingField& field : kScalingFields)
     found.fields.push_back({field.key, object ? fields.name_of(field.name) : name});

@@ -1,5 +1,6 @@
 // Rotary positions in config.json: `rope_theta` and `rope_scaling`, as transformers 4 writes them, or
-// `rope_parameters`, as transformers 5 does.
+// `rope_parameters`, as transformers 5 does; of layers with a window and of others apart, where a family has
+// angles for both.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,8 +23,13 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// `context` is that of the model. Error: a type, or a field of one, that is not supported.
-FoundRope read_rope(const Fields& config, int64_t context);
+// What a family has: partial_rotary_factor, outside rope_parameters or within; angles of layers with a window
+struct RopeKinds {
+  bool has_share, has_local;
+};
+// `model`: of its rope local_theta alone is read, which is the result's unless rope_parameters has another.
+// Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
+FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds kinds);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

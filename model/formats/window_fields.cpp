@@ -13,6 +13,9 @@ using nlohmann::json;
 
 constexpr const char *kWindow = "sliding_window", *kUsed = "use_sliding_window",
                      *kFirst = "max_window_layers", *kTypes = "layer_types";
+// Gemma's: all but every so many-th layer have a window
+constexpr const char *kPattern = "sliding_window_pattern", *kOldPattern = "_sliding_window_pattern";
+constexpr int64_t kPatternOfGemma = 6;
 constexpr const char *kFullLayer = "full_attention", *kWindowLayer = "sliding_attention";
 
 // What transformers has where Qwen's fields are absent
@@ -80,6 +83,20 @@ Windows windows_by_layer(const Fields& config, int64_t layers) {
   return Windows::of_blocks(windows);
 }
 
+Windows windows_by_pattern(const Family& family, const Fields& config, int64_t layers) {
+  const int64_t window = read_window(config, family.default_window);
+  std::vector<int64_t> windows;
+  if (const json* types = config.find_value(kTypes)) {
+    for (const bool has : read_types(config, *types, layers))
+      windows.push_back(has ? window : Windows::kFull);
+    return Windows::of_blocks(windows);
+  }
+  int64_t every = kPatternOfGemma;
+  if (const json* value = config.find_value(kPattern, kOldPattern)) config.read(kPattern, *value, every);
+  if (every == 1) return {};
+  return Windows({{.window = window, .blocks = every - 1}, {.window = Windows::kFull}});
+}
+
 }  // namespace
 
 bool is_window_field(const Family& family, std::string_view field) {
@@ -90,6 +107,8 @@ bool is_window_field(const Family& family, std::string_view field) {
       return field == kWindow;
     case WindowFields::kByLayer:
       return field == kWindow || field == kUsed || field == kFirst || field == kTypes;
+    case WindowFields::kByPattern:
+      return field == kWindow || field == kPattern || field == kOldPattern || field == kTypes;
   }
   return false;
 }
@@ -101,7 +120,9 @@ void read_windows(const Family& family, const Fields& config, FoundModel& found)
     found.model.window = Windows(read_window(config, family.default_window));
     return;
   }
-  found.model.window = windows_by_layer(config, found.model.layers);
+  found.model.window = family.windows == WindowFields::kByPattern
+                           ? windows_by_pattern(family, config, found.model.layers)
+                           : windows_by_layer(config, found.model.layers);
   if (config.find_value(kTypes)) found.fields["model.window"] = kTypes;
 }
 
@@ -112,6 +133,7 @@ bool knows_windows(const Family& family, const Windows& windows) {
     case WindowFields::kAllLayers:
       return windows.all_equal();
     case WindowFields::kByLayer:
+    case WindowFields::kByPattern:
       break;
   }
   const std::vector<Windows::Run> counts = windows.counts(windows.pattern_blocks());
@@ -127,7 +149,8 @@ void write_windows(const Family& family, const ModelConfig& model, nlohmann::ord
     else
       config[kWindow] = window_of(0);
   }
-  if (family.windows != WindowFields::kByLayer || model.window.all_full()) return;
+  const bool by_pattern = family.windows == WindowFields::kByPattern;
+  if (!by_pattern && (family.windows != WindowFields::kByLayer || model.window.all_full())) return;
   int64_t first = model.layers;  // all layers from it on have a window
   while (first > 0 && window_of(first - 1) != Windows::kFull) --first;
   std::vector<const char*> types;
@@ -137,10 +160,11 @@ void write_windows(const Family& family, const ModelConfig& model, nlohmann::ord
     types.push_back(has ? kWindowLayer : kFullLayer);
     if (has) window = window_of(l);
   }
-  config[kUsed] = true;
-  config[kWindow] = window;
-  config[kFirst] = first;
   config[kTypes] = types;
+  config[kWindow] = window == Windows::kFull ? family.default_window : window;
+  if (by_pattern) return;
+  config[kUsed] = true;
+  config[kFirst] = first;
 }
 
 }  // namespace tessera

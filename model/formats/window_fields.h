@@ -17,6 +17,8 @@ bool is_window_field(const Family& family, std::string_view field);
 // number of layers than the model has.
 //
 //   kAllLayers   sliding_window: of every layer; null: none; absent: family.default_window
+//   kByPattern   layer_types says which layers see sliding_window tokens; or sliding_window_pattern: all but
+//                every so many-th one
 //   kByLayer     with use_sliding_window, layers from max_window_layers on see sliding_window tokens; or
 //                layer_types says which do
 void read_windows(const Family& family, const Fields& config, FoundModel& found);

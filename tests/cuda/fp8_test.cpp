@@ -271,7 +271,7 @@ TEST_F(Fp8Test, SwigluWritesTheFp8OfQuantise) {
 TEST_F(Fp8Test, ActivationsWriteTheFp8OfQuantise) {
   if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
   for (const auto [N, C, F] : {std::array<int64_t, 3>{16, 16, 16}, {48, 32, 80}, {64, 32, 128}})
-    for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+    for (const Activation activation : kActivations) {
       const auto normal = [&](Shape shape, float spread = 1) { return input(DType::kBF16, shape, spread); };
       const Twin x = normal({N, C}, 3), w = normal({F, C}), dy = normal({N, C}, 4), v = normal({C, F});
       const Quantised x8 = quantised(x, DType::kE4M3), w8 = quantised(w, DType::kE4M3),

@@ -258,14 +258,16 @@ TEST_F(CudaOps, LinearBackwardInPlaceHasTheSameBits) {
 TEST_F(CudaOps, CrossEntropy) {
   struct Case {
     int64_t N, V, padded;
-    float spread = 3;
+    float spread = 3, cap = 0;
   };
   std::vector<Case> cases = {
       {9, 257, 264}, {3, 50257, 50304}, {2, 130'000, 130'048}, {5, 64, 64, 1e4f}, {4, 8, 2048}};
   for (const int64_t N : kRows) cases.push_back({N, 5, 8});
+  for (const int64_t V : {257, 50257, 130'000}) cases.push_back({3, V, (V + 127) / 128 * 128, 12, 15});
+  cases.push_back({5, 64, 64, 1e4f, 15});
   for (const DType dtype : kReal) {
     for (const Case& c : cases) {
-      SCOPED_TRACE(fmt::format("{} N {} V {} of {}", name_of(dtype), c.N, c.V, c.padded));
+      SCOPED_TRACE(fmt::format("{} N {} V {} of {}, cap {}", name_of(dtype), c.N, c.V, c.padded, c.cap));
       const Twin targets = random_indices({c.N}, c.V);
       const Twin logits = input(dtype, {c.N, c.padded}, c.spread), losses = output(DType::kF32, {c.N});
       const Twin scale = with_values(DType::kF32, {1}, [](int64_t) { return 0.25f; });
@@ -275,6 +277,7 @@ TEST_F(CudaOps, CrossEntropy) {
                             .losses = on(losses),
                             .vocab_size = c.V,
                             .want_gradient = want_gradient,
+                            .cap = c.cap,
                             .gradient_scale = on(scale)};
       };
       const std::vector<char> before = bytes_of(logits.cuda);
@@ -290,6 +293,17 @@ TEST_F(CudaOps, CrossEntropy) {
         for (int64_t v = c.V; v < c.padded; ++v) ASSERT_EQ(gradient[n * c.padded + v], 0) << "padding";
     }
   }
+}
+
+TEST_F(CudaOps, CapLogits) {
+  for (const DType dtype : kReal)
+    for (const auto [N, padded] : {std::pair{1, 8}, {3, 128}, {17, 50304}})
+      for (const float spread : {0.01f, 12.0f, 1e4f}) {
+        SCOPED_TRACE(fmt::format("{} N {} of {}, spread {}", name_of(dtype), N, padded, spread));
+        const Twin logits = input(dtype, {N, padded}, spread);
+        run_on_both({logits}, [&](auto on) { return CapLogits{.logits = on(logits), .cap = 15}; });
+        expect_same(logits, "capped logits");
+      }
 }
 
 // Every third row has no target: loss and gradient are exactly 0, even where its logits are NaN.

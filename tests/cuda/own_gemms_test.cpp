@@ -64,7 +64,7 @@ TEST_F(CudaOwnGemms, LinearForward) {
           expect_same(y, "y");
         }
       }
-      for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+      for (const Activation activation : kActivations) {
         SCOPED_TRACE(name_of(activation));
         const Twin y = output(kType, {N, O}), pre_activation = output(kType, {N, O});
         run_on_both({y, pre_activation}, [&](auto on) {
@@ -101,7 +101,7 @@ TEST_F(CudaOwnGemms, LinearBackward) {
     run_on_both({plain}, [&](auto on) { return make(on, plain, Twin{}, Activation::kGelu); });
     expect_same(plain, "dx");
     expect_own(gemms_of(make(OnCuda{}, plain, Twin{}, Activation::kGelu)).dx);
-    for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+    for (const Activation activation : kActivations) {
       SCOPED_TRACE(name_of(activation));
       const Twin dx = output(kType, {N, C}), dx_sum = input(kType, {C});
       run_on_both({dx, dx_sum}, [&](auto on) {

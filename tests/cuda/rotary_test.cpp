@@ -5,30 +5,34 @@ namespace tessera {
 namespace {
 
 struct RotarySize {
-  int64_t B, T, query_heads, key_heads, D;
+  int64_t B, T, query_heads, key_heads, D, rotated = D;  // channels of a head
 
   int64_t heads() const { return query_heads + key_heads; }
   int64_t rows() const { return B * T; }
 };
 // Head dims whose halves are packs, and others, down to 2; heads in numbers that groups of 2 and 4 do not
-// divide. The last has more work than the device holds blocks.
+// divide. The last of each kind has more work than the device holds blocks. Then shares of heads, in packs
+// and not.
 constexpr RotarySize kRotarySizes[] = {
-    {1, 1, 1, 1, 64},  {2, 65, 9, 3, 64}, {1, 127, 14, 2, 64}, {3, 33, 16, 8, 128}, {2, 7, 5, 1, 80},
-    {1, 63, 3, 3, 96}, {2, 9, 4, 2, 256}, {1, 129, 2, 1, 16},  {1, 5, 3, 1, 2},     {2, 31, 2, 2, 6},
-    {1, 65, 7, 1, 24}, {2, 3, 3, 2, 250}, {1, 17, 4, 0, 32},   {1, 17, 0, 4, 32},   {1, 1500, 16, 8, 128}};
+    {1, 1, 1, 1, 64},       {2, 65, 9, 3, 64},      {1, 127, 14, 2, 64},     {3, 33, 16, 8, 128},
+    {2, 7, 5, 1, 80},       {1, 63, 3, 3, 96},      {2, 9, 4, 2, 256},       {1, 129, 2, 1, 16},
+    {1, 5, 3, 1, 2},        {2, 31, 2, 2, 6},       {1, 65, 7, 1, 24},       {2, 3, 3, 2, 250},
+    {1, 17, 4, 0, 32},      {1, 17, 0, 4, 32},      {1, 1500, 16, 8, 128},   {2, 65, 9, 3, 64, 32},
+    {2, 33, 6, 6, 128, 64}, {2, 7, 5, 1, 128, 96},  {1, 63, 3, 3, 96, 72},   {1, 17, 4, 2, 64, 8},
+    {2, 31, 2, 2, 6, 2},    {2, 9, 4, 2, 256, 128}, {1, 1500, 6, 6, 128, 64}};
 
 constexpr float kRotaryEpsilon = 1e-6f;
 
 std::string text_of(DType dtype, const RotarySize& s) {
-  return fmt::format("{} B {} T {} H {} K {} D {}", name_of(dtype), s.B, s.T, s.query_heads, s.key_heads,
-                     s.D);
+  return fmt::format("{} B {} T {} H {} K {} D {}, {} rotated", name_of(dtype), s.B, s.T, s.query_heads,
+                     s.key_heads, s.D, s.rotated);
 }
 
 class CudaRotary : public CudaTest {
  protected:
   // As Llama has them, with two positions more than tokens, scaled by 1.2 so that a transpose is no inverse
   Twin angles_of(const RotarySize& s) {
-    const int64_t pairs = s.D / 2;
+    const int64_t pairs = s.rotated / 2;
     return with_values(DType::kF32, {s.T + 2, pairs, 2}, [&](int64_t i) {
       const double power = static_cast<double>(i / 2 % pairs) / static_cast<double>(pairs),
                    angle = static_cast<double>(i / 2 / pairs) * std::pow(1e4, -power);

@@ -45,6 +45,14 @@ TEST(Activations, AreTheFormulasOnEveryDevice) {
   expect_is<FastExactGelu<InFewInstructions>>(exact_gelu);
 }
 
+TEST(Activations, SquaredReluIsTheSquareOfRelu) {
+  for (float x = -12; x <= 12; x += 1.0f / 64) {  // whole numbers of 64ths: exact
+    EXPECT_EQ(SquaredRelu::value(x), x > 0 ? x * x : 0) << x;
+    EXPECT_EQ(SquaredRelu::derivative(x), x > 0 ? 2 * x : 0) << x;
+  }
+  EXPECT_TRUE(std::isnan(SquaredRelu::value(NAN)));
+}
+
 TEST(Activations, ReluHasNoSlopeAtZero) {
   EXPECT_EQ(Relu::value(-1), 0);
   EXPECT_EQ(Relu::value(2), 2);

@@ -462,7 +462,7 @@ TEST_F(Fp8Ops, ActivationsWriteTheFp8OfQuantise) {
     expect_fp8(swiglu, &GatedForward::y, &GatedForward::fp8_y, DType::kE4M3);
     GatedBackward back{.dy = dy, .gate_up = gate_up, .d_gate_up = make.poisoned({N, 2 * F})};
     expect_fp8(back, &GatedBackward::d_gate_up, &GatedBackward::fp8_d_gate_up, DType::kE5M2);
-    for (const Activation activation : {Activation::kGelu, Activation::kGeluExact, Activation::kRelu}) {
+    for (const Activation activation : kActivations) {
       const Tensor x = make.normal({N, C}, 3), w = make.normal({F, C}), v = make.normal({C, F}),
                    u = make.normal({N, F}), dv = make.zeros({C, F}), d = make.normal({N, C}, 4),
                    transposed = make.empty({F, C});

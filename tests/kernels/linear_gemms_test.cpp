@@ -114,7 +114,7 @@ TEST_F(LinearGemms, AGradientHasOneAlgorithmHoweverItIsWritten) {
 
 TEST_F(LinearGemms, FuseTheDerivativeOfAGeluInBf16Alone) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
-    for (const Activation activation : {Activation::kGelu, Activation::kRelu}) {
+    for (const Activation activation : {Activation::kGelu, Activation::kRelu, Activation::kRelu2}) {
       const Tensor in = make.empty({N, C}, dtype), out = make.empty({N, O}, dtype),
                    weight = make.empty({O, C}, dtype);
       const LinearBackwardGemms gemms = gemms_of(LinearBackward{

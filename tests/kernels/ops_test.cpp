@@ -16,6 +16,8 @@ std::vector<std::optional<Activation>> with_and_without() {
 }
 
 struct Ops : ::testing::Test {
+  void expect_cross_entropy_of_finite_differences(float cap);
+
   HostTensors make;
   CpuStream cpu;
 };
@@ -175,7 +177,9 @@ TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
        [](double v) {
          return 0.5 * std::erfc(-v / std::sqrt(2.0)) + v * std::exp(-v * v / 2) / std::sqrt(2 * M_PI);
        }},
-      {Activation::kRelu, [](double v) { return v > 0 ? v : 0; }, [](double v) { return v > 0 ? 1.0 : 0; }}};
+      {Activation::kRelu, [](double v) { return v > 0 ? v : 0; }, [](double v) { return v > 0 ? 1.0 : 0; }},
+      {Activation::kRelu2, [](double v) { return v > 0 ? v * v : 0; },
+       [](double v) { return v > 0 ? 2 * v : 0; }}};
   static_assert(std::size(cases) == std::size(kActivations), "an activation has no case");
   constexpr int64_t kCount = 401;
   const Tensor x = make.empty({1, kCount}), identity = make.zeros({kCount, kCount}),
@@ -198,19 +202,22 @@ TEST_F(Ops, ActivationsMatchTheirFormulasEverywhere) {
                            .activation = activation});
     for (size_t i = 0; i < kCount; ++i) {
       const double v = static_cast<double>(floats(x)[i]);
-      EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max(1.0, std::abs(v)))
+      EXPECT_NEAR(floats(y)[i], value(v), 1e-6 * std::max({1.0, std::abs(v), value(v)}))
           << name_of(activation) << " " << v;
-      EXPECT_NEAR(floats(dx)[i], slope(v), 2e-6) << name_of(activation) << " " << v;
+      EXPECT_NEAR(floats(dx)[i], slope(v), 2e-6 * std::max(1.0, slope(v))) << name_of(activation) << " " << v;
     }
   }
 }
 
-TEST_F(Ops, ReluKeepsWhatIsNotANumber) {
+TEST_F(Ops, ReluAndItsSquareKeepWhatIsNotANumber) {
   const Tensor x = make.empty({1, 1}), w = make.empty({1, 1}), y = make.zeros({1, 1}),
                pre = make.zeros({1, 1});
   floats(x)[0] = NAN, floats(w)[0] = 1;
-  cpu.run(LinearForward{.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = Activation::kRelu});
-  EXPECT_TRUE(std::isnan(floats(y)[0]));
+  for (const Activation activation : {Activation::kRelu, Activation::kRelu2}) {
+    floats(y)[0] = 0;
+    cpu.run(LinearForward{.x = x, .weight = w, .y = y, .pre_activation = pre, .activation = activation});
+    EXPECT_TRUE(std::isnan(floats(y)[0])) << name_of(activation);
+  }
 }
 
 TEST_F(Ops, LayerNormAddsEpsilonToTheVariance) {
@@ -293,13 +300,17 @@ TEST_F(Ops, EmbeddingRefusesATokenOutsideTheTable) {
       std::exception);
 }
 
-TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
+void Ops::expect_cross_entropy_of_finite_differences(float cap) {
   const int64_t N = 6, V = 9, padded = 16;
   const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V),
                losses = make.poisoned({N});
   const auto loss = [&] {
-    cpu.run(CrossEntropy{
-        .logits = logits, .targets = targets, .losses = losses, .vocab_size = V, .want_gradient = false});
+    cpu.run(CrossEntropy{.logits = logits,
+                         .targets = targets,
+                         .losses = losses,
+                         .vocab_size = V,
+                         .want_gradient = false,
+                         .cap = cap});
     double sum = 0;
     for (const float l : floats(losses)) sum += l;
     return 0.25 * sum;
@@ -311,6 +322,7 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
                        .losses = losses,
                        .vocab_size = V,
                        .want_gradient = true,
+                       .cap = cap,
                        .gradient_scale = make.scalar(0.25f)});
   double sum = 0;
   for (const float l : floats(losses)) sum += l;
@@ -322,6 +334,72 @@ TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
       floats(logits)[n * padded + v] = 1e30f;  // must not matter
     }
   EXPECT_NEAR(loss(), before, 1e-6);
+}
+
+TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
+  for (const float cap : {0.0f, 2.0f, 15.0f}) expect_cross_entropy_of_finite_differences(cap);
+}
+
+// With a cap, against the formula in fp64: rows of odd sizes, logits far below and far beyond the cap
+TEST_F(Ops, CappedCrossEntropyIsItsFormula) {
+  for (const auto [N, V, padded] : {std::array<int64_t, 3>{1, 1, 1}, {7, 13, 16}, {3, 257, 384}})
+    for (const float cap : {1.0f, 15.0f, 1000.0f})
+      for (const float spread : {1e-4f, 0.1f, 10.0f, 1e4f}) {
+        SCOPED_TRACE(fmt::format("{} of {}, cap {}, spread {}", V, padded, cap, spread));
+        const Tensor logits = make.normal({N, padded}, spread), gradient = make.copy_of(logits),
+                     capped = make.copy_of(logits), targets = make.tokens({N}, static_cast<int32_t>(V)),
+                     losses = make.poisoned({N}), of_training = make.poisoned({N});
+        cpu.run(CrossEntropy{.logits = logits,
+                             .targets = targets,
+                             .losses = losses,
+                             .vocab_size = V,
+                             .want_gradient = false,
+                             .cap = cap});
+        cpu.run(CrossEntropy{.logits = gradient,
+                             .targets = targets,
+                             .losses = of_training,
+                             .vocab_size = V,
+                             .want_gradient = true,
+                             .cap = cap,
+                             .gradient_scale = make.scalar(2)});
+        cpu.run(CapLogits{.logits = capped, .cap = cap});
+        for (int64_t n = 0; n < N; ++n) {
+          const auto tanh_of = [&](int64_t v) {
+            return std::tanh(static_cast<double>(floats(logits)[n * padded + v]) / static_cast<double>(cap));
+          };
+          double largest = -1, sum = 0;  // relative to that of the largest
+          for (int64_t v = 0; v < V; ++v) largest = std::max(largest, tanh_of(v));
+          for (int64_t v = 0; v < V; ++v) sum += std::exp(cap * (tanh_of(v) - largest));
+          const int32_t target = targets.as<int32_t>()[n];
+          const double roundings = 8 * tolerance::kRoundingF32,
+                       loss = std::log(sum) + cap * (largest - tanh_of(target));
+          for (const Tensor& found : {losses, of_training})
+            EXPECT_NEAR(floats(found)[n], loss, tolerance::kCpuLogSumExp + roundings * cap);
+          for (int64_t v = 0; v < padded; ++v) {
+            const double t = tanh_of(v), share = std::exp(cap * (t - largest)) / sum, slope = 1 - t * t;
+            ASSERT_NEAR(floats(capped)[n * padded + v], cap * t, roundings * std::abs(cap * t));
+            if (v >= V) {
+              ASSERT_EQ(floats(gradient)[n * padded + v], 0);
+              continue;
+            }
+            // An error of the capped logit changes its exponential by as much, relatively.
+            ASSERT_NEAR(floats(gradient)[n * padded + v], 2 * (share - (v == target)) * slope,
+                        2 * roundings * (cap + 1) * share + 4 * roundings)
+                << v;
+          }
+        }
+      }
+}
+
+TEST_F(Ops, CapsOfLogitsKeepWhatIsNotANumber) {
+  const Tensor logits = make.normal({1, 4});
+  floats(logits)[1] = NAN, floats(logits)[2] = INFINITY, floats(logits)[3] = -INFINITY;
+  cpu.run(CapLogits{.logits = logits, .cap = 15});
+  EXPECT_TRUE(std::isnan(floats(logits)[1]));
+  EXPECT_EQ(floats(logits)[2], 15);
+  EXPECT_EQ(floats(logits)[3], -15);
+  EXPECT_NE(message_of([&] { cpu.run(CapLogits{.logits = logits, .cap = 0}); }).find("above 0, found 0"),
+            std::string::npos);
 }
 
 // A vocabulary of 49,152 tokens in one fp32 sum a lane loses 1.7e-5 nats.

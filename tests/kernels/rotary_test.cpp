@@ -9,16 +9,18 @@ namespace {
 constexpr float kRotaryEpsilon = 1e-6f, kRotaryOffset = 0.75f;  // the latter with weights alone
 
 struct RotarySize {
-  int64_t B, T, query_heads, key_heads, D;
+  int64_t B, T, query_heads, key_heads, D, rotated = D;  // channels of a head
 
   int64_t heads() const { return query_heads + key_heads; }
   std::string to_string() const {
-    return fmt::format("B {} T {} H {} K {} D {}", B, T, query_heads, key_heads, D);
+    return fmt::format("B {} T {} H {} K {} D {}, {} rotated", B, T, query_heads, key_heads, D, rotated);
   }
 };
-constexpr RotarySize kRotarySizes[] = {{1, 1, 1, 1, 2},  {2, 3, 3, 1, 6},  {3, 5, 4, 2, 10},
-                                       {2, 7, 2, 2, 66}, {1, 5, 6, 2, 80}, {2, 9, 1, 1, 256},
-                                       {1, 3, 2, 0, 4},  {1, 3, 0, 2, 4}};
+constexpr RotarySize kRotarySizes[] = {{1, 1, 1, 1, 2},       {2, 3, 3, 1, 6},      {3, 5, 4, 2, 10},
+                                       {2, 7, 2, 2, 66},      {1, 5, 6, 2, 80},     {2, 9, 1, 1, 256},
+                                       {1, 3, 2, 0, 4},       {1, 3, 0, 2, 4},      {2, 3, 3, 1, 6, 2},
+                                       {3, 5, 4, 2, 10, 4},   {2, 7, 2, 2, 66, 34}, {1, 5, 6, 2, 80, 60},
+                                       {2, 9, 1, 1, 256, 128}};
 
 // Element i of head h of row n, in the heads of a tensor.
 size_t at(const Heads& heads, int64_t n, int64_t h, int64_t i) {
@@ -33,7 +35,7 @@ struct RotaryFormula {
 // Without weights: rstd, dq and dk are of no use.
 RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, const Tensor& angles,
                       const Tensor& q_weight, const Tensor& k_weight, const Tensor& positions) {
-  const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = D / 2;
+  const int64_t N = s.B * s.T, heads = s.heads(), D = s.D, pairs = s.rotated / 2;
   const auto size = [](int64_t count) { return static_cast<size_t>(count); };
   RotaryFormula f{Doubles(size(N * heads * D)), Doubles(size(N * heads)), Doubles(size(N * heads * D)),
                   Doubles(size(D)), Doubles(size(D))};
@@ -60,8 +62,11 @@ RotaryFormula formula(const RotarySize& s, const Heads& x, const Heads& dy, cons
       Doubles g(size(D));  // the gradient before the rotation
       double sum_gh = 0;
       for (int64_t i = 0; i < D; ++i) {
-        const int64_t pair = i % pairs, other = i < pairs ? i + pairs : i - pairs;
-        const double cos = angle(pair, 0), sin = i < pairs ? angle(pair, 1) : -angle(pair, 1);
+        const bool turns = i < s.rotated;
+        const int64_t pair = i % pairs, other = !turns ? i : i < pairs ? i + pairs : i - pairs;
+        const double cos = turns ? angle(pair, 0) : 1, sin = !turns      ? 0
+                                                             : i < pairs ? angle(pair, 1)
+                                                                         : -angle(pair, 1);
         f.y[first + size(i)] = rstd * (xs(i) * w(i) * cos - xs(other) * w(other) * sin);
         g[size(i)] = d(i) * cos + d(other) * sin;
         dweight[size(i)] += g[size(i)] * xs(i) * rstd;
@@ -81,7 +86,7 @@ struct Rotary : ::testing::Test {
   // As Llama has them, with two positions more than tokens. They are scaled by 1.2, as YaRN scales them, and
   // so that the transpose is not the inverse.
   Tensor angles_of(const RotarySize& s) {
-    const int64_t pairs = s.D / 2;
+    const int64_t pairs = s.rotated / 2;
     const Tensor angles = make.empty({s.T + 2, pairs, 2});
     for (int64_t t = 0; t < s.T + 2; ++t)
       for (int64_t i = 0; i < pairs; ++i) {
@@ -93,6 +98,8 @@ struct Rotary : ::testing::Test {
       }
     return angles;
   }
+
+  void expect_finite_differences(const RotarySize& s);
 
   // None, and those of documents of one to three tokens
   std::vector<Tensor> kinds_of_positions(const RotarySize& s) {
@@ -200,8 +207,7 @@ TEST_F(Rotary, WithQkNormIsItsFormula) {
     }
 }
 
-TEST_F(Rotary, MatchesFiniteDifferences) {
-  const RotarySize s{2, 3, 2, 1, 6};
+void Rotary::expect_finite_differences(const RotarySize& s) {
   const Tensor angles = angles_of(s), x = make.normal({s.B, s.T, s.heads(), s.D}), y = make.poisoned(x.shape),
                dy = make.normal(x.shape), rstd = make.poisoned({6, s.heads()});
   const auto all = [&](const Tensor& t) { return Heads{t, 0, s.heads()}; };
@@ -241,9 +247,14 @@ TEST_F(Rotary, MatchesFiniteDifferences) {
   }
 }
 
+TEST_F(Rotary, MatchesFiniteDifferences) {
+  expect_finite_differences({2, 3, 2, 1, 6});
+  expect_finite_differences({2, 3, 2, 1, 10, 4});
+}
+
 // What the embedding is for: a score depends on how far apart query and key are, not on where they are.
 TEST_F(Rotary, ScoresDependOnTheDistanceAlone) {
-  const RotarySize s{1, 12, 1, 1, 8};
+  const RotarySize s{1, 12, 1, 1, 8, 6};
   const Tensor angles = angles_of(s), x = make.empty({1, s.T, 2, s.D}), row = make.normal({2 * s.D});
   for (int64_t t = 0; t < s.T; ++t) std::memcpy(x.as<float>() + t * 2 * s.D, row.data, row.bytes());
   const Heads heads{x, 0, 2};

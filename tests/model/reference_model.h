@@ -108,6 +108,8 @@ class ReferenceModel {
         return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
       case Mlp::kRelu:
         return std::max(x, 0.0);
+      case Mlp::kRelu2:
+        return std::max(x, 0.0) * std::max(x, 0.0);
       case Mlp::kSwiglu:
       case Mlp::kGeglu:
         break;
@@ -147,15 +149,15 @@ class ReferenceModel {
 
   // QK norm and rotation of one head of q or k
   Values positioned(Values x, int64_t T, int64_t layer, const std::string& norm_name) const {
-    const int64_t D = config_.head_dim;
+    const int64_t D = config_.head_dim, R = config_.rotated_channels();
     if (config_.qk_norm) x = norm(x, norm_name, static_cast<size_t>(D), false);
     if (config_.positions != Positions::kRope) return x;
     for (int64_t t = 0; t < T; ++t)
-      for (int64_t i = 0; i < D / 2; ++i) {
+      for (int64_t i = 0; i < R / 2; ++i) {
         const double angle =
             static_cast<double>(t) *
-            std::pow(theta_of(layer), -2.0 * static_cast<double>(i) / static_cast<double>(D));
-        double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + D / 2)];
+            std::pow(theta_of(layer), -2.0 * static_cast<double>(i) / static_cast<double>(R));
+        double &low = x[static_cast<size_t>(t * D + i)], &high = x[static_cast<size_t>(t * D + i + R / 2)];
         const double turned = low * std::cos(angle) - high * std::sin(angle);
         high = high * std::cos(angle) + low * std::sin(angle);
         low = turned;
@@ -235,8 +237,10 @@ class ReferenceModel {
       add_branch(normed_after(mlp(norm(x, block + "norm2"), block + "mlp."), "norm2_after"),
                  DropoutKind::kMlpBranch);
     }
-    const Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
-                                       : product(norm(x, "norm"), of("head.weight"), C, V);
+    Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
+                                 : product(norm(x, "norm"), of("head.weight"), C, V);
+    const double cap = config_.logit_cap;
+    for (double& logit : logits) logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
     double loss = 0;
     for (int64_t t = 0; t < T; ++t) {
       if (targets[static_cast<size_t>(t)] == kNoTarget) continue;

@@ -75,6 +75,18 @@ TEST(Rope, TheContextIsTheOriginalUnlessItIsGiven) {
   EXPECT_NE(rope_frequencies(open), rope_frequencies(given));
 }
 
+// Half a head that is rotated has the angles of a head of half the size.
+TEST(Rope, AShareOfAHeadHasTheAnglesOfASmallerHead) {
+  for (const RopeScaling scaling :
+       {RopeScaling::kNone, RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn}) {
+    ModelConfig half = rotary(scaling), small = half;
+    half.rope.share = 0.5, small.head_dim = 32;
+    EXPECT_EQ(half.rotated_channels(), 32);
+    EXPECT_EQ(rope_frequencies(half), rope_frequencies(small)) << name_of(scaling);
+    EXPECT_EQ(std::ssize(rope_frequencies(half)), 16);
+  }
+}
+
 TEST(Rope, YarnScalesByAFactorThatMayBeGiven) {
   Rope rope{.scaling = RopeScaling::kYarn, .factor = 4};
   EXPECT_NEAR(rope_attention_factor(rope), 0.1 * std::log(4) + 1, 1e-15);

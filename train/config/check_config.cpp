@@ -81,6 +81,13 @@ void check_rope(const SourcedConfig& sourced) {
     sourced.require(rotary || is_default, key, "has no effect with", "model.positions",
                     "set model.positions=rope");
   });
+  const ModelConfig resolved = model.resolved();
+  const int64_t rotated = resolved.rotated_channels();
+  sourced.require(
+      !rotary || (rotated >= 2 && rotated % 2 == 0), "model.rope.share",
+      fmt::format("rotates {} channels, which must be an even number of at least 2, of each head of",
+                  static_cast<double>(resolved.head_dim) * rope.share),
+      "model.head_dim");
   const auto needs = [&](std::string_view key, std::initializer_list<RopeScaling> users) {
     const bool used = std::find(users.begin(), users.end(), rope.scaling) != users.end();
     const bool is_default = value_of(sourced.config, key) == value_of(defaults, key);

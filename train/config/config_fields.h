@@ -30,9 +30,8 @@ void visit_model(Section& model, Visit& visit) {
         Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
-        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; swiglu: gated, Llama's and Qwen's; geglu: "
-        "gated by "
-        "gelu, Gemma's");
+        "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; relu2: the square of relu; swiglu: gated, "
+        "Llama's and Qwen's; geglu: gated by gelu, Gemma's");
   visit("model.norm", model.norm, OneOf<NormKind>{}, "layernorm: GPT-2's; rmsnorm: Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "Norms: added to the variance, or to the mean of squares");
@@ -56,6 +55,8 @@ void visit_model(Section& model, Visit& visit) {
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_embeddings", model.scale_embeddings, Flag{},
         "Multiply rows of the token table by the square root of model.channels, as Gemma does");
+  visit("model.logit_cap", model.logit_cap, Number{.at_least = 0, .at_most = 1e6},
+        "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
   visit("model.scale_attention", model.scale_attention, Flag{},
         "Divide attention scores by the square root of model.query_scalar");
   visit("model.query_scalar", model.query_scalar, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "auto"},
@@ -73,11 +74,15 @@ void visit_model(Section& model, Visit& visit) {
 template <class Section, class Visit>
 void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
-        "The base of the frequencies: pair i of a head turns by theta^(-2 i / head_dim) a position");
+        "The base of the frequencies: pair i of a head turns by theta^(-2 i / R) a position, with R the "
+        "channels "
+        "of a head that are rotated");
   visit(
       "model.rope.local_theta", rope.local_theta, Number{.above = 1, .at_most = 1e12, .zero = "auto"},
       "The base of blocks with a window, whose frequencies then have no scaling; auto: they are as those of "
       "other blocks");
+  visit("model.rope.share", rope.share, Number{.above = 0, .at_most = 1},
+        "The share of each head's channels that is rotated, the first ones; the others stay as they are");
   visit("model.rope.scaling", rope.scaling, OneOf<RopeScaling>{},
         "How the frequencies are changed for a context longer than the model was trained on");
   visit("model.rope.factor", rope.factor, Number{.at_least = 1, .at_most = 1e6},

@@ -46,6 +46,11 @@ class Reader {
     if (named && (!resume || needed || fs::is_directory(weights))) take_model_of(weights, resume);
     check_across(sourced_);
     Config config = sourced_.config;
+    if (family_of(config.model.resolved()) == std::string_view("tessera"))
+      config.notices.push_back(
+          "no family of transformers has a model with these parts: checkpoints have the model_type tessera, "
+          "which "
+          "other programs do not load");
     if (config.train.folder.empty()) config.train.folder = "runs/" + file.stem().string();
     return config;
   }
@@ -166,9 +171,10 @@ void Reader::take_preset() {
   Config published;
   published.model = Config::Model(preset_model(preset));
   if (sourced_.is_set("model.rope.scaling") &&
-      sourced_.config.model.rope.scaling != published.model.rope.scaling)
-    published.model.rope = {.theta = published.model.rope.theta,
-                            .local_theta = published.model.rope.local_theta};
+      sourced_.config.model.rope.scaling != published.model.rope.scaling) {
+    const Rope rope = published.model.rope;
+    published.model.rope = {.theta = rope.theta, .local_theta = rope.local_theta, .share = rope.share};
+  }
   for_each_model_key(published.model, [&](const char* key, const auto&) {
     if (sourced_.is_set(key)) return;
     sourced_.set({.key = key,
@@ -237,11 +243,11 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     const Place place = sourced_.place(key);
     const std::string field = found.field_of(key);
     const bool is_context = key == std::string_view("model.context");
-    const bool is_angle = rotary && std::string_view(key).starts_with("model.rope.");
+    const bool of_angles = rotary && is_angle(key);
     if (resume && place.origin != Origin::kDefault) return;
-    if (is_angle && place.origin >= Origin::kFile) return;
+    if (of_angles && place.origin >= Origin::kFile) return;
     // A scaling is taken whole or not at all.
-    if (is_angle && place.origin == Origin::kDefault && has_own_scaling &&
+    if (of_angles && place.origin == Origin::kDefault && has_own_scaling &&
         key != std::string_view("model.rope.theta") && key != std::string_view("model.rope.local_theta"))
       return;
     if (place.origin == Origin::kDefault || (is_context && rotary && place.origin == Origin::kPreset)) {

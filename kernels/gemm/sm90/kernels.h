@@ -12,8 +12,8 @@ using Run = cudaError_t(const Problem& product, int multiprocessors, cudaStream_
 Run run_plain, run_add, run_plain_stored;  // the last with b stored as [k, n]
 Run run_exp;
 Run run_weight_gradient;
-Run run_gelu, run_gelu_exact, run_relu;
-Run run_gelu_backward, run_gelu_exact_backward, run_relu_backward;
+Run run_gelu, run_gelu_exact, run_relu, run_relu2;
+Run run_gelu_backward, run_gelu_exact_backward, run_relu_backward, run_relu2_backward;
 Run run_gelu_fp8, run_gelu_exact_fp8;  // with FP8 operands, as the next
 Run run_gelu_backward_fp8, run_gelu_exact_backward_fp8;
 

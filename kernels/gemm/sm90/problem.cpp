@@ -23,7 +23,8 @@ bool fits(const GemmMatrix& matrix, DType dtype) {
 std::optional<Operands> operands_of(const Gemm& gemm) {
   const DType a = gemm.a.dtype.value_or(gemm.dtype), b = gemm.b.dtype.value_or(gemm.dtype);
   if (a == DType::kBF16 && b == DType::kBF16) return Operands::kBf16;
-  if (b != DType::kE4M3 || gemm.k > kMostFp8Sums || gemm.activation == Activation::kRelu) return std::nullopt;
+  const bool is_gelu = gemm.activation == Activation::kGelu || gemm.activation == Activation::kGeluExact;
+  if (b != DType::kE4M3 || gemm.k > kMostFp8Sums || !is_gelu) return std::nullopt;
   const bool activates = writes_aux(gemm.epilogue);
   if (a == DType::kE4M3 && activates) return Operands::kE4m3;
   if (a == DType::kE5M2 && gemm.epilogue == GemmEpilogue::kActivationBackward) return Operands::kE5m2;
@@ -56,6 +57,9 @@ Run& kernel_of(const Problem& problem) {
         case Activation::kRelu:
           check(!fp8, "there is no FP8 GEMM with ReLU: operands must be in bf16");
           return backward ? run_relu_backward : run_relu;
+        case Activation::kRelu2:
+          check(!fp8, "there is no FP8 GEMM with squared ReLU: operands must be in bf16");
+          return backward ? run_relu2_backward : run_relu2;
       }
   }
   fail("there is no GEMM of kind {} with activation {}", static_cast<int>(problem.kind),

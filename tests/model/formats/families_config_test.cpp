@@ -483,6 +483,53 @@ TEST_F(FamilyConfig, WhatIsWrittenReadsBackTheSame) {
     "high_freq_factor": 5.0, "original_max_position_embeddings": 8})"));
 }
 
+// Where a field is of a part that no family of transformers has beside the others
+TEST_F(FamilyConfig, AModelOfOurOwnIsWrittenByTheFieldsOfItsParts) {
+  const ModelConfig race = with_race_parts(family_models()[1].model);
+  const json written = json::parse(hugging_face_config(race, DType::kF32).dump());
+  EXPECT_EQ(written["model_type"], "tessera");
+  EXPECT_EQ(written["hidden_act"], "relu2");
+  EXPECT_EQ(written["partial_rotary_factor"], 0.5);
+  EXPECT_EQ(written["final_logit_softcapping"], 15.0);
+  EXPECT_EQ(written["use_qk_norm"], true);
+  const auto with = [&](const json& more) {
+    json fields = written;
+    fields.update(more);
+    return read(fields);
+  };
+  EXPECT_EQ(with({{"final_logit_softcapping", nullptr}}).logit_cap, 0);
+  EXPECT_EQ(with({{"partial_rotary_factor", nullptr}}).rope.share, 1);
+  EXPECT_EQ(with({{"partial_rotary_factor", 0.25}}).rotated_channels(), 2);
+  json within = written;
+  within.erase("partial_rotary_factor");
+  within.erase("rope_theta");
+  within["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.75}};
+  EXPECT_EQ(read(within).rope.share, 0.75);
+  EXPECT_EQ(found(within).field_of("model.rope.share"), "rope_parameters.partial_rotary_factor");
+  within["partial_rotary_factor"] = 0.5;
+  expect_error([&] { read(within); },
+               {"rope_parameters.partial_rotary_factor is 0.75", "0.5", "same setting"});
+  for (const double share : {0.4, 1.5, 0.01})  // 3 of 8 channels, 12, none
+    expect_error(
+        [&] {
+          with({{"partial_rotary_factor", share}});
+        },
+        {"\"partial_rotary_factor\" is", "of a head's 8 channels", "an even number"});
+  expect_error([&] { with({{"hidden_act", "gelu"}}); }, {"\"hidden_act\" must be one of", "\"relu2\""});
+}
+
+// A family of transformers comes first: the same parts without those of our own
+TEST_F(FamilyConfig, OurOwnFamilyHasOnlyWhatNoOtherHas) {
+  ModelConfig model = with_race_parts(family_models()[1].model);
+  model.mlp = Mlp::kSwiglu, model.bias = Bias::kNone, model.rope.share = 1;
+  EXPECT_STREQ(family_of(model), "tessera");
+  model.logit_cap = 0;
+  EXPECT_STREQ(family_of(model), "qwen3");
+  model.rope.share = 0.5;
+  EXPECT_STREQ(family_of(model), "tessera");
+}
+
 // A run of GPT-2 is continued by programs that know these bytes.
 TEST_F(FamilyConfig, GPT2IsWrittenAsBefore) {
   EXPECT_EQ(hugging_face_config(family_models()[0].model, DType::kF32).dump(),
@@ -504,7 +551,8 @@ TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
   };
   refused_with(llama, [](ModelConfig& m) { m.norm = NormKind::kLayerNorm; },
                {"llama has model.norm=rmsnorm"});
-  refused_with(all[8].model, [](ModelConfig& m) { m.bias = Bias::kMlp; }, {"qwen3 has model.bias=none"});
+  refused_with(all[8].model, [](ModelConfig& m) { m.scale_attention = false; },
+               {"qwen3 has model.scale_attention=true"});
   refused_with(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kQkv; },
                {"qwen2 has model.qk_norm=false", "qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.mlp = Mlp::kGelu; }, {"llama has model.mlp=swiglu"});

@@ -131,6 +131,7 @@ void make_valid(Random& random, Config::Model& model) {
   if (!rotary) {
     model.rope = {};
     model.window = {};
+    model.logit_cap = 0;
     model.bias = Bias::kAll;
     if (model.mlp == Mlp::kSwiglu) model.mlp = Mlp::kGelu;
     return;
@@ -140,12 +141,15 @@ void make_valid(Random& random, Config::Model& model) {
   model.scale_attention_by_layer = false;
   constexpr auto kBiases = words_of(Bias{});
   model.bias = kBiases[random() % kBiases.size()].value;
-  model.mlp = Mlp::kSwiglu;
+  const bool own = random() % 2 == 0 && model.bias != Bias::kQkv;  // of Tessera's own family, or it may be
+  model.mlp = own && random() % 2 == 0 ? Mlp::kRelu2 : Mlp::kSwiglu;
   if (model.bias == Bias::kNone && !model.window.all_equal()) model.bias = Bias::kQkv;  // Qwen2's
   if (model.bias != Bias::kNone && model.bias != Bias::kQkv) model.window = {};
+  if (!own) model.logit_cap = 0;
   Rope& rope = model.rope;
   const Rope random_rope = rope;
   rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};
+  if (own) rope.share = static_cast<double>(random_whole(random, 1, 4)) / 4;
   if (rope.scaling != RopeScaling::kNone) rope.factor = random_rope.factor;
   if (rope.scaling == RopeScaling::kLlama3 || rope.scaling == RopeScaling::kYarn)
     rope.original_context = random_rope.original_context;

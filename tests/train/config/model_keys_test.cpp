@@ -180,6 +180,13 @@ TEST_F(ModelKeys, OfRotaryPositions) {
   EXPECT_TRUE(says(with({"model.position_extension=repeat"}),
                    {"--set model.position_extension=repeat", "model.position_extension", "repeat",
                     "model.positions", "rope", "(run.yaml:3:14)", "model.context"}));
+  EXPECT_TRUE(says(with({"model.rope.share=1.5"}),
+                   {"--set model.rope.share=1.5", "model.rope.share", "above 0", "at most 1", "1.5"}));
+  EXPECT_TRUE(says(with({"model.rope.share=0.2"}),  // of heads of 16
+                   {"--set model.rope.share=0.2", "model.rope.share", "3.2 channels",
+                    "an even number of at least 2", "model.head_dim"}));
+  EXPECT_TRUE(says(refusal("model:\n  rope:\n    share: 0.5\n"),
+                   {"run.yaml:3:12", "model.rope.share", "0.5", "model.positions", "learned", "(default)"}));
   EXPECT_TRUE(says(with({"model.rope.factor=8"}),
                    {"--set model.rope.factor=8", "model.rope.factor", "8", "model.rope.scaling", "none",
                     "(default)", "linear", "llama3", "yarn"}));
@@ -220,6 +227,21 @@ TEST_F(ModelKeys, AModelOfNoFamilyIsRefusedAtTheKeyThatWasSetLast) {
   expect(kLlama, {"model.scale_attention=false"},
          "--set model.scale_attention=false: ", "model.scale_attention=true");
   expect(kLlama, {"model.mlp=relu"}, "--set model.mlp=relu: ", "model.mlp=swiglu");
+}
+
+// Transformers has no family for them: the run says so.
+TEST_F(ModelKeys, PartsOfOurOwnFamilyLoadWithANotice) {
+  EXPECT_TRUE(load(kLlama).notices.empty());
+  for (const char* own : {"model.mlp=relu2", "model.rope.share=0.5", "model.logit_cap=15"}) {
+    const Config config = load(kLlama, {own, "model.qk_norm=true"});
+    ASSERT_EQ(config.notices.size(), 1u) << own;
+    EXPECT_TRUE(says(config.notices[0], {"transformers", "model_type tessera"}));
+  }
+  EXPECT_TRUE(load("", {"model.mlp=relu2"}).notices.empty());  // a GPT-2
+  EXPECT_TRUE(
+      says(refusal("", {"model.logit_cap=15"}), {"--set model.logit_cap=15", "gpt2 has model.logit_cap=0"}));
+  EXPECT_TRUE(says(refusal(kLlama, {"model.logit_cap=-1"}),
+                   {"--set model.logit_cap=-1", "model.logit_cap", "at least 0", "-1"}));
 }
 
 TEST_F(ModelKeys, FamiliesLoad) {

@@ -73,7 +73,8 @@ TEST_F(GPT2Config, EveryFieldThatChangesTheResultIsTaken) {
   const std::map<std::string, Mlp> names{{"gelu_new", Mlp::kGelu},
                                          {"gelu_pytorch_tanh", Mlp::kGelu},
                                          {"gelu", Mlp::kGeluExact},
-                                         {"relu", Mlp::kRelu}};
+                                         {"relu", Mlp::kRelu},
+                                         {"relu2", Mlp::kRelu2}};
   for (const auto& [name, activation] : names)
     EXPECT_EQ(read_with({{"activation_function", name}}).mlp, activation) << name;
 }

@@ -1,0 +1,92 @@
+// Gemma 3, the models of text: Gemma Team, arXiv:2503.19786.
+#include "model/formats/llama_tables.h"
+
+namespace tessera {
+namespace {
+
+constexpr Field kFields[] = {
+    {.name = "vocab_size", .key = "model.vocab_size"},
+    {.name = "max_position_embeddings", .key = "model.context"},
+    {.name = "num_hidden_layers", .key = "model.layers"},
+    {.name = "num_attention_heads", .key = "model.heads"},
+    {.name = "num_key_value_heads", .key = "model.kv_heads"},
+    {.name = "hidden_size", .key = "model.channels"},
+    {.name = "head_dim", .key = "model.head_dim"},
+    {.name = "intermediate_size", .key = "model.mlp_width"},
+    {.name = "hidden_activation", .key = "model.mlp"},
+    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
+    {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
+    {.name = "rope_local_base_freq", .key = "model.rope.local_theta"},
+    {.name = "final_logit_softcapping", .key = "model.logit_cap", .may_be_null = true},
+    {.name = "tie_word_embeddings", .key = "model.tied"},
+};
+
+constexpr MlpWord kMlps[] = {{"gelu_pytorch_tanh", Mlp::kGeglu}};
+
+constexpr RefusedField kRefused[] = {
+    {"attn_logit_softcapping", "a cap of attention's scores is not supported"},
+    {"use_bidirectional_attention", "attention to later tokens is not supported"},
+};
+
+// As kLlamaTensors, with a norm before and after each of attention and the MLP
+constexpr TensorNames kTensors[] = {
+    {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
+    {.ours = "head.", .theirs = {{{"lm_head."}}}},
+    {.ours = "norm.", .theirs = {{{"model.norm."}}}},
+    {.ours = "norm1.", .theirs = {{{"input_layernorm."}}}},
+    {.ours = "attention.qkv.",
+     .theirs = {{{"self_attn.q_proj.", Rows::kQueries},
+                 {"self_attn.k_proj.", Rows::kKeyValues},
+                 {"self_attn.v_proj.", Rows::kKeyValues}}}},
+    {.ours = "attention.q_norm.", .theirs = {{{"self_attn.q_norm."}}}},
+    {.ours = "attention.k_norm.", .theirs = {{{"self_attn.k_norm."}}}},
+    {.ours = "attention.out.", .theirs = {{{"self_attn.o_proj."}}}},
+    {.ours = "norm1_after.", .theirs = {{{"post_attention_layernorm."}}}},
+    {.ours = "norm2.", .theirs = {{{"pre_feedforward_layernorm."}}}},
+    {.ours = "mlp.expand.", .theirs = {{{"mlp.gate_proj.", Rows::kHidden}, {"mlp.up_proj.", Rows::kHidden}}}},
+    {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
+    {.ours = "norm2_after.", .theirs = {{{"post_feedforward_layernorm."}}}},
+};
+
+}  // namespace
+
+constinit const Family kGemma3{
+    .name = "gemma3_text",
+    .title = "Gemma 3",
+    .architecture = "Gemma3ForCausalLM",
+    .defaults = {.vocab_size = 262208,
+                 .context = 131072,
+                 .layers = 26,
+                 .heads = 8,
+                 .channels = 2304,
+                 .kv_heads = 4,
+                 .head_dim = 256,
+                 .mlp_width = 9216,
+                 .norm = NormKind::kRmsNorm,
+                 .norm_epsilon = 1e-6f,
+                 .norm_place = NormPlace::kBoth,
+                 .norm_plus_one = true,
+                 .positions = Positions::kRope,
+                 .rope = {.theta = 1e6, .local_theta = 1e4},
+                 .mlp = Mlp::kGeglu,
+                 .bias = Bias::kNone,
+                 .qk_norm = true,
+                 .tied = true,
+                 .scale_embeddings = true,
+                 .query_scalar = 256},
+    .fields = kFields,
+    .mlps = kMlps,
+    .biases = {.attention = "attention_bias"},
+    .harmless = {},
+    .refused = kRefused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .windows = WindowFields::kByPattern,
+    .default_window = 4096,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kTensors,
+    .buffers = kLlamaBuffers,
+};
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+// Models of Tessera's own: a Llama with parts that no family of transformers has together. transformers does
+// not know the model_type; the names of fields and tensors are those of families that have the part: relu2
+// is a word of transformers for max(x, 0)^2, partial_rotary_factor a field of Phi, final_logit_softcapping
+// one of Gemma 2, query_pre_attn_scalar and rope_local_base_freq are of Gemma 3.
+#include <algorithm>
+
+#include "model/formats/llama_tables.h"
+
+namespace tessera {
+namespace {
+
+constexpr Field kFields[] = {
+    {.name = "vocab_size", .key = "model.vocab_size"},
+    {.name = "max_position_embeddings", .key = "model.context"},
+    {.name = "num_hidden_layers", .key = "model.layers"},
+    {.name = "num_attention_heads", .key = "model.heads"},
+    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
+    {.name = "hidden_size", .key = "model.channels"},
+    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
+    {.name = "intermediate_size", .key = "model.mlp_width"},
+    {.name = "hidden_act", .key = "model.mlp"},
+    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
+    {.name = "tie_word_embeddings", .key = "model.tied"},
+    {.name = "use_qk_norm", .key = "model.qk_norm"},
+    {.name = "partial_rotary_factor", .key = "model.rope.share", .may_be_null = true},
+    {.name = "final_logit_softcapping", .key = "model.logit_cap", .may_be_null = true},
+    {.name = "norm_place", .key = "model.norm_place"},
+    {.name = "norm_plus_one", .key = "model.norm_plus_one"},
+    {.name = "scale_embeddings", .key = "model.scale_embeddings"},
+    {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
+    {.name = "rope_local_base_freq", .key = "model.rope.local_theta"},
+};
+
+constexpr MlpWord kMlps[] = {
+    {"silu", Mlp::kSwiglu}, {"relu2", Mlp::kRelu2}, {"gelu_pytorch_tanh", Mlp::kGeglu}};
+
+constexpr auto kTensors = [] {
+  std::array<TensorNames, std::size(kLlamaTensors) + 2> all{};
+  std::ranges::copy(kLlamaTensors, all.begin());
+  all[std::size(kLlamaTensors)] = {.ours = "norm1_after.", .theirs = {{{"norm_after_attention."}}}};
+  all[std::size(kLlamaTensors) + 1] = {.ours = "norm2_after.", .theirs = {{{"norm_after_mlp."}}}};
+  return all;
+}();
+
+}  // namespace
+
+constinit const Family kTessera{
+    .name = "tessera",
+    .title = "Tessera model",
+    .architecture = "TesseraForCausalLM",
+    .defaults = {.vocab_size = 50257,
+                 .context = 1024,
+                 .layers = 12,
+                 .heads = 12,
+                 .channels = 768,
+                 .kv_heads = 0,
+                 .head_dim = 0,
+                 .mlp_width = 0,
+                 .norm = NormKind::kRmsNorm,
+                 .positions = Positions::kRope,
+                 .mlp = Mlp::kRelu2,
+                 .bias = Bias::kNone,
+                 .tied = false},
+    .fields = kFields,
+    .mlps = kMlps,
+    .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
+    .harmless = {},
+    .refused = {},
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .windows = WindowFields::kByPattern,
+    .default_window = 4096,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kTensors,
+    .buffers = kLlamaBuffers,
+};
+
+}  // namespace tessera
