@@ -37,8 +37,8 @@ OpCost gemm(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
   return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
 
-// Pairs of a query and a key that it sees. Where only a call knows them: all of a causal mask within its window,
-// and of dealt queries the mean of all ways to deal
+// Pairs of a query and a key that it sees. Where only a call knows them: all of a causal mask within its
+// window, and of dealt queries the mean of all ways to deal
 double visible_pairs(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
   if (!s.mask.dealt) return attention::visible_pairs(attn_problem(plan));

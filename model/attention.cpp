@@ -73,8 +73,8 @@ DecodeAttention decode_attention_of(const Attention& a) {
           .workspace = a.workspace};
 }
 
-// A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled; and
-// the last ones to the ring.
+// A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled;
+// and the last ones to the ring.
 void unroll(const Stream& stream, const Attention& a) {
   const PackedHeads heads = heads_of(a);
   const auto& [k, v, start] = a.unrolled;

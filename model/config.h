@@ -132,8 +132,8 @@ struct ModelConfig {
   // Twice the keys that a token of a text of T tokens sees, its own for a half: the mean over the tokens and
   // the blocks. T where no block has a window.
   double attention_span(double T) const;
-  // FLOPs of training on one token: 6 a parameter, and 6 L H D attention_span() for causal attention, which is
-  // half of the full T^2 without windows. A table that is only looked up has none.
+  // FLOPs of training on one token: 6 a parameter, and 6 L H D attention_span() for causal attention, which
+  // is half of the full T^2 without windows. A table that is only looked up has none.
   double flops_of_span(double attention_span) const;
   double flops_per_token(double T) const { return flops_of_span(attention_span(T)); }
   // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.

@@ -5,9 +5,9 @@
 // whole text costs a row a token.
 //
 // Of a block with a window shorter than the texts, the cache is a ring of as many rows as the window has
-// tokens: a new token replaces the one that no token sees any more. Attention does not need the order of keys,
-// since they are rotated already. A prompt's queries see keys that the prompt itself replaces, so they read
-// keys and values from an UnrolledKeys, in the order of the text.
+// tokens: a new token replaces the one that no token sees any more. Attention does not need the order of
+// keys, since they are rotated already. A prompt's queries see keys that the prompt itself replaces, so they
+// read keys and values from an UnrolledKeys, in the order of the text.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,8 @@ struct KvCache {
 KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, int64_t slots,
                           int64_t capacity);
 
-// Bytes of a text of so many tokens in all layers: 2 K D elements for each token, as long as a window has room
+// Bytes of a text of so many tokens in all layers: 2 K D elements for each token, as long as a window has
+// room
 int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens);
 
 // Where the last `tokens` tokens before token `end` of a text are in a ring of at least as many rows: in one

@@ -24,8 +24,8 @@ class Windows {
   constexpr Windows() = default;  // kFull in every block
   // The same window in every block
   explicit Windows(int64_t window) : Windows(std::vector<Run>{{.window = window}}) {}
-  // Equal patterns become the same value: "512*2,512" is "512". Error: no run, a negative window, runs without
-  // a block, more than kMostBlocks.
+  // Equal patterns become the same value: "512*2,512" is "512". Error: no run, a negative window, runs
+  // without a block, more than kMostBlocks.
   explicit Windows(const std::vector<Run>& pattern);
   // The shortest pattern that gives these windows to as many blocks
   static Windows of_blocks(const std::vector<int64_t>& windows);

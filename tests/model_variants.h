@@ -38,8 +38,8 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   return all;
 }
 
-// Each part of other families alone, each place of dropout, windows, and the families. `plain` has an even number of
-// heads.
+// Each part of other families alone, each place of dropout, windows, and the families. `plain` has an even
+// number of heads.
 inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   std::vector<Variant> all;
   const auto add = [&](const char* name, const ModelConfig& base, const auto& how) {

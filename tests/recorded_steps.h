@@ -23,6 +23,8 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
   qwen3.bias = Bias::kNone;
   qwen3.qk_norm = true;
   qwen3.tied = false;
+  ModelConfig windowed = qwen3;
+  windowed.window = Windows({{.window = 5}, {.window = Windows::kFull}});
   ModelConfig dropping = gpt2;
   dropping.dropout = {.embedding = 0.1, .residual = 0.1, .attention = 0.1};
   const auto shape = [&](const ModelConfig& model, int64_t micro_steps) {
@@ -42,7 +44,8 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
                               {"recomputed, in chunks", shape(gpt2, 2)},
                               {"MLPs in chunks", shape(qwen3, 2)},
                               {"documents", shape(qwen3, 2)},
-                              {"naive attention", shape(gpt2, 2)}};
+                              {"naive attention", shape(gpt2, 2)},
+                              {"windows", shape(windowed, 2)}};
   all[4].shape.freeze = frozen({ParamPart::kEmbeddings}, {{0, 0}});
   all[5].shape.freeze = Freeze::all_but_adapters();
   all[6].shape.keep = Keep::nothing();

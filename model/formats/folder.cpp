@@ -291,7 +291,9 @@ FoundModel read_model_config(const fs::path& folder) {
   check_divides(config, found);
   fill_computed(found.model);
   read_dropout(family, config, found);
-  read_windows(family, config, found);
+  const FoundWindows windows = read_windows(family, config, found.model.layers);
+  found.model.window = windows.windows;
+  if (windows.field) found.fields["model.window"] = windows.field;
   if (found.model.positions == Positions::kRope) {
     const FoundRope rope = read_rope(
         config, found.model,

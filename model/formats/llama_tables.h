@@ -1,4 +1,4 @@
-// What Llama and the families after it (Qwen2, Qwen3) have in common in their files.
+// What Llama and the families after it (Mistral, Qwen2, Qwen3) have in common in their files.
 #pragma once
 
 #include "model/formats/family.h"
@@ -55,10 +55,10 @@ inline constexpr RefusedField kNoMlpBias{"mlp_bias", "this family has no biases 
 inline constexpr RefusedField kNoPartialRotation{
     "partial_rotary_factor", "heads of which only a part is rotated are not supported", is_one};
 inline constexpr RefusedField kNoSlidingWindow{"use_sliding_window",
-                                               "attention within a window is not supported"};
+                                               "this family has no windows of attention"};
 inline constexpr RefusedField kNoWindow{
     "sliding_window",
-    "attention within a window is not supported; with \"use_sliding_window\": false there is none",
+    "this family has no windows of attention; with \"use_sliding_window\": false there is none",
     is_unused_window};
 inline constexpr RefusedField kNoOtherLayers{
     "layer_types", "layers with other than \"full_attention\" are not supported", is_full_attention};

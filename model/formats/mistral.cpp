@@ -1,5 +1,5 @@
-// Mistral: Jiang et al., arXiv:2310.06825: Llama's arithmetic, and a window in every layer. From version 0.2 on
-// the published models have none.
+// Mistral: Jiang et al., arXiv:2310.06825: Llama's arithmetic, and a window in every layer. From version 0.2
+// on the published models have none.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {

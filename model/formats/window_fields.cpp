@@ -4,7 +4,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
-#include "model/formats/folder.h"
 
 namespace tessera {
 namespace {
@@ -113,17 +112,20 @@ bool is_window_field(const Family& family, std::string_view field) {
   return false;
 }
 
-void read_windows(const Family& family, const Fields& config, FoundModel& found) {
-  if (family.windows == WindowFields::kNone) return;
-  found.fields["model.window"] = kWindow;
-  if (family.windows == WindowFields::kAllLayers) {
-    found.model.window = Windows(read_window(config, family.default_window));
-    return;
+FoundWindows read_windows(const Family& family, const Fields& config, int64_t layers) {
+  switch (family.windows) {
+    case WindowFields::kNone:
+      return {};
+    case WindowFields::kAllLayers:
+      return {.windows = Windows(read_window(config, family.default_window)), .field = kWindow};
+    case WindowFields::kByLayer:
+    case WindowFields::kByPattern:
+      break;
   }
-  found.model.window = family.windows == WindowFields::kByPattern
-                           ? windows_by_pattern(family, config, found.model.layers)
-                           : windows_by_layer(config, found.model.layers);
-  if (config.find_value(kTypes)) found.fields["model.window"] = kTypes;
+  const bool by_pattern = family.windows == WindowFields::kByPattern;
+  return {
+      .windows = by_pattern ? windows_by_pattern(family, config, layers) : windows_by_layer(config, layers),
+      .field = config.find_value(kTypes) ? kTypes : kWindow};
 }
 
 bool knows_windows(const Family& family, const Windows& windows) {

@@ -8,20 +8,22 @@
 
 namespace tessera {
 
-struct FoundModel;
-
 // Whether it is one of the fields below, and the family has it
 bool is_window_field(const Family& family, std::string_view field);
 
-// Sets model.window. Error: fields that contradict one another, another kind of layer, a pattern of another
-// number of layers than the model has.
+struct FoundWindows {
+  Windows windows;
+  const char* field = nullptr;  // that says so; none: the family has none
+};
+// Of a model of so many layers. Error: fields that contradict one another, another kind of layer, a pattern
+// of another number of layers than the model has.
 //
 //   kAllLayers   sliding_window: of every layer; null: none; absent: family.default_window
 //   kByPattern   layer_types says which layers see sliding_window tokens; or sliding_window_pattern: all but
 //                every so many-th one
 //   kByLayer     with use_sliding_window, layers from max_window_layers on see sliding_window tokens; or
 //                layer_types says which do
-void read_windows(const Family& family, const Fields& config, FoundModel& found);
+FoundWindows read_windows(const Family& family, const Fields& config, int64_t layers);
 
 // Whether fields of the family can say so
 bool knows_windows(const Family& family, const Windows& windows);

@@ -313,8 +313,8 @@ ModelConfig with_windows(ModelConfig model) {
 }
 
 // A Decoder on CUDA: its logits are those of the CPU's, and of a forward without a cache; a graph and plain
-// launches, which an observer asks for, give the same bits. Of one text also by separate kernels. With windows
-// the caches are rings, which texts and prompts go round several times.
+// launches, which an observer asks for, give the same bits. Of one text also by separate kernels. With
+// windows the caches are rings, which texts and prompts go round several times.
 TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
   struct Case {
     int64_t slots;

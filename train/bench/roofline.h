@@ -29,8 +29,8 @@ struct Roofline {
   RooflineRow sum() const;       // of all rows
   double sum_of_bounds() const;  // milliseconds
   double gap_ms() const;         // of the step, beyond its operations: launches, and what the host does
-  // Of a model with windows in some blocks: the step over one in which a pair of a query and a key that it sees
-  // costs as much within a window as in the other blocks. 0: it has not both kinds
+  // Of a model with windows in some blocks: the step over one in which a pair of a query and a key that it
+  // sees costs as much within a window as in the other blocks. 0: it has not both kinds
   double cost_of_windows() const;
 };
 

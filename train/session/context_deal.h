@@ -3,10 +3,10 @@
 //
 // A sequence is cut into blocks of tokens that follow one another. Each rank gets as many blocks, so that
 // linear layers have as many rows at each; and of all ways about the one with equal work in attention. The
-// work of a block of tokens is its pairs of a query and a key that it sees, of all blocks of the model. They are dealt by falling work, each to
-// the rank with the least work that has room (longest processing time first: Graham, 1969). Nothing has to
-// be divisible: what is missing to equal numbers is padding at the end of a rank's rows, which sees nothing
-// and has no target.
+// work of a block of tokens is its pairs of a query and a key that it sees, of all blocks of the model. They
+// are dealt by falling work, each to the rank with the least work that has room (longest processing time
+// first: Graham, 1969). Nothing has to be divisible: what is missing to equal numbers is padding at the end
+// of a rank's rows, which sees nothing and has no target.
 #pragma once
 
 #include <cstdint>
