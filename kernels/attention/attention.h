@@ -123,9 +123,9 @@ typedef struct {
                                     before and after */
   size_t workspace_bytes;
   int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be
-                                    left open, as it is on 8.0 to 8.9 and 12.0; with dropout, with masks other
-                                    than full and causal, and on 9.0 up to head_dim 128, there is one mode, of
-                                    the same bits */
+                                    left open, as it is on 8.0 to 8.9 and 12.0. With dropout, with masks other
+                                    than full and causal, and on 9.0 with all masks there is one mode, of the
+                                    same bits */
   AttnProblem problem;
 } AttnBackward;
 

@@ -94,6 +94,10 @@ const Family& family_named(const std::string& type, const std::string& file) {
     if (type == family->name) return *family;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
   }
+  check(type != "gemma3",
+        "{}: \"model_type\" is \"gemma3\", a model of texts and images; expected its model of texts alone, "
+        "\"gemma3_text\", as the smaller ones are",
+        file);
   fail("{}: \"model_type\" must be one of {}, found {}", file, known, brief(json(type)));
 }
 

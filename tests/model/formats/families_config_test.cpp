@@ -4,6 +4,7 @@
 
 #include "model/formats/family.h"
 #include "model/formats/folder.h"
+#include "model/presets.h"
 #include "model/rope.h"
 #include "tests/data/support.h"
 #include "tests/model/formats/folder_support.h"
@@ -68,6 +69,17 @@ constexpr const char* kMistral7 = R"({
   "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
   "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.42.0.dev0", "use_cache": true, "vocab_size": 32768})";
+// gemma-3-1b-pt
+constexpr const char* kGemma1b = R"({
+  "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid",
+  "eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256,
+  "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+  "intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text",
+  "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1, "pad_token_id": 0,
+  "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null,
+  "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6, "torch_dtype": "bfloat16",
+  "transformers_version": "4.50.0.dev0", "use_cache": true, "vocab_size": 262144})";
 
 ModelConfig llama_sizes(int64_t V, int64_t T, int64_t L, int64_t H, int64_t K, int64_t D, int64_t C,
                         int64_t F) {
@@ -268,6 +280,51 @@ TEST_F(FamilyConfig, LayersOfMistralAllHaveTheSameWindow) {
   EXPECT_EQ(read({{"model_type", "mistral"}}), defaults);
   refused(kMistral7, {{"sliding_window", 0}}, {"\"sliding_window\" is 0", "null"});
   refused(kMistral7, {{"sliding_window", "4096"}}, {"\"sliding_window\"", "found \"4096\""});
+}
+
+TEST_F(FamilyConfig, GemmaIsReadInEveryFormOfItsFields) {
+  const FoundModel gemma = found(json::parse(kGemma1b));
+  ModelConfig expected = preset_model(Preset::kGemma3_1b);
+  EXPECT_EQ(gemma.model.window.at(25), 512) << "the last two of 26 layers are the first of a pattern";
+  EXPECT_EQ(gemma.model, expected);
+  EXPECT_EQ(gemma.model.parameters(), 999'885'952);
+  EXPECT_EQ(preset_model(Preset::kGemma3_270m).parameters(), 268'098'176);
+  EXPECT_EQ(preset_model(Preset::kGemma3_4b).parameters(), 3'880'263'168);
+  EXPECT_STREQ(family_of(expected), "gemma3_text");
+  for (const Preset preset : {Preset::kGemma3_270m, Preset::kGemma3_1b, Preset::kGemma3_4b}) {
+    ModelConfig model = preset_model(preset);
+    const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+    const ModelConfig again = read(written);
+    EXPECT_EQ(canonical(again), canonical(model)) << name_of(preset);
+    EXPECT_EQ(written["layer_types"].size(), static_cast<size_t>(model.layers));
+    EXPECT_EQ(written["layer_types"][5], "full_attention");
+    EXPECT_EQ(written["layer_types"][6], "sliding_attention");
+  }
+
+  // As transformers 5 writes it
+  json fields = json::parse(kGemma1b);
+  for (const char* field : {"rope_local_base_freq", "rope_scaling", "rope_theta", "sliding_window_pattern"})
+    fields.erase(field);
+  fields["_sliding_window_pattern"] = 6;
+  fields["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
+  expected.rope = {.theta = 5e5, .local_theta = 2e4, .scaling = RopeScaling::kLinear, .factor = 8};
+  EXPECT_EQ(read(fields), expected);
+  EXPECT_EQ(found(fields).field_of("model.rope.theta"), "rope_parameters.full_attention.rope_theta");
+  EXPECT_EQ(found(fields).field_of("model.rope.local_theta"), "rope_parameters.sliding_attention.rope_theta");
+  fields["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
+  fields["rope_parameters"]["sliding_attention"]["factor"] = 2.0;
+  expect_error([&] { read(fields); },
+               {"rope_parameters.sliding_attention.rope_type", "linear", "not scaled"});
+
+  EXPECT_TRUE(read_with(kGemma1b, {{"sliding_window_pattern", 1}}).window.all_full());
+  EXPECT_EQ(text_of(read_with(kGemma1b, {{"sliding_window_pattern", 2}}).window), "512,full");
+  EXPECT_EQ(read_with(kGemma1b, {{"final_logit_softcapping", 30.0}}).logit_cap, 30);
+  refused(kGemma1b, {{"attn_logit_softcapping", 50.0}}, {"\"attn_logit_softcapping\" is 50", "cap"});
+  refused(kGemma1b, {{"use_bidirectional_attention", true}}, {"\"use_bidirectional_attention\" is true"});
+  refused(kGemma1b, {{"hidden_activation", "silu"}}, {"\"hidden_activation\"", "gelu_pytorch_tanh"});
+  refused(kGemma1b, {{"model_type", "gemma3"}}, {"gemma3_text", "images"});
 }
 
 // What is written is read as the same, by transformers of any age: with max_window_layers and layer_types.
