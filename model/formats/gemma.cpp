@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-constexpr Field kFields[] = {
+constexpr Field kGemmaFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "max_position_embeddings", .key = "model.context"},
     {.name = "num_hidden_layers", .key = "model.layers"},
@@ -21,15 +21,15 @@ constexpr Field kFields[] = {
     {.name = "tie_word_embeddings", .key = "model.tied"},
 };
 
-constexpr MlpWord kMlps[] = {{"gelu_pytorch_tanh", Mlp::kGeglu}};
+constexpr MlpWord kGemmaMlps[] = {{"gelu_pytorch_tanh", Mlp::kGeglu}};
 
-constexpr RefusedField kRefused[] = {
+constexpr RefusedField kGemmaRefused[] = {
     {"attn_logit_softcapping", "a cap of attention's scores is not supported"},
     {"use_bidirectional_attention", "attention to later tokens is not supported"},
 };
 
 // As kLlamaTensors, with a norm before and after each of attention and the MLP
-constexpr TensorNames kTensors[] = {
+constexpr TensorNames kGemma3Tensors[] = {
     {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
     {.ours = "head.", .theirs = {{{"lm_head."}}}},
     {.ours = "norm.", .theirs = {{{"model.norm."}}}},
@@ -74,18 +74,18 @@ constinit const Family kGemma3{
                  .tied = true,
                  .scale_embeddings = true,
                  .query_scalar = 256},
-    .fields = kFields,
-    .mlps = kMlps,
+    .fields = kGemmaFields,
+    .mlps = kGemmaMlps,
     .biases = {.attention = "attention_bias"},
     .harmless = {},
-    .refused = kRefused,
+    .refused = kGemmaRefused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
     .windows = WindowFields::kByPattern,
     .default_window = 4096,
     .lead = "model.",
     .block = "layers.{}.",
-    .tensors = kTensors,
+    .tensors = kGemma3Tensors,
     .buffers = kLlamaBuffers,
 };
 

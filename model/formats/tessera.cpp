@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr Field kFields[] = {
+constexpr Field kTesseraFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "max_position_embeddings", .key = "model.context"},
     {.name = "num_hidden_layers", .key = "model.layers"},
@@ -31,10 +31,10 @@ constexpr Field kFields[] = {
     {.name = "rope_local_base_freq", .key = "model.rope.local_theta"},
 };
 
-constexpr MlpWord kMlps[] = {
+constexpr MlpWord kTesseraMlps[] = {
     {"silu", Mlp::kSwiglu}, {"relu2", Mlp::kRelu2}, {"gelu_pytorch_tanh", Mlp::kGeglu}};
 
-constexpr auto kTensors = [] {
+constexpr auto kTesseraTensors = [] {
   std::array<TensorNames, std::size(kLlamaTensors) + 2> all{};
   std::ranges::copy(kLlamaTensors, all.begin());
   all[std::size(kLlamaTensors)] = {.ours = "norm1_after.", .theirs = {{{"norm_after_attention."}}}};
@@ -61,8 +61,8 @@ constinit const Family kTessera{
                  .mlp = Mlp::kRelu2,
                  .bias = Bias::kNone,
                  .tied = false},
-    .fields = kFields,
-    .mlps = kMlps,
+    .fields = kTesseraFields,
+    .mlps = kTesseraMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
     .harmless = {},
     .refused = {},
@@ -72,7 +72,7 @@ constinit const Family kTessera{
     .default_window = 4096,
     .lead = "model.",
     .block = "layers.{}.",
-    .tensors = kTensors,
+    .tensors = kTesseraTensors,
     .buffers = kLlamaBuffers,
 };
 
