@@ -84,7 +84,7 @@ void unroll(const Stream& stream, const Attention& a) {
                         int64_t count) {
     stream.run(Copy{heads_in_rows(from, from_row, count).tensor, heads_in_rows(to, to_row, count).tensor});
   };
-  const auto unroll = [&](const Heads& own, const Tensor& ring, const Tensor& to) {
+  const auto lay_out = [&](const Heads& own, const Tensor& ring, const Tensor& to) {
     for_each_run_of_ring(start, older, rows, [&](int64_t token, int64_t row, int64_t count) {
       copy(ring, row, to, token, count);
     });
@@ -93,8 +93,8 @@ void unroll(const Stream& stream, const Attention& a) {
       copy(to, older + T - kept + token, ring, row, count);
     });
   };
-  unroll(heads.k, a.cache.k, k);
-  unroll(heads.v, a.cache.v, v);
+  lay_out(heads.k, a.cache.k, k);
+  lay_out(heads.v, a.cache.v, v);
 }
 
 }  // namespace

@@ -23,10 +23,12 @@ std::string what_has_no_operation(const ModelConfig& config) {
   return "";
 }
 
+// As large wherever in a text the prompt stands, so that a plan need not know
 UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache& cache, int64_t start) {
   int64_t rows = 0;
-  for (size_t l = 0; l < cache.layers.size(); ++l)
-    if (cache.layers[l].ring) rows = std::max(rows, prompt.attention.of(l).shape.kv_tokens);
+  for (const KvCache::Layer& layer : cache.layers)
+    if (layer.ring)
+      rows = std::max(rows, std::min(layer.rows() - 1 + prompt.attention.tokens(), cache.capacity));
   if (rows == 0) return {};
   const Shape shape{rows, prompt.config.kv_heads, prompt.config.head_dim};
   const auto take = [&](const char* name) {

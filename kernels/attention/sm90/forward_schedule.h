@@ -124,6 +124,8 @@ class ForwardSchedule {
 
   // Keys and values of a section: they stay in L2 (50 MB or more), beside queries and outputs.
   static constexpr int64_t kSectionBytes = int64_t{32} << 20;
+  // Of two rounds: one would give the longest tiles to the same CTAs in every section.
+  static constexpr int64_t kMostSectionBytes = int64_t{36} << 20;
 
   ForwardSchedule(const AttnProblem& p, int64_t slices, int64_t most_a_tile, int ctas)
       : slices_a_tile_(static_cast<int>(std::min(most_a_tile, slices))),
@@ -143,10 +145,11 @@ class ForwardSchedule {
   static int section_size(const AttnProblem& p, int64_t tiles, int ctas) {
     const int64_t bytes =
         p.kv_tokens * p.head_dim * 2 * 2 * p.kv_heads / p.heads;  // of a head, K and V in bf16
-    const int64_t fit = kSectionBytes / (bytes + 1);
+    const int64_t fit = kSectionBytes / (bytes + 1), fit_tightly = kMostSectionBytes / (bytes + 1);
     int64_t heads = fit;
     for (int rounds : {2, 4}) {
-      if (rounds * ctas / tiles > 0 && rounds * ctas / tiles <= fit) heads = rounds * ctas / tiles;
+      const int64_t level = rounds * ctas / tiles;
+      if (level > 0 && level <= (rounds == 2 ? fit_tightly : fit)) heads = level;
     }
     return static_cast<int>(std::clamp<int64_t>(heads, 1, p.batch * p.heads));
   }
