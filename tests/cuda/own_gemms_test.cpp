@@ -248,7 +248,7 @@ TEST(OwnGemms, KernelsUseWgmmaAndNoLocalMemory) {
     EXPECT_LE(std::stoi(line.substr(stack + 7)), fp8 ? 16 : 0) << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << function << "\n" << line;
   }
-  EXPECT_EQ(kernels, 15);
+  EXPECT_EQ(kernels, 17);
 }
 
 }  // namespace
