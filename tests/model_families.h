@@ -91,6 +91,8 @@ inline std::vector<FamilyModel> family_models() {
       {"llama_mlp_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kMlp; })},
       {"qwen3_biases", "qwen3",
        changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })},
+      {"phi3", "phi3",
+       changed(llama, [](ModelConfig& m) { m.rope = {.theta = 500, .share = 0.75}, m.head_dim = 16; })},
       {"tessera", "tessera", with_race_parts(llama)},
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};

@@ -88,11 +88,10 @@ constexpr RefusedField kRefusedInAll[] = {
     {"quantization_config", kNotQuantized}};
 
 const Family& family_named(const std::string& type, const std::string& file) {
+  if (const Family* family = find_family(type)) return *family;
   std::string known;
-  for (const Family* family : families()) {
-    if (type == family->name) return *family;
+  for (const Family* family : families())
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
-  }
   fail("{}: \"model_type\" must be one of {}, found {}", file, known, brief(json(type)));
 }
 
@@ -291,7 +290,8 @@ FoundModel read_model_config(const fs::path& folder) {
   fill_computed(found.model);
   read_dropout(family, config, found);
   if (found.model.positions == Positions::kRope) {
-    const FoundRope rope = read_rope(config, found.model, sets(family, "model.rope.share"));
+    const FoundRope rope = read_rope(
+        config, found.model, {.share = sets(family, "model.rope.share"), .scaling = family.scales_rope});
     found.model.rope = rope.rope;
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());

@@ -50,12 +50,13 @@ bool names(const std::array<RopeScaling, 3>& scalings, RopeScaling scaling) {
   return scaling != kNone && std::ranges::find(scalings, scaling) != scalings.end();
 }
 
-RopeScaling read_type(const Fields& fields, bool may_be_absent) {
+RopeScaling read_type(const Fields& fields, bool may_be_absent, bool may_scale) {
   const json* type = fields.find_value(kType, kOldType);
   if (!type && may_be_absent) return kNone;
   check(type, "{}: \"{}\" is missing; it says how the angles are scaled", fields.file, fields.name_of(kType));
   std::string known;
   for (const auto& [word, scaling] : kScalings) {
+    if (scaling != kNone && !may_scale) continue;
     if (*type == json(word)) return scaling;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
@@ -111,14 +112,15 @@ void check_ranges(const Fields& fields, const Rope& rope) {
 
 struct ScalingReader {
   int64_t context;
-  bool may_lack_type, has_share;
+  bool may_lack_type;
+  RopeOfFamily has;
 };
 void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   ModelConfig model{};  // its keys are those of the fields
   Rope& rope = model.rope;
   rope = read;
-  rope.scaling = read_type(fields, how.may_lack_type);
-  refuse_unsupported(fields, rope.scaling, how.has_share);
+  rope.scaling = read_type(fields, how.may_lack_type, how.has.scaling);
+  refuse_unsupported(fields, rope.scaling, how.has.share);
   for (const ScalingField& field : kScalingFields) {
     const json* value = fields.find_value(field.name);
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
@@ -165,7 +167,7 @@ bool is_rope_field(std::string_view field) {
   return field == kTheta || field == kScaling || field == kParameters;
 }
 
-FoundRope read_rope(const Fields& config, const ModelConfig& model, bool has_share) {
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has) {
   FoundRope found;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
   check(!parameters || !scaling || *parameters == *scaling,
@@ -182,11 +184,10 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, bool has_sha
   check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
         found.rope.theta);
   if (object)
-    read_scaling(fields,
-                 {.context = model.context, .may_lack_type = parameters != nullptr, .has_share = has_share},
+    read_scaling(fields, {.context = model.context, .may_lack_type = parameters != nullptr, .has = has},
                  found.rope);
   found.notices = notices_of_factor(fields, model.context, found.rope);
-  if (has_share) {
+  if (has.share) {
     const std::string share = read_either(fields, config, kShare, found.rope.share);
     ModelConfig rotated = model;
     rotated.rope.share = found.rope.share;

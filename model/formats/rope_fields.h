@@ -22,9 +22,14 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// `model`: without its rope. `has_share`: the family has partial_rotary_factor, outside rope_parameters or
-// within. Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
-FoundRope read_rope(const Fields& config, const ModelConfig& model, bool has_share);
+// What the family of a model has: partial_rotary_factor, outside rope_parameters or within; types of angles
+// beside the default
+struct RopeOfFamily {
+  bool share, scaling;
+};
+// `model`: without its rope. Error: a type, or a field of one, that is not supported; a share that cannot be
+// rotated.
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

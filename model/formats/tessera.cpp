@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-constexpr Field kFields[] = {
+constexpr Field kTesseraFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "max_position_embeddings", .key = "model.context"},
     {.name = "num_hidden_layers", .key = "model.layers"},
@@ -24,7 +24,7 @@ constexpr Field kFields[] = {
     {.name = "final_logit_softcapping", .key = "model.logit_cap", .may_be_null = true},
 };
 
-constexpr MlpWord kMlps[] = {{"silu", Mlp::kSwiglu}, {"relu2", Mlp::kRelu2}};
+constexpr MlpWord kTesseraMlps[] = {{"silu", Mlp::kSwiglu}, {"relu2", Mlp::kRelu2}};
 
 }  // namespace
 
@@ -45,8 +45,8 @@ constinit const Family kTessera{
                  .mlp = Mlp::kRelu2,
                  .bias = Bias::kNone,
                  .tied = false},
-    .fields = kFields,
-    .mlps = kMlps,
+    .fields = kTesseraFields,
+    .mlps = kTesseraMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
     .harmless = {},
     .refused = {},
