@@ -34,7 +34,7 @@ struct LoraConfig {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;
   AdaptedParts parts = AdaptedParts::all();
-  // q, k and v have an A each. False where the files of the model's family have them as one layer.
+  // q, k and v, and gate and up, have an A each. False where the family's files have them as one layer.
   bool split_qkv = true;
 
   bool operator==(const LoraConfig&) const = default;

@@ -166,10 +166,12 @@ inline std::vector<ModelConfig> models_with_adapters(int64_t channels, int64_t r
   biases.bias = Bias::kAll;
   ModelConfig relu = gpt2;
   relu.mlp = Mlp::kGeluExact;
+  ModelConfig phi3 = with_adapters(with_llama_parts(gpt2), rank);
+  phi3.rope.share = 0.5, phi3.lora.split_qkv = false;
   AdaptedParts attention, mlp;
   attention.add(Adapted::kAttention), mlp.add(Adapted::kMlp);
-  return {with_adapters(gpt2, rank), with_adapters(qwen3, rank), with_adapters(qwen2, rank, attention),
-          with_adapters(relu, rank, mlp), with_adapters(biases, rank)};
+  return {with_adapters(gpt2, rank),      with_adapters(qwen3, rank),  with_adapters(qwen2, rank, attention),
+          with_adapters(relu, rank, mlp), with_adapters(biases, rank), phi3};
 }
 
 }  // namespace tessera::testing

@@ -123,6 +123,8 @@ inline std::vector<FamilyModel> family_models() {
                  m.window = {}, m.rope = {.theta = 500, .scaling = RopeScaling::kLinear, .factor = 8};
                  m.logit_cap = 20, m.bias = Bias::kAttention, m.query_scalar = 16;
                })},
+      {"phi3", "phi3",
+       changed(llama, [](ModelConfig& m) { m.rope = {.theta = 500, .share = 0.75}, m.head_dim = 16; })},
       {"tessera", "tessera", with_race_parts(llama)},
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};

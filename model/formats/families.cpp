@@ -46,13 +46,21 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2, &kGemma3, &kLlama, &kMistral, &kQwen2, &kQwen3, &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2,  &kGemma3, &kLlama, &kMistral,
+                                           &kQwen2, &kQwen3,  &kPhi3,  &kTessera};
   return kAll;
+}
+
+const Family* find_family(std::string_view name) {
+  const auto found =
+      std::ranges::find(families(), name, [](const Family* one) { return std::string_view(one->name); });
+  return found == families().end() ? nullptr : *found;
 }
 
 bool sets(const Family& family, std::string_view key) {
   const bool rotary = family.defaults.positions == Positions::kRope;
-  return (rotary && is_angle(key) && key != "model.rope.local_theta") ||
+  const bool of_all = key == "model.rope.theta" || (family.scales_rope && key != "model.rope.local_theta");
+  return (rotary && is_angle(key) && of_all) ||
          std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
 }
 

@@ -84,7 +84,8 @@ struct Family {
   std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
   std::span<const RefusedField> refused;       // besides those of every family
   std::span<const DropoutField> dropouts;
-  double default_dropout;  // where config.json names none
+  double default_dropout;   // where config.json names none
+  bool scales_rope = true;  // with rotary positions: their angles may be scaled, as RopeScaling has it
   WindowFields windows = WindowFields::kNone;
   int64_t default_window = Windows::kFull;  // kAllLayers, kByPattern: where config.json names none
   std::string_view lead;                    // of tensor names; files of the bare model lack it
@@ -93,8 +94,9 @@ struct Family {
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };
 
-extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kTessera;
+extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kPhi3, kTessera;
 std::span<const Family* const> families();
+const Family* find_family(std::string_view name);  // by its model_type; null: there is none
 
 // The family that can hold this model. Error: as family_of in folder.h
 const Family& family_for(const ModelConfig& model);

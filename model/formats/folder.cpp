@@ -89,11 +89,10 @@ constexpr RefusedField kRefusedInAll[] = {
     {"quantization_config", kNotQuantized}};
 
 const Family& family_named(const std::string& type, const std::string& file) {
+  if (const Family* family = find_family(type)) return *family;
   std::string known;
-  for (const Family* family : families()) {
-    if (type == family->name) return *family;
+  for (const Family* family : families())
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
-  }
   check(type != "gemma3",
         "{}: \"model_type\" is \"gemma3\", a model of texts and images; expected its model of texts alone, "
         "\"gemma3_text\", as the smaller ones are",
@@ -299,9 +298,10 @@ FoundModel read_model_config(const fs::path& folder) {
   found.model.window = windows.windows;
   if (windows.field) found.fields["model.window"] = windows.field;
   if (found.model.positions == Positions::kRope) {
-    const FoundRope rope = read_rope(
-        config, found.model,
-        {.has_share = sets(family, "model.rope.share"), .has_local = sets(family, "model.rope.local_theta")});
+    const FoundRope rope = read_rope(config, found.model,
+                                     {.share = sets(family, "model.rope.share"),
+                                      .local = sets(family, "model.rope.local_theta"),
+                                      .scaling = family.scales_rope});
     found.model.rope = rope.rope;
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());

@@ -14,8 +14,8 @@ namespace tessera {
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 
-// Whether q, k and v are layers of their own in files of this model: LoraConfig::split_qkv. Error: no family
-// can hold it.
+// Whether q, k and v, and gate and up, are layers of their own in files of this model: LoraConfig::split_qkv.
+// Error: no family can hold it.
 bool splits_qkv(const ModelConfig& model);
 
 // Takes the values of one adapter's matrix, fp32 on the host.

@@ -51,12 +51,13 @@ bool names(const std::array<RopeScaling, 3>& scalings, RopeScaling scaling) {
   return scaling != kNone && std::ranges::find(scalings, scaling) != scalings.end();
 }
 
-RopeScaling read_type(const Fields& fields, bool may_be_absent) {
+RopeScaling read_type(const Fields& fields, bool may_be_absent, bool may_scale) {
   const json* type = fields.find_value(kType, kOldType);
   if (!type && may_be_absent) return kNone;
   check(type, "{}: \"{}\" is missing; it says how the angles are scaled", fields.file, fields.name_of(kType));
   std::string known;
   for (const auto& [word, scaling] : kScalings) {
+    if (scaling != kNone && !may_scale) continue;
     if (*type == json(word)) return scaling;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
@@ -112,14 +113,15 @@ void check_ranges(const Fields& fields, const Rope& rope) {
 
 struct ScalingReader {
   int64_t context;
-  bool may_lack_type, has_share;
+  bool may_lack_type;
+  RopeOfFamily has;
 };
 void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   ModelConfig model{};  // its keys are those of the fields
   Rope& rope = model.rope;
   rope = read;
-  rope.scaling = read_type(fields, how.may_lack_type);
-  refuse_unsupported(fields, rope.scaling, how.has_share);
+  rope.scaling = read_type(fields, how.may_lack_type, how.has.scaling);
+  refuse_unsupported(fields, rope.scaling, how.has.share);
   for (const ScalingField& field : kScalingFields) {
     const json* value = fields.find_value(field.name);
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
@@ -167,9 +169,7 @@ void read_local(const Fields& config, const json& parameters, const std::string&
   check(local->is_object(), "{}: \"{}.{}\" must be an object, found {}", config.file, name, kOfWindows,
         brief(*local));
   const Fields fields{.object = *local, .file = config.file, .lead = name + "." + kOfWindows + "."};
-  const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true);
-  check(scaling == kNone, "{}: \"{}\" is {}: angles of layers with a window are not scaled", config.file,
-        fields.name_of(kType), name_of(scaling));
+  const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true, /*may_scale=*/false);
   refuse_unsupported(fields, scaling, /*has_share=*/false);
   if (const json* theta = fields.find_value(kTheta)) fields.read(kTheta, *theta, found.rope.local_theta);
   found.fields.push_back({"model.rope.local_theta", fields.name_of(kTheta)});
@@ -181,7 +181,7 @@ bool is_rope_field(std::string_view field) {
   return field == kTheta || field == kScaling || field == kParameters;
 }
 
-FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds kinds) {
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has) {
   FoundRope found;
   found.rope.local_theta = model.rope.local_theta;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
@@ -190,7 +190,7 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds ki
         kParameters, kScaling);
   std::string name = parameters ? kParameters : kScaling;
   const json* object = parameters ? parameters : scaling;
-  if (kinds.has_local && object && object->contains(kOfFull)) {
+  if (has.local && object && object->contains(kOfFull)) {
     read_local(config, *object, name, found);
     name += std::string(".") + kOfFull;
     object = &(*object)[kOfFull];
@@ -203,12 +203,10 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds ki
   check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
         found.rope.theta);
   if (object)
-    read_scaling(
-        fields,
-        {.context = model.context, .may_lack_type = parameters != nullptr, .has_share = kinds.has_share},
-        found.rope);
+    read_scaling(fields, {.context = model.context, .may_lack_type = parameters != nullptr, .has = has},
+                 found.rope);
   found.notices = notices_of_factor(fields, model.context, found.rope);
-  if (kinds.has_share) {
+  if (has.share) {
     const std::string share = read_either(fields, config, kShare, found.rope.share);
     ModelConfig rotated = model;
     rotated.rope.share = found.rope.share;

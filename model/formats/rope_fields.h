@@ -23,13 +23,14 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// What a family has: partial_rotary_factor, outside rope_parameters or within; angles of layers with a window
-struct RopeKinds {
-  bool has_share, has_local;
+// What the family of a model has: partial_rotary_factor, outside rope_parameters or within; angles of layers
+// with a window; types of angles beside the default
+struct RopeOfFamily {
+  bool share, local, scaling;
 };
 // `model`: of its rope local_theta alone is read, which is the result's unless rope_parameters has another.
 // Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
-FoundRope read_rope(const Fields& config, const ModelConfig& model, RopeKinds kinds);
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

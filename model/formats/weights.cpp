@@ -87,7 +87,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, P
     : folder_(folder),
       extension_(extension),
       found_(check_same_model(folder, model, {.extension = extension, .have_other_angles = true})),
-      family_(family_for(found_.model)),
+      family_(*find_family(found_.family)),
       files_(folder) {
   std::set<std::string> names;
   const ParamLayout layout(found_.model, 1);

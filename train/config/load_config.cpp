@@ -222,6 +222,13 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
       fail("{}: train.init_from: {}", sourced_.place("train.init_from").where, error.what());
     }
   }();
+  // With all channels rotated a Phi-3 is a Llama whose files have layers joined.
+  check(!sourced_.config.train.lora || found.family == family_of(found.model),
+        "{}: train.lora: the adapters' layers would be named as those of model_type {}, and {} has "
+        "model_type {}. "
+        "Rewrite it: ./export {} --format hf --output PATH, and set train.init_from=PATH",
+        sourced_.place("train.lora.rank").where, family_of(found.model), weights.string(), found.family,
+        weights.string());
   const std::string file = (weights / "config.json").string();
   const Config asked = without_auto(sourced_.config, found.model);
   Config theirs;  // as they are set, and as they are compared: without auto

@@ -316,7 +316,7 @@ TEST_F(FamilyConfig, GemmaIsReadInEveryFormOfItsFields) {
   fields["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
   fields["rope_parameters"]["sliding_attention"]["factor"] = 2.0;
   expect_error([&] { read(fields); },
-               {"rope_parameters.sliding_attention.rope_type", "linear", "not scaled"});
+               {"rope_parameters.sliding_attention.rope_type", "must be one of \"default\"", "linear"});
 
   EXPECT_TRUE(read_with(kGemma1b, {{"sliding_window_pattern", 1}}).window.all_full());
   EXPECT_EQ(text_of(read_with(kGemma1b, {{"sliding_window_pattern", 2}}).window), "512,full");
@@ -585,6 +585,49 @@ TEST_F(FamilyConfig, OurOwnFamilyHasOnlyWhatNoOtherHas) {
   EXPECT_STREQ(family_of(model), "qwen3");
   model.rope.share = 0.5;
   EXPECT_STREQ(family_of(model), "tessera");
+  model.qk_norm = false;
+  EXPECT_STREQ(family_of(model), "phi3");
+  model.rope.scaling = RopeScaling::kLinear, model.rope.factor = 2;  // which Phi-3 has not
+  EXPECT_STREQ(family_of(model), "tessera");
+}
+
+constexpr const char* kPhi4 = R"({
+  "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 100257, "embd_pdrop": 0.0, "eos_token_id": 100265, "hidden_act": "silu",
+  "hidden_size": 5120, "initializer_range": 0.02, "intermediate_size": 17920,
+  "max_position_embeddings": 16384, "model_type": "phi3", "num_attention_heads": 40,
+  "num_hidden_layers": 40, "num_key_value_heads": 10, "original_max_position_embeddings": 16384,
+  "pad_token_id": 100349, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "rope_theta": 250000, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+  "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 100352})";
+
+// With all channels rotated it is a Llama in other words, and written as one.
+TEST_F(FamilyConfig, APhi3IsALlamaInOtherWords) {
+  const FoundModel phi = found(json::parse(kPhi4));
+  ModelConfig model = llama_sizes(100352, 16384, 40, 40, 10, 128, 5120, 17920);
+  model.rope.theta = 250000, model.tied = false;
+  EXPECT_EQ(phi.model, model);
+  EXPECT_EQ(phi.family, "phi3");
+  EXPECT_EQ(phi.model.parameters(), 14'659'507'200);
+  EXPECT_STREQ(family_of(phi.model), "llama");
+  EXPECT_EQ(read({{"model_type", "phi3"}}).mlp_width, 8192);
+  EXPECT_EQ(read_with(kPhi4, {{"resid_pdrop", 0.1}}).dropout.residual, 0.1);
+  EXPECT_EQ(read_with(kPhi4, {{"embd_pdrop", 0.1}}).dropout.embedding, 0);
+  EXPECT_EQ(read_with(kPhi4, {{"partial_rotary_factor", 0.75}}).rotated_channels(), 96);
+  json five = json::parse(kPhi4);
+  five.erase("rope_theta");
+  five["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 250000.0}, {"partial_rotary_factor", 0.75}};
+  EXPECT_EQ(read(five).rope.share, 0.75);
+}
+
+TEST_F(FamilyConfig, WhatOfPhi3IsNotComputedIsRefused) {
+  EXPECT_EQ(read_with(kPhi4, {{"sliding_window", 262144}}), read(json::parse(kPhi4)));
+  refused(kPhi4, {{"sliding_window", 2047}}, {"\"sliding_window\" is 2047", "max_position_embeddings"});
+  for (const char* type : {"longrope", "su", "yarn", "linear"})
+    refused(kPhi4, {{"rope_scaling", {{"type", type}, {"factor", 4.0}}}},
+            {"\"rope_scaling.rope_type\" must be one of \"default\"", type});
+  refused(kPhi4, {{"hidden_act", "gelu"}}, {"\"hidden_act\"", "silu"});
 }
 
 // A run of GPT-2 is continued by programs that know these bytes.

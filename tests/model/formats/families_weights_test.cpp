@@ -5,6 +5,7 @@
 
 #include "kernels/base/bf16.h"
 #include "model/formats/folder.h"
+#include "model/formats/peft.h"
 #include "model/formats/pieces.h"
 #include "model/formats/weights.h"
 #include "tests/data/support.h"
@@ -170,6 +171,46 @@ TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
     write("model.safetensors", half_file(tensors));
     EXPECT_EQ(load(one.model), loaded) << one.name << " fp16";
   }
+}
+
+// The tensors of a folder are named by its own family, though the model is one of an earlier family, too.
+TEST_F(FamilyWeights, AFolderHasTheTensorsOfItsModelType) {
+  const std::vector<FamilyModel> all = family_models();
+  ModelConfig model = std::ranges::find(all, "phi3", &FamilyModel::name)->model;
+  const std::vector<FolderTensor> tensors = tensors_of(model);
+  describe(model);
+  write_tensors(file, tensors);
+  const Loaded part = load(model);
+  json fields = json::parse(read_file(folder_ / "config.json"));
+  fields["partial_rotary_factor"] = 1.0;
+  write_fields(folder_, fields);
+  model.rope.share = 1;
+  EXPECT_STREQ(family_of(model), "llama");
+  EXPECT_EQ(load(model), part);
+  const auto has = [&](const std::string& name, const Shape& shape) {
+    return std::ranges::any_of(
+        tensors, [&](const FolderTensor& one) { return one.name == name && one.shape == shape; });
+  };
+  EXPECT_TRUE(has("model.layers.1.mlp.gate_up_proj.weight", {48, 32}));
+  EXPECT_TRUE(has("model.layers.0.self_attn.qkv_proj.weight", {128, 32}));
+}
+
+TEST_F(FamilyWeights, JoinedLayersHaveOneAdapter) {
+  const std::vector<FamilyModel> all = family_models();
+  ModelConfig model = std::ranges::find(all, "phi3", &FamilyModel::name)->model;
+  EXPECT_FALSE(splits_qkv(model));
+  model.lora = {.rank = 3, .split_qkv = false};
+  std::map<std::string, Shape> found;
+  for (const ParamPlace& place : ParamLayout(model, 1).places)
+    if (place.info.adapter != AdapterMatrix::kNone && place.info.block == 1)
+      for (const TensorPiece& piece : pieces_of(family_for(model), model, place.info))
+        found[piece.name] = piece.shape;
+  const std::string block = "base_model.model.model.layers.1.";
+  EXPECT_EQ(found.size(), 8u);
+  EXPECT_EQ(found[block + "mlp.gate_up_proj.lora_A.weight"], (Shape{3, 32}));
+  EXPECT_EQ(found[block + "mlp.gate_up_proj.lora_B.weight"], (Shape{48, 3}));
+  EXPECT_EQ(found[block + "self_attn.qkv_proj.lora_A.weight"], (Shape{3, 32}));
+  EXPECT_EQ(found[block + "self_attn.qkv_proj.lora_B.weight"], (Shape{128, 3}));
 }
 
 // A folder in bf16, with all 16 bits in use, in and out again.

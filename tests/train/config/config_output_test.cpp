@@ -221,7 +221,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.checkpoint.keep_every = config.checkpoint.every * random_whole(random, 0, 99);
     if (config.data.masks() && config.data.shift == Shift::kOn) config.data.shift = Shift::kOff;
     const std::string yaml = print_config(config);
-    ASSERT_EQ(load_config(write("run.yaml", yaml), {}), config) << yaml;
+    Config read = load_config(write("run.yaml", yaml), {});
+    read.notices.clear();  // of a model that transformers has not
+    ASSERT_EQ(read, config) << yaml;
   }
 }
 

@@ -69,6 +69,12 @@ TEST_F(DataParallel, TwoRanksOfAQwen3) {
     expect_the_losses_of_one(2, shard, families_of(kSharedModel).back().model);
 }
 
+TEST_F(DataParallel, TwoRanksOfTheRacesModel) {
+  const std::vector<Variant> all = parts_of(kSharedModel);
+  const ModelConfig race = std::ranges::find(all, "race", &Variant::name)->model;
+  for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_losses_of_one(2, shard, race);
+}
+
 // Rank 0 counts 10 targets of its sequences, rank 1 26 and rank 2 42.
 TEST_F(DataParallel, RanksWithUnequalNumbersOfCountedTokens) {
   for (const Shard shard : kAllShards)

@@ -125,8 +125,8 @@ std::vector<FamilyModel> families_of_bytes() {
 // The same losses after a stop in the middle, with weights in fp32 or in bf16.
 TEST_F(VariantRun, EveryFamilyResumesBitForBit) {
   const std::map<std::string, const char*> dtypes{
-      {"gpt2", "bf16"},  {"llama", "fp32"},   {"llama_yarn", "bf16"},   {"qwen2", "fp32"},
-      {"qwen3", "bf16"}, {"tessera", "bf16"}, {"tessera_gated", "fp32"}};
+      {"gpt2", "bf16"},  {"llama", "fp32"}, {"llama_yarn", "bf16"}, {"qwen2", "fp32"},
+      {"qwen3", "bf16"}, {"phi3", "bf16"},  {"tessera", "bf16"},    {"tessera_gated", "fp32"}};
   for (const FamilyModel& one : families_of_bytes())
     if (dtypes.contains(one.name)) {
       const char* dtype = dtypes.at(one.name);

@@ -34,5 +34,27 @@ TEST(FusedHead, TrainsAsSeparateOperationsDo) {
     }
 }
 
+// The logits of a cap are computed for themselves, in chunks, too.
+TEST(FusedHead, WithACapOperationsAreSeparate) {
+  HostTensors make;
+  std::vector<StepsResult> by_chunk;
+  for (const int64_t chunk : {0, 20}) {
+    RunShape separate = shape_with(/*tied=*/false, chunk);
+    separate.model.logit_cap = 0.1;
+    RunShape fused = separate;
+    fused.fused_head = true;
+    by_chunk.push_back(run_steps({}, separate, 3, make));
+    expect_same_bits(run_steps({}, fused, 3, make), by_chunk.back());
+    expect_plan_is_the_step({}, fused);
+  }
+  EXPECT_NEAR(by_chunk[1].losses[0], by_chunk[0].losses[0], 1e-6);
+  for (size_t i = 0; i < by_chunk[0].first_gradients.size(); ++i)
+    EXPECT_LT(relative_error(by_chunk[1].first_gradients[i].tensor, by_chunk[0].first_gradients[i].tensor),
+              1e-5)
+        << by_chunk[0].first_gradients[i].name;
+  RunShape uncapped = shape_with(/*tied=*/false, 0);
+  EXPECT_GT(std::abs(run_steps({}, uncapped, 1, make).losses[0] - by_chunk[0].losses[0]), 1e-5);
+}
+
 }  // namespace
 }  // namespace tessera::testing
