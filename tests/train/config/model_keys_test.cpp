@@ -244,6 +244,19 @@ TEST_F(ModelKeys, PartsOfOurOwnFamilyLoadWithANotice) {
                    {"--set model.logit_cap=-1", "model.logit_cap", "at least 0", "-1"}));
 }
 
+// With all channels rotated its model is a Llama, whose layers have other names than the folder's.
+TEST_F(ModelKeys, AdaptersOfAPhi3NeedAFolderOfALlama) {
+  std::filesystem::create_directories(folder_ / "phi");
+  const std::string from = "train.init_from=" + (folder_ / "phi").string();
+  write("phi/config.json", R"({"model_type": "phi3"})");
+  EXPECT_EQ(load("", {from}).model.mlp_width, 8192);
+  EXPECT_TRUE(says(
+      refusal("", {from, "train.lora.rank=2"}),
+      {"--set train.lora.rank=2", "model_type llama", "phi", "model_type phi3", "./export", "--format hf"}));
+  write("phi/config.json", R"({"model_type": "phi3", "partial_rotary_factor": 0.75})");
+  EXPECT_EQ(load("", {from, "train.lora.rank=2"}).model.rope.share, 0.75);
+}
+
 TEST_F(ModelKeys, FamiliesLoad) {
   load(kLlama);
   load(kLlama, {"model.kv_heads=2", "model.tied=false"});
