@@ -104,8 +104,8 @@ struct RandomNormal {
 };
 
 // y[b, t] = scale token_table[tokens[b, t]] + position_table[p], or without a position table the first
-// alone; p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are not
-// read.
+// alone; p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are
+// not read.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V

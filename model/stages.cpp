@@ -167,8 +167,8 @@ void out_decode(const Block& b, DecodeBuilder& to) {
   to.add_to_residual(out_gemm(b, b.x), buffer_of(Stage::kOut));
 }
 
-// norm1 after: residual_mid = x + norm(branch), an RMSNorm. Its backward, and norm2 after's, leave d as it is,
-// since that is the gradient of the residual stream below, too.
+// norm1 after: residual_mid = x + norm(branch), an RMSNorm. Its backward, and norm2 after's, leave d as it
+// is, since that is the gradient of the residual stream below, too.
 
 struct NormAfter {
   const NormWeights& weights;

@@ -133,7 +133,7 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
                   .context = 130,
                   .layers = pick(1, 2),
                   .heads = pick(1, most_heads),
-                  .channels = unit * pick(3, 9)};  // of one or two a norm cancels most
+                  .channels = unit * pick(4, 9)};  // of fewer a norm cancels most
     do m.kv_heads = pick(1, m.heads);
     while (m.heads % m.kv_heads != 0);
     const int64_t pair = std::lcm<int64_t>(2, unit);
@@ -152,8 +152,7 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
                          [&](const char*, double& p) { p = std::max<int64_t>(0, pick(-9, 3)) / 10.0; });
     m.norm_plus_one = pick(0, 2) == 0;
     m.scale_embeddings = pick(0, 2) == 0;
-    // A norm of three channels cancels most of what it gets.
-    if (pick(0, 2) == 0 && m.channels > 3) m.norm_place = NormPlace::kBoth, m.dropout.residual = 0;
+    if (pick(0, 2) == 0) m.norm_place = NormPlace::kBoth, m.dropout.residual = 0;
     all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}{}", i, m.heads,
                                m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : "",
                                m.dropout ? ", dropout" : ""),

@@ -68,8 +68,8 @@ __device__ void add_to_table(T* entry, const float (&sum)[kPackWidth<T>]) {
   store_floats(entry, value);
 }
 
-// factors: of each row; none: `factor_of_all`. partials: [windows][kPartials][C]. Grid: (windows, columns of threads
-// across the channels).
+// factors: of each row; none: `factor_of_all`. partials: [windows][kPartials][C]. Grid: (windows, columns of
+// threads across the channels).
 template <class T>
 __global__ void sum_windows_kernel(const int32_t* sorted_tokens, const int32_t* sorted_rows, const T* dy,
                                    const float* factors, float factor_of_all, T* d_token_table,

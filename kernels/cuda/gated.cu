@@ -1,5 +1,5 @@
-// SwiGLU and GeGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last pack stay
-// to the end: where FP8 values are written, the whole block finds the largest element.
+// SwiGLU and GeGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last
+// pack stay to the end: where FP8 values are written, the whole block finds the largest element.
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"

@@ -140,8 +140,8 @@ struct ToCache {
   }
 };
 
-// y = rotate(x), or with kNorm rotate(x rstd (offset + weight)). `direction` is 1, or -1 for the transpose. A thread
-// loads all that it reads before it stores, so y may be x.
+// y = rotate(x), or with kNorm rotate(x rstd (offset + weight)). `direction` is 1, or -1 for the transpose. A
+// thread loads all that it reads before it stores, so y may be x.
 template <class T, int kStep, int kSteps, bool kNorm, bool kCache>
 __global__ __launch_bounds__(kForwardThreads) void rotary_kernel(View<const T> x, View<T> y,
                                                                  const float2* angles, float direction,

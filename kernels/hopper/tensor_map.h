@@ -15,10 +15,10 @@ struct Box {
   int columns, panels, rows;
 };
 
-// The boxes that tiles of heads of this size are copied in. Panels that are all whole come in one box.
-// Otherwise each comes alone, and the map says where the head ends: see load_tile() in tile.cuh.
-constexpr Box box_of(int head_dim, int rows) {
-  const bool whole = head_dim % kPanel == 0;
+// The boxes that tiles of so many columns are copied in. Panels that a head fills come in one box. Otherwise
+// each comes alone, and the map says where the head ends: see load_tile() in tile.cuh.
+constexpr Box box_of(int head_dim, int tile_columns, int rows) {
+  const bool whole = head_dim == tile_columns;
   return {.columns = whole ? kPanel : head_dim, .panels = whole ? head_dim / kPanel : 1, .rows = rows};
 }
 

@@ -46,8 +46,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2,  &kGemma3, &kLlama, &kMistral,
-                                           &kQwen2, &kQwen3,  &kPhi3,  &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2,  &kLlama,  &kMistral, &kQwen2,
+                                           &kQwen3, &kGemma3, &kPhi3,    &kTessera};
   return kAll;
 }
 

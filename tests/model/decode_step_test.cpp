@@ -167,8 +167,12 @@ ModelConfig gpt2() { return {.vocab_size = 61, .context = 64, .layers = 3, .head
 std::vector<Variant> stepped_models() {
   std::vector<Variant> all{{"gpt2", gpt2()}};
   for (const auto& [name, model] : variants_of(gpt2())) all.push_back({name, model});
-  for (const auto& [name, model] : parts_of(gpt2()))
-    if (!model.dropout && model.window.all_full() && model.rope.share == 1) all.push_back({name, model});
+  for (const auto& [name, model] : parts_of(gpt2())) {
+    const bool has_no_operation = model.norm_place != NormPlace::kBefore || model.norm_plus_one ||
+                                  model.scale_embeddings || model.mlp == Mlp::kGeglu;
+    if (!model.dropout && model.window.all_full() && model.rope.share == 1 && !has_no_operation)
+      all.push_back({name, model});
+  }
   return all;
 }
 

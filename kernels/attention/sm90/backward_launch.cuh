@@ -43,7 +43,7 @@ AttnStatus make_tensor_maps(BackwardArgs* args, const AttnBackward& f) {
                                            .batch = p.batch,
                                            .tokens = m.tokens,
                                            .heads = m.heads,
-                                           .box = box_of(p.head_dim, m.rows)}))
+                                           .box = box_of(p.head_dim, Shape::kHeadDim, m.rows)}))
       return ATTN_LAUNCH_FAILED;
   }
   for (int d = 0; d < Shape::kHeadDim; d += Shape::kPart) {

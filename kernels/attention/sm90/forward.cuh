@@ -86,7 +86,7 @@ struct ForwardConsumer {
   // reach the next K before it waits for that slot.
   static_assert(((Shape::kConsumers - 1) * kWarpgroupRows + kBlockK - 1) / kBlockK < Shape::kKVSlots);
   // With kAnyMask it may be more: then the product is finished before.
-  // With one slot of Q a slice ends before the next one begins, since O leaves by the slot that the next needs.
+  // With one slot of Q a slice ends before the next one begins: O leaves by the slot that the next one needs.
   static constexpr bool kOverlaps = Shape::kQSlots > 1;
 
   const ForwardArgs& a;
@@ -222,7 +222,7 @@ struct ForwardConsumer {
 
   // A slice from its first scores to its output, of the key tiles `mine`
   __device__ __forceinline__ void attend_alone(const WorkTile& work, Span mine) {
-    const auto q = memory.q(warpgroup, q_at.slot);
+    auto q = memory.q(warpgroup, q_at.slot);
     const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
     float s[kBlockK / 2];
     const auto begin_scores = [&] {
@@ -249,6 +249,7 @@ struct ForwardConsumer {
     pack(p, s);
     bool add = false;  // O is the first product, and then gets the others
     for (int j = mine.end - 2; j >= mine.begin; --j, add = true) {
+      ptx::opaque(q.base);  // else descriptors of Q are computed ahead, and fill the registers
       begin_scores();
       begin_product_v(add);
       pass_turn();
@@ -366,14 +367,14 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                                           .batch = p.batch,
                                           .tokens = p.tokens,
                                           .heads = p.heads,
-                                          .box = box_of(p.head_dim, kWarpgroupRows)});
+                                          .box = box_of(p.head_dim, Shape::kHeadDim, kWarpgroupRows)});
   };
   const auto keys = [&](CUtensorMap& map, const AttnTensor& tensor) {
     return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
                                           .batch = p.batch,
                                           .tokens = p.kv_tokens,
                                           .heads = p.kv_heads,
-                                          .box = box_of(p.head_dim, Shape::kBlockK)});
+                                          .box = box_of(p.head_dim, Shape::kHeadDim, Shape::kBlockK)});
   };
   if (!queries(args.q, f.q) || !keys(args.k, f.k) || !keys(args.v, f.v) || !queries(args.out, f.out))
     return ATTN_LAUNCH_FAILED;

@@ -65,7 +65,7 @@ template <>
 struct ForwardTile<256> : ForwardTileBase {
   static constexpr int kHeadDim = 256, kBlockK = 80;  // S, P, O: 40 + 20 + 128 registers
   static constexpr int kConsumers = 2, kBlockQ = kConsumers * kWarpgroupRows;
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;  // of 3 x 168
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // of 3 x 168
   static constexpr int kKVSlots = 2, kQSlots = 1;
   static constexpr bool kWaitLate = true;
 };

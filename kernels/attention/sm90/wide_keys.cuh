@@ -5,8 +5,8 @@
 // its own sum of 64 x 256 in registers. P^T goes through shared memory in bf16, in the order of registers:
 // a thread of the second warpgroup has the elements that the same thread of the first one had.
 //
-// The products of a step: the scores of step i, and behind them the sum of step i - 1, under whose product the
-// powers of step i are computed. A third warpgroup's first thread loads.
+// The products of a step: the scores of step i, and behind them the sum of step i - 1, under which the powers
+// of step i are computed. A third warpgroup's first thread loads.
 #pragma once
 
 #include "kernels/attention/sm90/wide_args.cuh"

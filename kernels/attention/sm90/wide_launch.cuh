@@ -52,7 +52,7 @@ AttnStatus launch_wide_backward(const AttnBackward& f, CUstream_st* stream) {
                                            .batch = p.batch,
                                            .tokens = m.tokens,
                                            .heads = m.heads,
-                                           .box = box_of(p.head_dim, kRows)}))
+                                           .box = box_of(p.head_dim, WideShape::kHeadDim, kRows)}))
       return ATTN_LAUNCH_FAILED;
   status = launch(wide_keys_kernel<Shape>,
                   static_cast<unsigned>(blocks_of(p.kv_tokens, kRows) * args.all_kv_heads),

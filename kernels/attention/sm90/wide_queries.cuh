@@ -3,7 +3,7 @@
 // A CTA has 128 queries of a head, 64 a warpgroup, with their Q and dO in shared memory, and walks over the
 // key tiles that they see, upwards:
 //   S = Q K_j^T,  P = 2^(c S - L),  dP = dO V_j^T,  dS = P o (dP - delta),  dQ += dS K_j
-// The sum of one step is queued behind the scores of the next one, and runs under their powers. S and dP share
+// The sum of a step is queued behind the scores of the next one, and runs under their powers. S and dP share
 // registers. There is room for two K and one V, which is read for a third of a step.
 #pragma once
 

@@ -110,11 +110,12 @@ bool map_caches(KernelArgs& args) {
                            .head = args.head_dim};
     if (!hopper::make_tensor_map(
             args.caches[s.cache],
-            hopper::HeadBoxes{.tensor = cache,
-                              .batch = 2,
-                              .tokens = args.capacity,
-                              .heads = args.kv_heads,
-                              .box = hopper::box_of(args.head_dim, AttendTile<64>::kKeys)}))
+            hopper::HeadBoxes{
+                .tensor = cache,
+                .batch = 2,
+                .tokens = args.capacity,
+                .heads = args.kv_heads,
+                .box = hopper::box_of(args.head_dim, args.head_dim <= 64 ? 64 : 128, AttendTile<64>::kKeys)}))
       return false;
   }
   return true;

@@ -117,6 +117,13 @@ void randomize(Random& random, std::vector<DataSource>& member, const Sources&) 
   }
 }
 
+// Without the parts of Gemma
+void make_plain(Config::Model& model) {
+  model.norm_place = NormPlace::kBefore;
+  model.norm_plus_one = model.scale_embeddings = false;
+  model.query_scalar = 0;
+}
+
 // Keeps what `model` has at random, as far as a family and the conditions on several keys allow.
 void make_valid(Random& random, Config::Model& model) {
   model.heads = random_whole(random, 1, 1000);
@@ -133,7 +140,8 @@ void make_valid(Random& random, Config::Model& model) {
     model.window = {};
     model.logit_cap = 0;
     model.bias = Bias::kAll;
-    if (model.mlp == Mlp::kSwiglu) model.mlp = Mlp::kGelu;
+    if (is_gated(model.mlp)) model.mlp = Mlp::kGelu;
+    make_plain(model);
     return;
   }
   model.position_extension = PositionExtension::kNone;
@@ -143,9 +151,13 @@ void make_valid(Random& random, Config::Model& model) {
   model.bias = kBiases[random() % kBiases.size()].value;
   const bool own = random() % 2 == 0 && model.bias != Bias::kQkv;  // of Tessera's own family, or it may be
   model.mlp = own && random() % 2 == 0 ? Mlp::kRelu2 : Mlp::kSwiglu;
-  if (model.bias == Bias::kNone && !model.window.all_equal()) model.bias = Bias::kQkv;  // Qwen2's
-  if (model.bias != Bias::kNone && model.bias != Bias::kQkv) model.window = {};
-  if (!own) model.logit_cap = 0;
+  if (!own) {
+    if (model.bias == Bias::kNone && !model.window.all_equal()) model.bias = Bias::kQkv;  // Qwen2's
+    if (model.bias != Bias::kNone && model.bias != Bias::kQkv) model.window = {};
+    model.logit_cap = 0;
+    make_plain(model);
+  }
+  if (model.norm_place == NormPlace::kBoth) model.dropout.residual = 0;
   Rope& rope = model.rope;
   const Rope random_rope = rope;
   rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "model/config.h"
+#include "model/formats/folder.h"
 #include "tests/says.h"
 #include "tests/train/config/config_file.h"
 #include "train/config/config_fields.h"
@@ -379,8 +380,9 @@ TEST_F(ModelKeys, HowManyTokensEachBlockSees) {
   EXPECT_TRUE(says(refusal(qwen3, {"model.window=64,32"}), {"model.window=full"}));
   EXPECT_TRUE(says(refusal(qwen3, {"model.rope.local_theta=100"}),
                    {"model.rope.local_theta", "model.window", "full"}));
-  EXPECT_TRUE(says(refusal(qwen3, {"model.window=64", "model.rope.local_theta=100"}),
-                   {"model.rope.local_theta=auto"}));
+  const Config own = load(qwen3, {"model.window=64", "model.rope.local_theta=100"});
+  EXPECT_EQ(own.model.rope.local_theta, 100);
+  EXPECT_STREQ(family_of(own.model.resolved()), "tessera");
 }
 
 TEST_F(ModelKeys, WhoseActivationsAreOffloaded) {

@@ -96,7 +96,7 @@ TEST_F(GPT2Config, OtherNamesOfAFieldAreKnown) {
 
 TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
   refused({{"model_type", "bert"}},
-          {"config.json", "\"model_type\"", R"("gpt2", "llama", "qwen2", "qwen3")", "found \"bert\""});
+          {"config.json", "\"model_type\"", R"("gpt2", "llama", "mistral", "qwen2", "qwen3")", "found \"bert\""});
   refused({{"model_type", 5}}, {"\"model_type\"", "found 5"});
   for (const char* name : {"gelu_fast", "silu", "quick_gelu", "swish", "tanh"})
     refused({{"activation_function", name}},
