@@ -104,7 +104,7 @@ ModelConfig gemma3(Sizes sizes, int64_t window) {
   sizes.theta = 1e6;
   sizes.norm_epsilon = 1e-6f;
   ModelConfig model = llama(sizes);
-  model.head_dim = model.query_scalar = 256;
+  model.head_dim = 256;
   model.norm_place = NormPlace::kBoth;
   model.norm_plus_one = true;
   model.rope.local_theta = 1e4;

@@ -306,6 +306,10 @@ FoundModel read_model_config(const fs::path& folder) {
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());
   }
+  // As a configuration has them where they say nothing
+  const ModelConfig simple = canonical(found.model);
+  if (found.model.query_scalar == found.model.head_dim) found.model.query_scalar = 0;
+  found.model.rope.local_theta = simple.rope.local_theta;
   return found;
 }
 

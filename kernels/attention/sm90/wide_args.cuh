@@ -1,9 +1,9 @@
 // The backward of heads of more than 128 columns, in two kernels: what they share.
 //
 // dK and dV of 64 keys, 256 columns each, fill the registers of two warpgroups, and so does dQ of 128
-// queries: a kernel that has all three as for narrower heads has no room. So one kernel sums over queries, the other
-// over keys, each with its own scores: seven products in place of five, but no sum passes through memory, and
-// no CTA waits for another. Every sum has one order.
+// queries: a kernel that has all three as for narrower heads has no room. So one kernel sums over queries,
+// the other over keys, each with its own scores: seven products in place of five, but no sum passes through
+// memory, and no CTA waits for another. Every sum has one order.
 //   wide_keys.cuh     dV += P^T dO,  dK += dS^T Q    a CTA has 64 keys of a key/value head
 //   wide_queries.cuh  dQ += dS K                     a CTA has 128 queries of a head
 // As in backward.cuh: P = 2^(c S - L), dS = P o (dP - delta), c = scale log2(e), L = LSE log2(e).

@@ -90,18 +90,14 @@ __device__ __forceinline__ void load_for_queries(const WideArgs& a, const WideQu
   }
 }
 
-// One of the warpgroups that multiply
-template <class Shape>
-__device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memory, int warpgroup) {
-  const WideQueriesWork work(a);
-  const int row = work.row + warpgroup * WideShape::kRows;
-  const Mask mask = a.mask.of_sequence(work.batch);
-  const Span all = WideQueriesWork::tiles(mask, work.row, WideQueriesWork::kRows, 0),
-             mine = WideQueriesWork::tiles(mask, row, WideShape::kRows, all.begin);
-  const float log2_scale = a.log2_scale();
+// What is known of a thread's two queries, and of the 64 of its warpgroup: the keys that all of them see
+struct QueryRows {
   float log2_sum_exp[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
   Span seen[2] = {{0, 0}, {0, 0}}, whole{0, 0};
-  if (row < mask.queries) {
+
+  __device__ __forceinline__ QueryRows(const WideArgs& a, const Mask& mask, const WideQueriesWork& work,
+                                       int row) {
+    if (row >= mask.queries) return;
     const float* statistics = a.statistics(work.batch, work.head, row / WideShape::kRows);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -111,6 +107,18 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
     }
     whole = {mask.keys_of(min(row + WideShape::kRows, mask.queries) - 1).begin, mask.keys_of(row).end};
   }
+};
+
+// One of the warpgroups that multiply
+template <class Shape>
+__device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memory, int warpgroup) {
+  const WideQueriesWork work(a);
+  const int row = work.row + warpgroup * WideShape::kRows;
+  const Mask mask = a.mask.of_sequence(work.batch);
+  const Span all = WideQueriesWork::tiles(mask, work.row, WideQueriesWork::kRows, 0),
+             mine = WideQueriesWork::tiles(mask, row, WideShape::kRows, all.begin);
+  const float log2_scale = a.log2_scale();
+  const QueryRows rows(a, mask, work, row);
   float dq[128], x[32];  // S, P; dP
   uint32_t p[16], ds[16];
   RingPlace<2> k_at;
@@ -152,10 +160,10 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
   };
   const auto to_probabilities = [&](int tile) {
     ptx::hold(x);
-    if (!whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
-      mask_transposed(x, tile * WideShape::kRows, seen);
+    if (!rows.whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
+      mask_transposed(x, tile * WideShape::kRows, rows.seen);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = ptx::exp2(fmaf(x[i], log2_scale, -log2_sum_exp[i / 2 % 2]));
+    for (int i = 0; i < 32; ++i) x[i] = ptx::exp2(fmaf(x[i], log2_scale, -rows.log2_sum_exp[i / 2 % 2]));
     pack(p, x);
     ptx::hold(p);
   };
@@ -165,7 +173,7 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float low = __uint_as_float(p[i] << 16), high = __uint_as_float(p[i] & 0xffff0000);
-      ds[i] = ptx::pack_bf16(low * (x[2 * i] - delta[i % 2]), high * (x[2 * i + 1] - delta[i % 2]));
+      ds[i] = ptx::pack_bf16(low * (x[2 * i] - rows.delta[i % 2]), high * (x[2 * i + 1] - rows.delta[i % 2]));
     }
     ptx::hold(ds);
   };

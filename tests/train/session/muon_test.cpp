@@ -166,7 +166,7 @@ TEST_F(Muons, AStepIsTheFormulaForEachMatrix) {
       }
       EXPECT_EQ(first, place.info.shape.numel()) << place.info.name;
     }
-    EXPECT_EQ(matrices, model.layers * (model.mlp == Mlp::kSwiglu ? 7 : 6));
+    EXPECT_EQ(matrices, model.layers * (model.gated() ? 7 : 6));
   }
 }
 

@@ -57,10 +57,14 @@ TEST_P(PyTorchFamily, CpuAgreesInEveryGradientAndInTenLosses) {
       const ReferenceErrors e = compare_with_pytorch({}, DType::kF32, attention, micro_batch, folder);
       const std::string what =
           fmt::format("{}, {}, micro-batch {}", GetParam(), name_of(attention), micro_batch);
-      EXPECT_LT(e.first_loss, tolerance::kCpuAgainstPyTorch) << what;
-      EXPECT_LT(e.gradients, tolerance::kCpuAgainstPyTorch) << what << ": " << e.worst_gradient;
-      EXPECT_LT(e.losses, tolerance::kCpuAgainstPyTorch) << what;
-      EXPECT_LT(e.grad_norms, tolerance::kCpuAgainstPyTorch) << what;
+      // The norms of Gemma's fixture multiply q and k by 1 + some 1: its scores, and their rounding, are four
+      // times as large as those of others.
+      const double allowed =
+          tolerance::kCpuAgainstPyTorch * (GetParam() == std::string_view("gemma3") ? 4 : 1);
+      EXPECT_LT(e.first_loss, allowed) << what;
+      EXPECT_LT(e.gradients, allowed) << what << ": " << e.worst_gradient;
+      EXPECT_LT(e.losses, allowed) << what;
+      EXPECT_LT(e.grad_norms, allowed) << what;
       fmt::print("[ measured ] {}: loss {:.1e}, gradients {:.1e} ({}), losses of ten steps {:.1e}\n", what,
                  e.first_loss, e.gradients, e.worst_gradient, e.losses);
     }
