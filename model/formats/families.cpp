@@ -35,8 +35,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
     settings.push_back(fmt::format("{}={}", key, is_auto ? "auto" : setting));
   });
   // Its angles of blocks with a window are never scaled.
-  if (family.windows == WindowFields::kByPattern && !model.window.all_full() &&
-      model.rope.scaling != RopeScaling::kNone && model.rope.local_theta == 0)
+  if (&family == &kGemma3 && !model.window.all_full() && model.rope.scaling != RopeScaling::kNone &&
+      model.rope.local_theta == 0)
     settings.push_back("model.rope.local_theta=a number");
   if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
     settings.push_back("model.heads=a divisor of model.channels");

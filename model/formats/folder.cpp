@@ -329,7 +329,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
     });
   const char* const kLocal = "model.rope.local_theta";
   for (const Field& field : family.fields)
-    if (std::string_view(field.key) == kLocal && written.rope.local_theta == 0)
+    if (std::string_view(field.key) == kLocal && written.rope.local_theta == 0 && !field.may_be_null)
       config[field.name] = written.rope.theta;  // as in other layers
   write_biases(family, model, config);
   write_windows(family, model, config);

@@ -28,7 +28,7 @@ constexpr Field kTesseraFields[] = {
     {.name = "norm_plus_one", .key = "model.norm_plus_one"},
     {.name = "scale_embeddings", .key = "model.scale_embeddings"},
     {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
-    {.name = "rope_local_base_freq", .key = "model.rope.local_theta"},
+    {.name = "rope_local_base_freq", .key = "model.rope.local_theta", .may_be_null = true},
 };
 
 constexpr MlpWord kTesseraMlps[] = {

@@ -219,6 +219,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       recompute = recompute->changed(
           [](Keep& keep) { keep = keep.recomputes(Recomputed::kMlp) ? kKeepAllButMlp : Keep{}; });
     config.model.layers = recompute && !recompute->has_rest() ? recompute->counted() : 30;
+    if (config.model.window.pattern_blocks() > config.model.layers) config.model.window = {};
     if (config.memory.offload && config.memory.offload->blocks > config.model.layers)
       config.memory.offload->blocks = Offload::kAllBlocks;
     if (config.train.epochs > 0)

@@ -53,9 +53,11 @@ TEST_F(PlanProgram, SaysThatItFitsAndExitsWithZero) {
 TEST_F(PlanProgram, SaysWhereSlowerKernelsRun) {
   const ProcessResult usual = plan({"--device-memory", "80GiB"});
   expect_parts(usual.out, {"one kernel a token"});
-  const ProcessResult wide = plan({"--device-memory", "80GiB", "--set", "model.channels=384"});
+  const ProcessResult wide = plan(
+      {"--device-memory", "80GiB", "--set", "model.channels=384", "--set", "model.dropout.attention=0.1"});
   EXPECT_EQ(wide.status, 0) << wide.error;
-  expect_parts(wide.out, {"head dim 192", "compute capability 8.0", "separate kernels a token"});
+  expect_parts(wide.out, {"head dim 192 with dropout", "compute capability 8.0", "up to head dim 128",
+                          "separate kernels a token"});
 }
 
 TEST_F(PlanProgram, SaysThatItDoesNotFitAndExitsWithTwo) {
