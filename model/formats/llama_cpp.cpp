@@ -37,33 +37,17 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
     {.ours = "mlp.expand.", .theirs = {{{"ffn_gate.", Rows::kHidden}, {"ffn_up.", Rows::kHidden}}}},
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
-};
-
-constexpr TensorNames kGemmaTensors[] = {
-    {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
-    {.ours = "norm.", .theirs = {{{"output_norm."}}}},
-    {.ours = "norm1.", .theirs = {{{"attn_norm."}}}},
-    {.ours = "attention.qkv.",
-     .theirs = {{{kQ, Rows::kQueries}, {kK, Rows::kKeyValues}, {"attn_v.", Rows::kKeyValues}}}},
-    {.ours = "attention.q_norm.", .theirs = {{{"attn_q_norm."}}}},
-    {.ours = "attention.k_norm.", .theirs = {{{"attn_k_norm."}}}},
-    {.ours = "attention.out.", .theirs = {{{"attn_output."}}}},
-    {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},
-    {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
-    {.ours = "mlp.expand.", .theirs = {{{"ffn_gate.", Rows::kHidden}, {"ffn_up.", Rows::kHidden}}}},
-    {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
+    {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's
     {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
 };
 
-std::span<const TensorNames> names_of(const Family& family) {
-  if (&family == &kGpt2) return kPlainTensors;
-  if (&family == &kGemma3) return kGemmaTensors;
-  return kTensorNames;
-}
-
 std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
   return pieces_of(
-      TensorTable{.title = "GGUF", .lead = "", .block = "blk.{}.", .tensors = names_of(family_for(model))},
+      TensorTable{.title = "GGUF",
+                  .lead = "",
+                  .block = "blk.{}.",
+                  .tensors = &family_for(model) == &kGpt2 ? std::span<const TensorNames>(kPlainTensors)
+                                                          : std::span<const TensorNames>(kTensorNames)},
       model, info);
 }
 

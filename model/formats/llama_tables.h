@@ -1,9 +1,19 @@
-// What Llama and the families after it (Mistral, Qwen2, Qwen3) have in common in their files.
+// What Llama and the families after it (Mistral, Qwen2, Qwen3, Phi-3) have in common in their files.
 #pragma once
+
+#include <algorithm>
 
 #include "model/formats/family.h"
 
 namespace tessera {
+
+// A table, and rows of a family's own behind it
+template <class Row, size_t kRows, size_t kMore>
+constexpr std::array<Row, kRows + kMore> joined(const Row (&table)[kRows], const Row (&more)[kMore]) {
+  std::array<Row, kRows + kMore> all{};
+  std::ranges::copy(more, std::ranges::copy(table, all.begin()).out);
+  return all;
+}
 
 inline constexpr Field kLlamaFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},

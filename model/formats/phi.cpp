@@ -17,20 +17,10 @@ bool is_beyond_context(const json& window, const json& config) {
   return window.is_number() && context.is_number() && window.get<double>() >= context.get<double>();
 }
 
-constexpr Field kPhi3Fields[] = {
-    {.name = "vocab_size", .key = "model.vocab_size"},
-    {.name = "max_position_embeddings", .key = "model.context"},
-    {.name = "num_hidden_layers", .key = "model.layers"},
-    {.name = "num_attention_heads", .key = "model.heads"},
-    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
-    {.name = "hidden_size", .key = "model.channels"},
-    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
-    {.name = "intermediate_size", .key = "model.mlp_width"},
-    {.name = "hidden_act", .key = "model.mlp"},
-    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
-    {.name = "tie_word_embeddings", .key = "model.tied"},
+constexpr Field kPhi3OwnFields[] = {
     {.name = "partial_rotary_factor", .key = "model.rope.share", .may_be_null = true},
 };
+constexpr auto kPhi3Fields = joined(kLlamaFields, kPhi3OwnFields);
 
 // transformers drops nothing of the embeddings, whatever embd_pdrop says, and reads the original context for
 // longrope alone.

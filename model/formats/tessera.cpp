@@ -2,25 +2,12 @@
 // not know the model_type; the names of fields and tensors are those of families that have the part: relu2
 // is a word of transformers for max(x, 0)^2, partial_rotary_factor a field of Phi, final_logit_softcapping
 // one of Gemma 2, query_pre_attn_scalar and rope_local_base_freq are of Gemma 3.
-#include <algorithm>
-
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
 namespace {
 
-constexpr Field kTesseraFields[] = {
-    {.name = "vocab_size", .key = "model.vocab_size"},
-    {.name = "max_position_embeddings", .key = "model.context"},
-    {.name = "num_hidden_layers", .key = "model.layers"},
-    {.name = "num_attention_heads", .key = "model.heads"},
-    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
-    {.name = "hidden_size", .key = "model.channels"},
-    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
-    {.name = "intermediate_size", .key = "model.mlp_width"},
-    {.name = "hidden_act", .key = "model.mlp"},
-    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
-    {.name = "tie_word_embeddings", .key = "model.tied"},
+constexpr Field kTesseraOwnFields[] = {
     {.name = "use_qk_norm", .key = "model.qk_norm"},
     {.name = "partial_rotary_factor", .key = "model.rope.share", .may_be_null = true},
     {.name = "final_logit_softcapping", .key = "model.logit_cap", .may_be_null = true},
@@ -30,17 +17,16 @@ constexpr Field kTesseraFields[] = {
     {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
     {.name = "rope_local_base_freq", .key = "model.rope.local_theta", .may_be_null = true},
 };
+constexpr auto kTesseraFields = joined(kLlamaFields, kTesseraOwnFields);
 
 constexpr MlpWord kTesseraMlps[] = {
     {"silu", Mlp::kSwiglu}, {"relu2", Mlp::kRelu2}, {"gelu_pytorch_tanh", Mlp::kGeglu}};
 
-constexpr auto kTesseraTensors = [] {
-  std::array<TensorNames, std::size(kLlamaTensors) + 2> all{};
-  std::ranges::copy(kLlamaTensors, all.begin());
-  all[std::size(kLlamaTensors)] = {.ours = "norm1_after.", .theirs = {{{"norm_after_attention."}}}};
-  all[std::size(kLlamaTensors) + 1] = {.ours = "norm2_after.", .theirs = {{{"norm_after_mlp."}}}};
-  return all;
-}();
+constexpr TensorNames kTesseraOwnTensors[] = {
+    {.ours = "norm1_after.", .theirs = {{{"norm_after_attention."}}}},
+    {.ours = "norm2_after.", .theirs = {{{"norm_after_mlp."}}}},
+};
+constexpr auto kTesseraTensors = joined(kLlamaTensors, kTesseraOwnTensors);
 
 }  // namespace
 
