@@ -93,6 +93,10 @@ OpCost cost(const RmsNormBackward& a) {
   return moved(a.dy, a.x, a.weight, a.rstd, a.dx, a.add, fp8_values(a.fp8_dx)) +
          gradients(a.accumulate, a.dweight, a.dx_sum);
 }
+OpCost cost(const HeadsNormForward& a) { return moved(a.x, a.y, a.weight, a.rstd); }
+OpCost cost(const HeadsNormBackward& a) {
+  return moved(a.dy, a.x, a.dx, a.weight, a.rstd) + gradients(a.accumulate, a.dweight);
+}
 OpCost cost(const RotaryForward& a) { return moved(a.x, a.y, a.q_weight, a.k_weight, a.rstd, a.positions); }
 OpCost cost(const RotaryBackward& a) {
   return moved(a.dy, a.dx, a.x, a.q_weight, a.k_weight, a.rstd, a.positions) +
@@ -128,7 +132,7 @@ OpCost cost(const LoraForward& a) {
 OpCost cost(const LoraBackward& a) {
   OpCost gemms = gemm(a.x, a.a) + gemm(a.x, a.b);
   gemms.flops *= 2;  // with respect to the input, and to the weights
-  return gemms + moved(a.dy, a.x, a.a, a.b, a.u, a.dx) + gradients(a.accumulate, a.da, a.db);
+  return gemms + moved(a.dy, a.x, a.a, a.b, a.u, a.dx, a.add) + gradients(a.accumulate, a.da, a.db);
 }
 OpCost cost(const AttentionForward& a) {
   OpCost one = moved(a.q, a.k, a.v, a.y);

@@ -94,6 +94,15 @@ void list(const RmsNormBackward& a, const Lists& to) {
   gradient(to, "dweight", a.dweight, a.accumulate);
   gradient(to, "dx_sum", a.dx_sum, a.accumulate);
 }
+void list(const HeadsNormForward& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight);
+  to.written("y", a.y)("rstd", a.rstd);
+}
+void list(const HeadsNormBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("weight", a.weight)("rstd", a.rstd);
+  to.written("dx", a.dx);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+}
 void list(const RotaryForward& a, const Lists& to) {
   to.read("x", a.x)("angles", a.angles)("q_weight", a.q_weight)("k_weight", a.k_weight);
   to.written("y", a.y)("rstd", a.rstd);
@@ -146,7 +155,7 @@ void list(const LoraForward& a, const Lists& to) {
   to.written("u", a.u)("y", a.y);
 }
 void list(const LoraBackward& a, const Lists& to) {
-  to.read("dy", a.dy)("x", a.x)("a", a.a)("b", a.b)("u", a.u);
+  to.read("dy", a.dy)("x", a.x)("a", a.a)("b", a.b)("u", a.u)("add", a.add);
   to.written("u", a.u)("dx", a.dx);
   gradient(to, "da", a.da, a.accumulate);
   gradient(to, "db", a.db, a.accumulate);

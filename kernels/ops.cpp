@@ -313,6 +313,30 @@ void RmsNormBackward::check_on(Device device) const {
   check_fp8_output(kName, device, "fp8_dx", fp8_dx, DType::kE5M2, dx);
 }
 
+void HeadsNormForward::check_on(Device device) const {
+  check_anchor(kName, "x", x.tensor, 4, device);
+  check_heads(kName, "x", x, x, device);
+  check_heads(kName, "y", y, x, device);
+  const int64_t N = x.tensor.shape[0] * x.tensor.shape[1], C = x.count * x.tensor.shape[3];
+  check_fields(kName, device, {{"weight", weight, x.tensor.dtype, {C}}, {"rstd", rstd, DType::kF32, {N}}});
+  check(epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
+  check(!share_memory(x, y), "{}: y may not be x, which the backward reads", kName);
+}
+
+void HeadsNormBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x.tensor, 4, device);
+  check_heads(kName, "x", x, x, device);
+  check_heads(kName, "dy", dy, x, device);
+  check_heads(kName, "dx", dx, x, device);
+  const int64_t N = x.tensor.shape[0] * x.tensor.shape[1], C = x.count * x.tensor.shape[3];
+  const DType t = x.tensor.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {C}}, {"rstd", rstd, DType::kF32, {N}}, {"dweight", dweight, t, {C}}});
+  check(!share_memory(dy, dx) || are_same(dy, dx), "{}: dx may be dy itself, but not some of its heads",
+        kName);
+  check(!share_memory(dx, x), "{}: dx may be dy itself, but x is read while dx is written", kName);
+}
+
 void RotaryForward::check_on(Device device) const {
   check_rotary(kName, "x", x, query_heads, angles, positions, device, starts);
   check_heads(kName, "y", y, x, device);
@@ -428,7 +452,7 @@ void LinearBackward::check_on(Device device) const {
   check(!fp8_dx || (fp8_dy && pre_activation), "{}: fp8_dx needs fp8_dy and a pre_activation beside it",
         kName);
   check(dweight || !dbias, "{}: dbias needs a dweight beside it, found none", kName);
-  check(!dweight || !add, "{}: add needs a frozen weight, found a dweight", kName);
+  check(!dweight || !add || !dx.data || dx.data != x.data, "{}: with add and dweight dx may not be x", kName);
   const auto check_apart = [&](const char* name, const Tensor& read) {
     check(!dx.data || dx.data != read.data, "{}: dx may be x itself, but {} is read while dx is written",
           kName, name);
@@ -451,7 +475,9 @@ void LoraBackward::check_on(Device device) const {
               {"u", u, x.dtype, {N, P * r}},
               {"dx", dx, x.dtype, {N, C}},
               {"da", da, x.dtype, {P * r, C}},
-              {"db", db, x.dtype, {O, r}}});
+              {"db", db, x.dtype, {O, r}},
+              {"add", add, x.dtype, {N, C}, true}});
+  check(!add || !dx.data || dx.data != x.data, "{}: with add dx may not be x", kName);
   check(!dx.data || dx.data != dy.data, "{}: dx may be x itself, but dy is read after it", kName);
 }
 

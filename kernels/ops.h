@@ -197,6 +197,31 @@ struct RmsNormBackward {
   void check_on(Device device) const;
 };
 
+// RMSNorm of some heads of each token, all their channels as one row: y = x rstd (offset + weight), where rstd
+// is that of RmsNormForward over the C = count D channels. The norm of queries and keys in OLMo 2: Walsh et
+// al., arXiv:2501.00656.
+struct HeadsNormForward {
+  static constexpr const char* kName = "rmsnorm of heads forward";
+  Heads x, y;     // heads of equal count; y is not x, which the backward reads
+  Tensor weight;  // [C]
+  Tensor rstd;    // [N] fp32, saved for the backward
+  float epsilon;  // above 0
+  float offset = 0;
+
+  void check_on(Device device) const;
+};
+struct HeadsNormBackward {
+  static constexpr const char* kName = "rmsnorm of heads backward";
+  Heads dy, x;
+  Tensor weight, rstd;
+  float offset = 0;  // the forward's
+  Heads dx;          // may be dy itself
+  Tensor dweight;    // [C], added to
+  bool accumulate = true;
+
+  void check_on(Device device) const;
+};
+
 // The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The first R channels
 // of a head are rotated, whose pairs are their halves: with (cos, sin) = angles[p, i] of the token's place p
 // in its sequence or document, and i < R/2,
@@ -337,7 +362,7 @@ struct LinearBackward {
   Tensor dx_sum = {};          // [C], added to: the sum of dx's rows, which is the gradient of a bias before
   Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
   Activation activation = Activation::kGelu;
-  // [N, C], of a frozen weight alone: another part of the gradient of x; may be dx itself
+  // [N, C]: another part of the gradient of x; may be dx itself. With dweight, dx is then not x
   Tensor add = {};
   // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then these are the operands of dx
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
@@ -374,9 +399,10 @@ struct LoraBackward {
   Tensor dy, x, a, b;  // [N, O] [N, C] [P r, C] [O, r]
   LayerParts parts;
   float scale;
-  Tensor u;       // [N, P r], overwritten by its gradient
-  Tensor dx;      // [N, C], the adapter's part of it; may be x itself: da is computed first
-  Tensor da, db;  // [P r, C] [O, r], added to
+  Tensor u;         // [N, P r], overwritten by its gradient
+  Tensor dx;        // [N, C], the adapter's part of it; may be x itself: da is computed first
+  Tensor da, db;    // [P r, C] [O, r], added to
+  Tensor add = {};  // [N, C]: dx = add + the adapter's part; may be dx itself, which then is not x
   bool accumulate = true;
 
   void check_on(Device device) const;
@@ -831,15 +857,16 @@ struct MuonNorms {
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
-    const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const RotaryForward*,
-    const RotaryBackward*, const GatedForward*, const GatedBackward*, const Quantise*, const CountSaturated*,
-    const Dequantise*, const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*,
-    const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
-    const AttentionBackward*, const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*,
-    const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
-    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
-    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const HeadsNormForward*,
+    const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
+    const GatedBackward*, const Quantise*, const CountSaturated*, const Dequantise*, const TransposeFp8*,
+    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
+    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
+    const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*, const JudgeStep*,
+    const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*, const Orthogonalise*,
+    const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -38,19 +38,52 @@ struct AttentionPart {
   }
 };
 
+bool norms_all_heads(const Attention& a) { return a.config.qk_norm == QkNorm::kAllHeads; }
+
+// Queries or keys, whose heads are normed together
+struct NormedHeads {
+  int64_t first, count;  // of those to rotate
+  const Tensor &weight, &gradient;
+  Tensor rstd;  // [N]
+
+  Heads of(const Tensor& tensor) const { return {tensor, first, count}; }
+};
+template <class Visit>
+void each_normed(const Attention& a, const AttentionWeights& gradients, const Visit& visit) {
+  const int64_t H = a.config.heads, N = a.saved.head_rstd.shape[1];
+  const auto rstd = [&](int64_t which) { return a.saved.head_rstd.rows(which, 1).view({N}); };
+  visit(NormedHeads{0, H, a.weights.q_norm, gradients.q_norm, rstd(0)});
+  visit(NormedHeads{H, a.config.kv_heads, a.weights.k_norm, gradients.k_norm, rstd(1)});
+}
+
+// Heads that are normed together are, from qkv to what is rotated, where each by itself is normed and rotated
+// in one pass.
+void norm_all_heads(const Stream& stream, const Attention& a) {
+  if (!norms_all_heads(a)) return;
+  each_normed(a, {}, [&](const NormedHeads& heads) {
+    stream.run(HeadsNormForward{.x = heads.of(a.saved.qkv),
+                                .y = heads.of(a.saved.rotated),
+                                .weight = heads.weight,
+                                .rstd = heads.rstd,
+                                .epsilon = a.config.norm_epsilon,
+                                .offset = a.config.norm_offset()});
+  });
+}
+
 RotaryForward rotary_of(const Attention& a) {
   const AttentionSaved& s = a.saved;
-  return {.x = heads_to_rotate(a.config, s.qkv),
-          .y = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv),
-          .query_heads = a.config.heads,
-          .angles = a.angles,
-          .q_weight = a.weights.q_norm,
-          .k_weight = a.weights.k_norm,
-          .epsilon = a.config.norm_epsilon,
-          .offset = a.config.norm_offset(),
-          .rstd = s.head_rstd,
-          .positions = a.positions,
-          .starts = a.starts};
+  const Heads rotated = heads_to_rotate(a.config, s.rotated ? s.rotated : s.qkv);
+  RotaryForward rotary{.x = norms_all_heads(a) ? rotated : heads_to_rotate(a.config, s.qkv),
+                       .y = rotated,
+                       .query_heads = a.config.heads,
+                       .angles = a.angles,
+                       .positions = a.positions,
+                       .starts = a.starts};
+  if (a.config.qk_norm == QkNorm::kHeads) {
+    rotary.q_weight = a.weights.q_norm, rotary.k_weight = a.weights.k_norm, rotary.rstd = s.head_rstd;
+    rotary.epsilon = a.config.norm_epsilon, rotary.offset = a.config.norm_offset();
+  }
+  return rotary;
 }
 
 CacheAppend append_of(const Attention& a) {
@@ -100,6 +133,7 @@ void unroll(const Stream& stream, const Attention& a) {
 }  // namespace
 
 void place_heads(const Stream& stream, const Attention& a) {
+  norm_all_heads(stream, a);
   if (a.cache.ring && !a.decode) {
     if (a.angles) stream.run(rotary_of(a));
     return unroll(stream, a);
@@ -173,19 +207,30 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
 void place_heads_backward(const Stream& stream, const Attention& a, const PlaceBackward& backward) {
   if (!a.angles) return;
   const Heads d_qk = heads_to_rotate(a.config, backward.d_qkv);
-  stream.run(RotaryBackward{.dy = d_qk,
-                            .dx = d_qk,
-                            .query_heads = a.config.heads,
-                            .angles = a.angles,
-                            .x = a.config.qk_norm ? heads_to_rotate(a.config, a.saved.qkv) : Heads{},
-                            .q_weight = a.weights.q_norm,
-                            .k_weight = a.weights.k_norm,
-                            .rstd = a.saved.head_rstd,
-                            .offset = a.config.norm_offset(),
-                            .dq_weight = backward.gradients.q_norm,
-                            .dk_weight = backward.gradients.k_norm,
-                            .positions = a.positions,
-                            .accumulate = backward.accumulate});
+  RotaryBackward rotary{.dy = d_qk,
+                        .dx = d_qk,
+                        .query_heads = a.config.heads,
+                        .angles = a.angles,
+                        .positions = a.positions,
+                        .accumulate = backward.accumulate};
+  if (a.config.qk_norm == QkNorm::kHeads) {
+    rotary.x = heads_to_rotate(a.config, a.saved.qkv), rotary.rstd = a.saved.head_rstd;
+    rotary.q_weight = a.weights.q_norm, rotary.k_weight = a.weights.k_norm;
+    rotary.offset = a.config.norm_offset();
+    rotary.dq_weight = backward.gradients.q_norm, rotary.dk_weight = backward.gradients.k_norm;
+  }
+  stream.run(rotary);
+  if (!norms_all_heads(a)) return;
+  each_normed(a, backward.gradients, [&](const NormedHeads& heads) {
+    stream.run(HeadsNormBackward{.dy = heads.of(backward.d_qkv),
+                                 .x = heads.of(a.saved.qkv),
+                                 .weight = heads.weight,
+                                 .rstd = heads.rstd,
+                                 .offset = a.config.norm_offset(),
+                                 .dx = heads.of(backward.d_qkv),
+                                 .dweight = heads.gradient,
+                                 .accumulate = backward.accumulate});
+  });
 }
 
 // Attention itself knows the other part, as long as nothing stands between its sums and the bias. A bias

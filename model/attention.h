@@ -17,7 +17,7 @@ namespace tessera {
 
 struct AttentionWeights {
   LinearWeights qkv;      // [(H + 2K) D, C]: heads of q, of k, of v
-  Tensor q_norm, k_norm;  // [D]; only with model.qk_norm
+  Tensor q_norm, k_norm;  // [D], or of all heads together [H D] and [K D]; only with model.qk_norm
   LinearWeights out;      // [C, H D]   W_O
 };
 
@@ -25,7 +25,7 @@ struct AttentionSaved {
   Tensor qkv_adapter, out_adapter;  // [N, P r]: see LoraForward; only with an adapter
   Tensor qkv;                       // [B, T, H + 2K, D]; without QK norm q and k are rotated in place
   Tensor rotated;                   // [B, T, H + K, D]: q and k after QK norm and rotation; only with QK norm
-  Tensor head_rstd;                 // [N, H + K]; only with QK norm
+  Tensor head_rstd;                 // [N, H + K], of all heads together [2, N]; only with QK norm
   Tensor output;                    // [B, T, H, D]
   // [parts, ...]: log-sum-exp or probabilities, see AttentionPlan; none where a token is decoded
   Tensor row_state;
@@ -52,10 +52,12 @@ void visit_attention_weights(W& attention, const ModelConfig& config, const V& v
   const int64_t C = config.channels, D = config.head_dim;
   visitor.linear("qkv", qkv_matrices(config), C, Init::kNormal, config.has_qkv_bias(), attention.qkv,
                  qkv_layers(config));
-  if (config.qk_norm) {
+  if (config.has_qk_norm()) {
+    const bool all = config.qk_norm == QkNorm::kAllHeads;
     const V norms = visitor.of(ParamPart::kNorms);
-    norms.below("q_norm").vector("weight", D, norm_init(config), attention.q_norm);
-    norms.below("k_norm").vector("weight", D, norm_init(config), attention.k_norm);
+    norms.below("q_norm").vector("weight", all ? config.heads * D : D, norm_init(config), attention.q_norm);
+    norms.below("k_norm").vector("weight", all ? config.kv_heads * D : D, norm_init(config),
+                                 attention.k_norm);
   }
   visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.has_out_bias(),
                  attention.out);

@@ -14,7 +14,8 @@ struct BlockSpec {
   Mlp mlp = Mlp::kGelu;  // experts would be another value of this
 
   bool gated() const { return is_gated(mlp); }
-  bool norms_after() const { return norm_place == NormPlace::kBoth; }
+  bool norms_before() const { return norm_place != NormPlace::kAfter; }
+  bool norms_after() const { return norm_place != NormPlace::kBefore; }
   bool operator==(const BlockSpec&) const = default;
 };
 

@@ -1,4 +1,4 @@
-// The sizes and variants of a transformer: GPT-2, Llama, Qwen, SmolLM and Gemma are configurations of one.
+// The sizes and variants of a transformer: GPT-2, Llama, Qwen, SmolLM, Gemma and OLMo are configurations of one.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,22 @@ constexpr auto words_of(NormKind) {  // of model.norm
 enum class NormPlace : uint8_t {
   kBefore,  // of what attention and the MLP read
   kBoth,    // and of what they add to the residual stream
+  kAfter,   // of that alone
 };
 constexpr auto words_of(NormPlace) {  // of model.norm_place
-  return std::array{Word{"before", NormPlace::kBefore}, Word{"both", NormPlace::kBoth}};
+  return std::array{Word{"before", NormPlace::kBefore}, Word{"both", NormPlace::kBoth},
+                    Word{"after", NormPlace::kAfter}};
+}
+
+// An RMSNorm of queries and keys, before they are rotated
+enum class QkNorm : uint8_t {
+  kNone,
+  kHeads,     // of every head by itself
+  kAllHeads,  // of all heads of a token together
+};
+constexpr auto words_of(QkNorm) {  // of model.qk_norm
+  return std::array{Word{"false", QkNorm::kNone}, Word{"true", QkNorm::kHeads},
+                    Word{"all_heads", QkNorm::kAllHeads}};
 }
 
 enum class Positions : uint8_t {
@@ -100,7 +113,7 @@ struct ModelConfig {
   Windows window = {};  // of attention, by block
   Mlp mlp = Mlp::kGelu;
   Bias bias = Bias::kAll;
-  bool qk_norm = false;                   // an RMSNorm of every head of q and k, before the rotation
+  QkNorm qk_norm = QkNorm::kNone;
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
   double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
@@ -113,6 +126,7 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
   int64_t qkv_heads() const { return heads + 2 * kv_heads; }
   bool gated() const { return is_gated(mlp); }
+  bool has_qk_norm() const { return qk_norm != QkNorm::kNone; }
   float norm_offset() const { return norm_plus_one ? 1.0f : 0.0f; }
   bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
   bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }

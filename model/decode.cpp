@@ -17,6 +17,7 @@ AttentionKind prefill_kind(AttentionKind kind) {
 std::string what_has_no_operation(const ModelConfig& config) {
   if (config.lora) return "LoRA adapters";
   if (config.norm_place != NormPlace::kBefore) return "norms after attention and the MLP";
+  if (config.qk_norm == QkNorm::kAllHeads) return "a norm of all heads of queries and keys together";
   if (config.norm_plus_one) return "norms that multiply by 1 + weight";
   if (config.scale_embeddings) return "scaled embeddings";
   if (config.mlp == Mlp::kGeglu) return "a GeGLU";

@@ -37,6 +37,7 @@ void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradi
                             .dx = gemm.dx,
                             .da = gradients.adapter.lora_a,
                             .db = gradients.adapter.lora_b,
+                            .add = gemm.add,
                             .accumulate = gemm.accumulate});
     gemm.x = gemm.add = gemm.dx;  // x may be overwritten, and without dweight is not read
   }

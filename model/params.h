@@ -30,7 +30,7 @@
 namespace tessera {
 
 struct BlockParams {
-  NormWeights norm1;
+  NormWeights norm1;  // as norm2: only where BlockSpec::norms_before()
   AttentionWeights attention;
   NormWeights norm1_after;  // as the other `after`: only where BlockSpec::norms_after()
   NormWeights norm2;
@@ -66,10 +66,10 @@ void visit_block_weights(B& block, const ModelConfig& config, const BlockSpec& s
   const auto norm = [&](const char* name, auto& weights) {
     visit_norm_weights(weights, config, spec.norm, visitor.of(ParamPart::kNorms).below(name));
   };
-  norm("norm1", block.norm1);
+  if (spec.norms_before()) norm("norm1", block.norm1);
   visit_attention_weights(block.attention, config, visitor.of(ParamPart::kAttention).below("attention"));
   if (spec.norms_after()) norm("norm1_after", block.norm1_after);
-  norm("norm2", block.norm2);
+  if (spec.norms_before()) norm("norm2", block.norm2);
   visit_mlp_weights(block.mlp, config, spec, visitor.of(ParamPart::kMlp).below("mlp"));
   if (spec.norms_after()) norm("norm2_after", block.norm2_after);
 }

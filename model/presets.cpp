@@ -68,7 +68,7 @@ ModelConfig qwen3(Sizes sizes) {
   sizes.norm_epsilon = 1e-6f;
   ModelConfig model = llama(sizes);
   model.head_dim = 128;
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::kHeads;
   return model;
 }
 
@@ -110,7 +110,7 @@ ModelConfig gemma3(Sizes sizes, int64_t window) {
   model.rope.local_theta = 1e4;
   model.window = Windows({{.window = window, .blocks = 5}, {.window = Windows::kFull}});
   model.mlp = Mlp::kGeglu;
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::kHeads;
   model.scale_embeddings = true;
   return model;
 }

@@ -47,6 +47,19 @@ void norm1_backward(const Block& b, const BlockGradients& g, const Neighbours& n
 }
 void norm1_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm1(), to.norm()); }
 
+// Without a norm before it a branch reads the residual stream. The gradient of what its first layer reads
+// overwrites the norm's output, or is added to the gradient of the stream.
+const Tensor& read_by(const Block& b, const Tensor& normed, const Tensor& stream) {
+  return b.spec.norms_before() ? normed : stream;
+}
+void put_input(const Block& b, const BlockGradients& g, const Tensor& input, LinearBackward& gemm) {
+  gemm.x = input;
+  if (b.spec.norms_before())
+    gemm.dx = input;
+  else
+    gemm.dx = gemm.add = g.d;
+}
+
 // qkv: q, k, v = norm1 W^T + bias; q and k are normed and rotated; new keys and values go to the cache.
 
 void qkv_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
@@ -57,18 +70,22 @@ void qkv_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   if (c.lora.adapts(Adapted::kAttention))
     take({"adapter of qkv", dtype, {B * T, count_of(qkv_layers(c)) * c.lora.rank}}, s.attention.qkv_adapter);
   take({"qkv", dtype, {B, T, c.qkv_heads(), D}}, s.attention.qkv);
-  if (!c.qk_norm) return;
+  if (!c.has_qk_norm()) return;
+  const bool all = c.qk_norm == QkNorm::kAllHeads;
   take({"rotated q and k", dtype, {B, T, rotated, D}}, s.attention.rotated);
-  take({"rstd of q and k", DType::kF32, {B * T, rotated}}, s.attention.head_rstd);
+  take({"rstd of q and k", DType::kF32, all ? Shape{2, B * T} : Shape{B * T, rotated}},
+       s.attention.head_rstd);
 }
+const Tensor& qkv_input(const Block& b) { return read_by(b, b.s.norm1.y, b.x); }
 void qkv_forward(const Block& b, const Neighbours& n) {
   const LinearWeights& w = b.w.attention.qkv;
+  const Tensor& x = qkv_input(b);
   linear_forward(b.stream, b.linear(Stage::kQkv),
-                 {.x = b.s.norm1.y,
+                 {.x = x,
                   .weight = w.weight,
                   .y = rows_of(b.s.attention.qkv),
                   .bias = w.bias,
-                  .fp8_x = n.from_writer.x(b.s.norm1.y).y});
+                  .fp8_x = n.from_writer.x(x).y});
   place_heads(b.stream, b.attention());
 }
 void qkv_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
@@ -76,16 +93,14 @@ void qkv_backward(const Block& b, const BlockGradients& g, const Neighbours& n) 
   place_heads_backward(b.stream, attention,
                        {.d_qkv = g.qkv, .gradients = g.w.attention, .accumulate = g.accumulate});
   const Tensor dy = rows_of(g.qkv), dbias = qkv_bias_to_sum(b.stream, attention, g.w.attention);
-  linear_backward(b.stream, b.linear(Stage::kQkv),
-                  {.gemm = {.dy = dy,
-                            .x = b.s.norm1.y,
-                            .weight = b.w.attention.qkv.weight,
-                            .dx = b.s.norm1.y,
-                            .dweight = g.w.attention.qkv.weight,
-                            .dbias = n.own_bias(dbias),
-                            .fp8_dy = n.from_writer.dy(dy).y,
-                            .accumulate = g.accumulate},
-                   .adapter = g.w.attention.qkv});
+  LinearBackward gemm{.dy = dy,
+                      .weight = b.w.attention.qkv.weight,
+                      .dweight = g.w.attention.qkv.weight,
+                      .dbias = n.own_bias(dbias),
+                      .fp8_dy = n.from_writer.dy(dy).y,
+                      .accumulate = g.accumulate};
+  put_input(b, g, qkv_input(b), gemm);
+  linear_backward(b.stream, b.linear(Stage::kQkv), {.gemm = gemm, .adapter = g.w.attention.qkv});
 }
 void qkv_decode(const Block& b, DecodeBuilder& to) {
   FusedLinear linear = to.take_norm();
@@ -239,12 +254,13 @@ void expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take)
        s.mlp.pre_activation);
   if (!gated) hidden_saved(s, shape, take);
 }
+const Tensor& expand_input(const Block& b) { return read_by(b, b.s.norm2.y, b.s.residual_mid); }
 void expand_forward(const Block& b, const Neighbours& n) {
-  LinearForward gemm{.x = b.s.norm2.y,
+  LinearForward gemm{.x = expand_input(b),
                      .weight = b.w.mlp.expand.weight,
                      .y = b.spec.gated() ? b.s.mlp.pre_activation : b.s.mlp.hidden,
                      .bias = b.w.mlp.expand.bias,
-                     .fp8_x = n.from_writer.x(b.s.norm2.y).y};
+                     .fp8_x = n.from_writer.x(expand_input(b)).y};
   if (!b.spec.gated()) {
     gemm.pre_activation = b.s.mlp.pre_activation, gemm.activation = activation_of(b.spec.mlp);
     gemm.fp8_y = n.to_reader.x(b.s.mlp.hidden);
@@ -255,16 +271,14 @@ void expand_forward(const Block& b, const Neighbours& n) {
 const Tensor& d_expanded(const Block& b) { return b.spec.gated() ? b.s.mlp.pre_activation : b.s.mlp.hidden; }
 void expand_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
   const Tensor& dy = d_expanded(b);
-  linear_backward(b.stream, b.linear(Stage::kExpand),
-                  {.gemm = {.dy = dy,
-                            .x = b.s.norm2.y,
-                            .weight = b.w.mlp.expand.weight,
-                            .dx = b.s.norm2.y,
-                            .dweight = g.w.mlp.expand.weight,
-                            .dbias = n.own_bias(g.w.mlp.expand.bias),
-                            .fp8_dy = n.from_writer.dy(dy).y,
-                            .accumulate = g.accumulate},
-                   .adapter = g.w.mlp.expand});
+  LinearBackward gemm{.dy = dy,
+                      .weight = b.w.mlp.expand.weight,
+                      .dweight = g.w.mlp.expand.weight,
+                      .dbias = n.own_bias(g.w.mlp.expand.bias),
+                      .fp8_dy = n.from_writer.dy(dy).y,
+                      .accumulate = g.accumulate};
+  put_input(b, g, expand_input(b), gemm);
+  linear_backward(b.stream, b.linear(Stage::kExpand), {.gemm = gemm, .adapter = g.w.mlp.expand});
 }
 void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation, gated or not
   FusedLinear linear = to.take_norm();
@@ -371,6 +385,7 @@ using Weights = const BlockParams&;
 constexpr std::array kTable = {
     StageRow{.stage = Stage::kNorm1,
              .dropped_by = {R::kNorms, R::kLinear, R::kBlock},
+             .exists = [](Spec spec) { return spec.norms_before(); },
              .offers = offers_of_norm,
              .saved = norm1_saved,
              .forward = norm1_forward,
@@ -417,6 +432,7 @@ constexpr std::array kTable = {
              .decode = nullptr},
     StageRow{.stage = Stage::kNorm2,
              .dropped_by = {R::kNorms, R::kMlp, R::kLinear, R::kBlock},
+             .exists = [](Spec spec) { return spec.norms_before(); },
              .offers = offers_of_norm,
              .saved = norm2_saved,
              .forward = norm2_forward,
@@ -566,8 +582,9 @@ std::span<const StageRow* const> stages_of(const BlockSpec& spec) {
   };
   static const std::vector<const StageRow*> lists[] = {
       those_of(NormPlace::kBefore, Mlp::kGelu), those_of(NormPlace::kBefore, Mlp::kSwiglu),
-      those_of(NormPlace::kBoth, Mlp::kGelu), those_of(NormPlace::kBoth, Mlp::kSwiglu)};
-  return lists[2 * spec.norms_after() + spec.gated()];
+      those_of(NormPlace::kBoth, Mlp::kGelu),   those_of(NormPlace::kBoth, Mlp::kSwiglu),
+      those_of(NormPlace::kAfter, Mlp::kGelu),  those_of(NormPlace::kAfter, Mlp::kSwiglu)};
+  return lists[2 * static_cast<size_t>(spec.norm_place) + spec.gated()];
 }
 
 const StageRow* stage_before(const BlockSpec& spec, Stage stage) {

@@ -160,7 +160,7 @@ inline std::vector<ModelConfig> models_with_adapters(int64_t channels, int64_t r
   qwen3.kv_heads = 1;
   ModelConfig qwen2 = qwen3;
   qwen2.bias = Bias::kQkv;
-  qwen2.qk_norm = false;
+  qwen2.qk_norm = QkNorm::kNone;
   qwen2.window = Windows({{.window = 5}, {.window = Windows::kFull}});
   ModelConfig biases = with_llama_parts(gpt2);
   biases.bias = Bias::kAll;

@@ -25,7 +25,7 @@ inline ModelConfig with_llama_parts(ModelConfig model) {
 // The same with the norm of queries and keys that Qwen3 has
 inline ModelConfig with_qwen3_parts(ModelConfig model) {
   model = with_llama_parts(model);
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::kHeads;
   return model;
 }
 
@@ -50,6 +50,13 @@ inline ModelConfig with_gemma_parts(ModelConfig model) {
   model.tied = true;
   model.scale_embeddings = true;
   model.query_scalar = 11;
+  return model;
+}
+
+inline ModelConfig with_olmo_parts(ModelConfig model) {
+  model = with_llama_parts(model);
+  model.norm_place = NormPlace::kAfter;
+  model.qk_norm = QkNorm::kAllHeads;
   return model;
 }
 
@@ -99,12 +106,12 @@ inline std::vector<FamilyModel> family_models() {
                })},
       {"qwen2", "qwen2", changed(llama, [](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true; })},
       {"qwen3", "qwen3",
-       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim = 16, m.kv_heads = 1; })},
+       changed(llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.head_dim = 16, m.kv_heads = 1; })},
       {"llama_biases", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAll; })},
       {"llama_attention_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kAttention; })},
       {"llama_mlp_bias", "llama", changed(llama, [](ModelConfig& m) { m.bias = Bias::kMlp; })},
       {"qwen3_biases", "qwen3",
-       changed(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kAttention; })},
+       changed(llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.bias = Bias::kAttention; })},
       {"mistral", "mistral", changed(llama, [](ModelConfig& m) { m.window = Windows(5); })},
       {"qwen2_windows", "qwen2",
        changed(llama,
@@ -114,7 +121,7 @@ inline std::vector<FamilyModel> family_models() {
       {"qwen3_windows", "qwen3",
        changed(llama,
                [](ModelConfig& m) {
-                 m.qk_norm = true, m.window = Windows({{5}, {Windows::kFull}});
+                 m.qk_norm = QkNorm::kHeads, m.window = Windows({{5}, {Windows::kFull}});
                })},
       {"gemma3", "gemma3_text", with_gemma_parts(llama)},
       {"gemma3_full", "gemma3_text",
@@ -125,6 +132,11 @@ inline std::vector<FamilyModel> family_models() {
                })},
       {"phi3", "phi3",
        changed(llama, [](ModelConfig& m) { m.rope = {.theta = 500, .share = 0.75}, m.head_dim = 16; })},
+      {"olmo2", "olmo2", with_olmo_parts(llama)},
+      {"olmo2_biases", "olmo2",
+       changed(with_olmo_parts(llama),
+               [](ModelConfig& m) { m.bias = Bias::kAttention, m.tied = true, m.kv_heads = 4; })},
+      {"tessera_all_heads", "tessera", changed(llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; })},
       {"tessera", "tessera", with_race_parts(llama)},
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};

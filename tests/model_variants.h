@@ -53,6 +53,8 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("geglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kGeglu; });
   add("norms after", plain,
       [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_place = NormPlace::kBoth; });
+  add("norms after alone", plain,
+      [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_place = NormPlace::kAfter; });
   add("norms of 1 + weight", plain,
       [](ModelConfig& m) { m.norm = NormKind::kRmsNorm, m.norm_plus_one = true; });
   add("scaled embeddings", plain, [](ModelConfig& m) { m.scale_embeddings = true; });
@@ -77,7 +79,7 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
     m.mlp_width = 3 * m.channels;
   });
   add("race", llama, [](ModelConfig& m) {
-    m.mlp = Mlp::kRelu2, m.qk_norm = true, m.rope.share = 0.5, m.tied = false, m.logit_cap = 3;
+    m.mlp = Mlp::kRelu2, m.qk_norm = QkNorm::kHeads, m.rope.share = 0.5, m.tied = false, m.logit_cap = 3;
     m.kv_heads = m.heads;
   });
   add("llama untied", llama, [](ModelConfig& m) { m.tied = false; });
@@ -96,13 +98,18 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
     m.rope = {.theta = 1e6, .local_theta = 100};
   });
   add("llama with a window", llama, [](ModelConfig& m) { m.window = Windows(4); });
-  add("qwen3 with windows", llama, [&](ModelConfig& m) { m.qk_norm = true, m.window = windows; });
-  add("qwen3", llama, [](ModelConfig& m) { m.qk_norm = true, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
+  add("qwen3 with windows", llama, [&](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.window = windows; });
+  add("qwen3", llama,
+      [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
+  add("llama with a norm of all heads", llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; });
+  add("olmo2", llama, [](ModelConfig& m) {
+    m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.norm_epsilon = 1e-6f, m.tied = false;
+  });
   add("gemma", llama, [](ModelConfig& m) {
     m.mlp = Mlp::kGeglu;
     m.norm_place = NormPlace::kBoth;
     m.norm_plus_one = true;
-    m.qk_norm = true;
+    m.qk_norm = QkNorm::kHeads;
     m.scale_embeddings = true;
     m.head_dim += 8, m.query_scalar = m.head_dim + 5;
     m.norm_epsilon = 1e-6f;
@@ -146,16 +153,19 @@ inline std::vector<Variant> random_variants(int count, int64_t unit, int64_t mos
     m.mlp = pick(0, 2) == 0 ? Mlp::kGeglu : Mlp::kSwiglu;
     constexpr Bias kBiases[] = {Bias::kNone, Bias::kQkv, Bias::kAll, Bias::kAttention, Bias::kMlp};
     m.bias = kBiases[pick(0, std::ssize(kBiases) - 1)];
-    m.qk_norm = pick(0, 1) == 0;
+    m.qk_norm = QkNorm{static_cast<uint8_t>(pick(0, 2))};
     m.tied = pick(0, 1) == 0;
     for_each_dropout_key(m.dropout,
                          [&](const char*, double& p) { p = std::max<int64_t>(0, pick(-9, 3)) / 10.0; });
     m.norm_plus_one = pick(0, 2) == 0;
     m.scale_embeddings = pick(0, 2) == 0;
-    if (pick(0, 2) == 0) m.norm_place = NormPlace::kBoth, m.dropout.residual = 0;
+    if (pick(0, 2) == 0) {
+      m.norm_place = pick(0, 1) == 0 ? NormPlace::kBoth : NormPlace::kAfter;
+      m.dropout.residual = 0;
+    }
     all.push_back({fmt::format("random {}: {} heads, {} of keys, of {}, {} channels, MLP {}{}{}", i, m.heads,
-                               m.kv_heads, m.head_dim, m.channels, m.mlp_width, m.qk_norm ? ", QK norm" : "",
-                               m.dropout ? ", dropout" : ""),
+                               m.kv_heads, m.head_dim, m.channels, m.mlp_width,
+                               m.has_qk_norm() ? ", QK norm" : "", m.dropout ? ", dropout" : ""),
                    m});
   }
   return all;

@@ -21,7 +21,7 @@ inline std::vector<NamedShape> recorded_shapes(DType dtype) {
   qwen3.positions = Positions::kRope;
   qwen3.mlp = Mlp::kSwiglu;
   qwen3.bias = Bias::kNone;
-  qwen3.qk_norm = true;
+  qwen3.qk_norm = QkNorm::kHeads;
   qwen3.tied = false;
   ModelConfig windowed = qwen3;
   windowed.window = Windows({{.window = 5}, {.window = Windows::kFull}});

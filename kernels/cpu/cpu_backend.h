@@ -22,6 +22,8 @@ void run(const LayerNormForward& a, const Launch& on);
 void run(const LayerNormBackward& a, const Launch& on);
 void run(const RmsNormForward& a, const Launch& on);
 void run(const RmsNormBackward& a, const Launch& on);
+void run(const HeadsNormForward& a, const Launch& on);
+void run(const HeadsNormBackward& a, const Launch& on);
 void run(const RotaryForward& a, const Launch& on);
 void run(const RotaryBackward& a, const Launch& on);
 void run(const GatedForward& a, const Launch& on);

@@ -64,12 +64,14 @@ void run(const LoraBackward& a, const Launch& /*on*/) {
             .keep = keep,
             .result = a.da.as<float>(),
             .row = C});
+  if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
   multiply({.rows = N,
             .columns = C,
             .terms = width,
             .scale = a.scale,
             .a = {u, width},
             .b = {a.a.as<float>(), C},
+            .keep = a.add ? 1.0f : 0.0f,
             .result = a.dx.as<float>(),
             .row = C});
 }

@@ -57,6 +57,8 @@ class CudaBackend final : public Backend {
   void run_op(const LayerNormBackward& a, const Launch& on);
   void run_op(const RmsNormForward& a, const Launch& on);
   void run_op(const RmsNormBackward& a, const Launch& on);
+  void run_op(const HeadsNormForward& a, const Launch& on);
+  void run_op(const HeadsNormBackward& a, const Launch& on);
   void run_op(const RotaryForward& a, const Launch& on);
   void run_op(const RotaryBackward& a, const Launch& on);
   void run_op(const GatedForward& a, const Launch& on);

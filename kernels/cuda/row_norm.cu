@@ -112,13 +112,26 @@ struct Rows {
         stride(static_cast<int64_t>(gridDim.x) * blockDim.y) {}
 };
 
+// Where a tensor's row n of C channels begins: they follow one another, or are some heads of tokens.
+struct PackedRows {
+  __device__ __forceinline__ int64_t x(int64_t n, int C) const { return n * C; }
+  __device__ __forceinline__ int64_t y(int64_t n, int C) const { return n * C; }
+  __device__ __forceinline__ int64_t dy(int64_t n, int C) const { return n * C; }
+};
+struct HeadRows {
+  int64_t of_x, of_y, of_dy;  // elements from one row to the next; y: of a backward, dx
+  __device__ __forceinline__ int64_t x(int64_t n, int) const { return n * of_x; }
+  __device__ __forceinline__ int64_t y(int64_t n, int) const { return n * of_y; }
+  __device__ __forceinline__ int64_t dy(int64_t n, int) const { return n * of_dy; }
+};
+
 // y = norm(x) (offset + weight) + bias; without kMean no bias, and with kAdd y = add + that
-template <class T, int kPacks, int kMostThreads, bool kMean, bool kAdd, class Fp8>
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kAdd, class Fp8, class Place>
 __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, const T* weight,
                                                                     const T* bias, const T* add, T* y,
                                                                     float* means, float* rstds, float epsilon,
                                                                     float offset, int64_t N, int C,
-                                                                    Fp8 fp8_values) {
+                                                                    Fp8 fp8_values, Place place) {
   using Row = Packs<T, kPacks, kMostThreads>;
   constexpr int kWidth = Row::kWidth;
   // One for each sum of a row: the other's barrier lies between its reads and their overwriting.
@@ -128,7 +141,7 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
   ResultWriter<Fp8> result(fp8_values);
   ForwardRing<T, kPacks, kMostThreads> ring;
   const auto fetch = [&](int64_t n) {
-    if (n < N) ring.load(0, x + n * C, C);
+    if (n < N) ring.load(0, x + place.x(n, C), C);
     ring.end_load();
   };
   for (int i = 0; i < kForwardRows; ++i) fetch(rows.first + i * rows.stride);
@@ -181,7 +194,7 @@ __global__ __launch_bounds__(kMostThreads) void norm_forward_kernel(const T* x, 
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) value[i][j] += term[j];
       }
-      result.store(y, n * C + c, value[i]);
+      result.store(y, place.y(n, C) + c, value[i]);
     });
     if (threadIdx.x > 0) continue;
     if constexpr (kMean) means[n] = mean[0];
@@ -240,10 +253,10 @@ __device__ __forceinline__ void store_sums(float (&sums)[kSums][Row::kCount][Row
 // With h = (x - mean) rstd, without kMean x rstd, and g = dy (offset + weight):
 //   dx = rstd (g - mean(g) - h mean(g h)) + add,  without kMean no mean(g)
 //   dweight += dy h,  dbias += dy,  dx_sum += dx
-template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Fp8>
+template <class T, int kPacks, int kMostThreads, bool kMean, bool kSumDx, class Fp8, class Place>
 __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_backward_kernel(
     const T* dy, const T* x, const T* weight, const float* means, const float* rstds, const T* add, T* dx,
-    float* partials, float offset, int64_t N, int C, Fp8 fp8_values) {
+    float* partials, float offset, int64_t N, int C, Fp8 fp8_values, Place place) {
   using Row = Packs<T, kPacks, kMostThreads>;
   using Sums = Kept<kMean, kSumDx>;
   constexpr int kWidth = Row::kWidth;
@@ -257,7 +270,7 @@ __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_ba
   BackwardRing<T, kPacks, kMostThreads> ring;
   const auto fetch = [&](int64_t n) {
     if (n < N) {
-      ring.load(kDy, dy + n * C, C), ring.load(kX, x + n * C, C);
+      ring.load(kDy, dy + place.dy(n, C), C), ring.load(kX, x + place.x(n, C), C);
       if (add) ring.load(kAdd, add + n * C, C);
     }
     ring.end_load();
@@ -305,7 +318,7 @@ __global__ __launch_bounds__(kMostThreads, kBackwardBlocks<kPacks>) void norm_ba
         d[j] += g[i][j] * rstd + (h[i][j] * of_h + of_row);
         if constexpr (kSumDx) sums[Sums::kDx][i][j] += d[j];
       }
-      result.store(dx, n * C + c, d);
+      result.store(dx, place.y(n, C) + c, d);
     });
     fetch(n + kRows * rows.stride);
   }
@@ -354,20 +367,24 @@ struct Forward {
   float epsilon, offset;
   Fp8Output fp8_y;
 };
-template <bool kMean>
-void forward(const char* op, const Forward& a, int multiprocessors, const Launch& on) {
+template <bool kMean, class Place>
+void forward(const char* op, const Forward& a, Place place, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kForwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     const auto run = [&]<bool kAdd, class Fp8>(Fp8 fp8_values) {
-      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, kAdd, Fp8>;
+      const auto kernel = norm_forward_kernel<T, kPacks, kMostThreads, kMean, kAdd, Fp8, Place>;
       constexpr size_t shared = ForwardRing<T, kPacks, kMostThreads>::kBytes;
       kernel<<<blocks_for(kernel, block, shared, N, multiprocessors, INT32_MAX), block, shared, on.stream>>>(
           a.x.as<T>(), a.weight.as<T>(), a.bias.as<T>(), a.add.as<T>(), a.y.as<T>(), a.mean.as<float>(),
-          a.rstd.as<float>(), a.epsilon, a.offset, N, static_cast<int>(C), fp8_values);
+          a.rstd.as<float>(), a.epsilon, a.offset, N, static_cast<int>(C), fp8_values, place);
     };
-    if constexpr (!kMean)
-      if (a.add) return run.template operator()<true>(NoFp8{});
-    with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) { run.template operator()<false>(fp8_values); });
+    if constexpr (std::is_same_v<Place, HeadRows>) {
+      run.template operator()<false>(NoFp8{});
+    } else {
+      if constexpr (!kMean)
+        if (a.add) return run.template operator()<true>(NoFp8{});
+      with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) { run.template operator()<false>(fp8_values); });
+    }
   });
   TESSERA_CUDA_LAUNCHED();
 }
@@ -379,27 +396,45 @@ struct Backward {
   bool sum_dx, accumulate;
   Fp8Output fp8_dx;
 };
-template <bool kMean>
-void backward(const char* op, const Backward& a, int multiprocessors, const Launch& on) {
+template <bool kMean, class Place>
+void backward(const char* op, const Backward& a, Place place, int multiprocessors, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1];
   with_team<kBackwardPacksOfWarp>(op, a.x.dtype, C, [&]<class T, int kPacks, int kMostThreads>(dim3 block) {
     const auto run = [&]<bool kSumDx, class Fp8>(Fp8 fp8_values) {
-      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Fp8>;
+      const auto kernel = norm_backward_kernel<T, kPacks, kMostThreads, kMean, kSumDx, Fp8, Place>;
       constexpr size_t shared = BackwardRing<T, kPacks, kMostThreads>::kBytes;
       const int64_t blocks = blocks_for(kernel, block, shared, N, multiprocessors, cuda::kMaxSlabs);
       auto* partials = reinterpret_cast<float*>(
           on.scratch(op, cuda::column_partials_bytes(blocks, Kept<kMean, kSumDx>::kCount * C)));
       kernel<<<blocks, block, shared, on.stream>>>(
           a.dy.as<T>(), a.x.as<T>(), a.weight.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), a.add.as<T>(),
-          a.dx.as<T>(), partials, a.offset, N, static_cast<int>(C), fp8_values);
+          a.dx.as<T>(), partials, a.offset, N, static_cast<int>(C), fp8_values, place);
       TESSERA_CUDA_LAUNCHED();
       cuda::add_slabs(partials, blocks, a.sums, a.accumulate, on.stream);
     };
-    with_fp8<T, __NV_E5M2>(a.fp8_dx, [&](auto fp8_values) {
-      a.sum_dx ? run.template operator()<true>(fp8_values) : run.template operator()<false>(fp8_values);
-    });
+    if constexpr (std::is_same_v<Place, HeadRows>) {
+      run.template operator()<false>(NoFp8{});
+    } else {
+      with_fp8<T, __NV_E5M2>(a.fp8_dx, [&](auto fp8_values) {
+        a.sum_dx ? run.template operator()<true>(fp8_values) : run.template operator()<false>(fp8_values);
+      });
+    }
   });
 }
+
+// The rows of some heads: the first one, as [N, C], and their distance
+struct RowsOfHeads {
+  Tensor rows;
+  int64_t stride;
+  Tensor token;  // all heads of one, to be checked
+  explicit RowsOfHeads(const Heads& heads)
+      : rows{heads_of<void>(heads).data,
+             heads.tensor.dtype,
+             {heads.tensor.shape[0] * heads.tensor.shape[1], heads.count * heads.tensor.shape[3]},
+             heads.tensor.device},
+        stride(heads.tensor.shape[2] * heads.tensor.shape[3]),
+        token{heads.tensor.data, heads.tensor.dtype, {1, stride}, heads.tensor.device} {}
+};
 
 }  // namespace
 
@@ -407,14 +442,21 @@ void CudaBackend::run_op(const LayerNormForward& a, const Launch& on) {
   check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"bias", a.bias}, {"y", a.y}});
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   forward<true>(a.kName, {a.x, a.weight, a.bias, {}, a.y, a.mean, a.rstd, a.epsilon, 0, a.fp8_y},
-                multiprocessors_, on);
+                PackedRows{}, multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const RmsNormForward& a, const Launch& on) {
   check_packs(a.kName, {{"x", a.x}, {"weight", a.weight}, {"y", a.y}, {"add", a.add}});
   check_aligned(a.kName, {{"fp8_y", a.fp8_y.y.data}});
   forward<false>(a.kName, {a.x, a.weight, {}, a.add, a.y, {}, a.rstd, a.epsilon, a.offset, a.fp8_y},
-                 multiprocessors_, on);
+                 PackedRows{}, multiprocessors_, on);
+}
+
+void CudaBackend::run_op(const HeadsNormForward& a, const Launch& on) {
+  const RowsOfHeads x(a.x), y(a.y);
+  check_packs(a.kName, {{"x", x.rows}, {"x", x.token}, {"weight", a.weight}, {"y", y.rows}, {"y", y.token}});
+  forward<false>(a.kName, {x.rows, a.weight, {}, {}, y.rows, {}, a.rstd, a.epsilon, a.offset, {}},
+                 HeadRows{.of_x = x.stride, .of_y = y.stride, .of_dy = 0}, multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
@@ -433,7 +475,7 @@ void CudaBackend::run_op(const LayerNormBackward& a, const Launch& on) {
                   .sum_dx = static_cast<bool>(a.dx_sum),
                   .accumulate = a.accumulate,
                   .fp8_dx = a.fp8_dx},
-                 multiprocessors_, on);
+                 PackedRows{}, multiprocessors_, on);
 }
 
 void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
@@ -452,7 +494,32 @@ void CudaBackend::run_op(const RmsNormBackward& a, const Launch& on) {
                    .sum_dx = static_cast<bool>(a.dx_sum),
                    .accumulate = a.accumulate,
                    .fp8_dx = a.fp8_dx},
-                  multiprocessors_, on);
+                  PackedRows{}, multiprocessors_, on);
+}
+
+void CudaBackend::run_op(const HeadsNormBackward& a, const Launch& on) {
+  const RowsOfHeads dy(a.dy), x(a.x), dx(a.dx);
+  check_packs(a.kName, {{"dy", dy.rows},
+                        {"dy", dy.token},
+                        {"x", x.rows},
+                        {"x", x.token},
+                        {"weight", a.weight},
+                        {"dx", dx.rows},
+                        {"dx", dx.token}});
+  backward<false>(a.kName,
+                  {.dy = dy.rows,
+                   .x = x.rows,
+                   .weight = a.weight,
+                   .mean = {},
+                   .rstd = a.rstd,
+                   .add = {},
+                   .dx = dx.rows,
+                   .offset = a.offset,
+                   .sums = {a.dweight},
+                   .sum_dx = false,
+                   .accumulate = a.accumulate,
+                   .fp8_dx = {}},
+                  HeadRows{.of_x = x.stride, .of_y = dx.stride, .of_dy = dy.stride}, multiprocessors_, on);
 }
 
 }  // namespace tessera

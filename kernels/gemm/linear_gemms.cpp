@@ -151,7 +151,9 @@ void each_gemm(const LoraBackward& a, const EachGemm& run) {
        .a = {.data = a.u.data, .ld = width},
        .b = {.data = a.a.data, .ld = C},
        .d = {.data = a.dx.data, .ld = C},
-       .alpha = a.scale});
+       .c = a.add ? a.add.data : nullptr,
+       .alpha = a.scale,
+       .beta = a.add ? 1.0f : 0.0f});
 }
 
 void each_gemm(const AnyOp& op, const EachGemm& see) {

@@ -21,7 +21,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
     if (sets(family, key)) ours = theirs;
   });
   const bool knows_mlp =
-      std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.mlp == model.mlp; });
+      std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.value == model.mlp; });
   if (!knows_mlp) nearest.mlp = family.defaults.mlp;
   if (knows_bias(family, model.bias)) nearest.bias = model.bias;
   nearest.window = knows_windows(family, model.window) ? model.window : Windows();
@@ -46,8 +46,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2,  &kLlama,  &kMistral, &kQwen2,
-                                           &kQwen3, &kGemma3, &kPhi3,    &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2,   &kLlama, &kMistral, &kQwen2,  &kQwen3,
+                                           &kGemma3, &kPhi3,  &kOlmo2,   &kTessera};
   return kAll;
 }
 

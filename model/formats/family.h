@@ -39,10 +39,7 @@ struct BiasFields {
 enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer, kByPattern };
 
 // The words of the field of model.mlp; the first of each Mlp is written.
-struct MlpWord {
-  std::string_view word;
-  Mlp mlp;
-};
+using MlpWord = Word<Mlp>;
 
 // A field that may change the model unless its value is neutral; null always is. `config`: all fields
 bool says_nothing(const nlohmann::json& value, const nlohmann::json& config);  // false or empty
@@ -94,7 +91,7 @@ struct Family {
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
 };
 
-extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kPhi3, kTessera;
+extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kPhi3, kTessera;
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);  // by its model_type; null: there is none
 

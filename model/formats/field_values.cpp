@@ -55,30 +55,38 @@ void Fields::read(std::string_view field, const json& value, double& out) const 
   out = value.get<double>();
 }
 
-void Fields::read(std::string_view field, const json& value, std::span<const MlpWord> words, Mlp& out) const {
+template <class E>
+void Fields::read_word(std::string_view field, const json& value, std::span<const Word<E>> words,
+                       E& out) const {
   std::string known;
-  for (const auto& [word, mlp] : words) {
+  for (const auto& [word, named] : words) {
     if (value == json(word)) {
-      out = mlp;
+      out = named;
       return;
     }
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
   fail("{}: \"{}\" must be one of {}, found {}", file, name_of(field), known, brief(value));
+}
+
+void Fields::read(std::string_view field, const json& value, std::span<const MlpWord> words, Mlp& out) const {
+  read_word(field, value, words, out);
 }
 
 void Fields::read(std::string_view field, const json& value, NormPlace& out) const {
-  std::string known;
-  for (const auto& [word, place] : words_of(NormPlace{})) {
-    if (value == json(word)) {
-      out = place;
-      return;
-    }
-    known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
-  }
-  fail("{}: \"{}\" must be one of {}, found {}", file, name_of(field), known, brief(value));
+  constexpr auto words = words_of(NormPlace{});
+  read_word<NormPlace>(field, value, words, out);
 }
 
+void Fields::read(std::string_view field, const json& value, QkNorm& out) const {
+  constexpr auto words = words_of(QkNorm{});
+  read_word<QkNorm>(field, value.is_boolean() ? json(value.dump()) : value, words, out);
+}
+
+json field_value(QkNorm value) {
+  if (value == QkNorm::kAllHeads) return name_of(value);
+  return value == QkNorm::kHeads;
+}
 json field_value(NormPlace value) { return name_of(value); }
 json field_value(int64_t value) { return value; }
 json field_value(bool value) { return value; }

@@ -28,7 +28,13 @@ struct Fields {
   void read(std::string_view field, const nlohmann::json& value, std::span<const MlpWord> words,
             Mlp& out) const;
   void read(std::string_view field, const nlohmann::json& value, NormPlace& out) const;
+  void read(std::string_view field, const nlohmann::json& value, QkNorm& out) const;  // or true, or false
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
+
+ private:
+  template <class E>
+  void read_word(std::string_view field, const nlohmann::json& value, std::span<const Word<E>> words,
+                 E& out) const;
 };
 
 nlohmann::json field_value(int64_t value);
@@ -36,6 +42,7 @@ nlohmann::json field_value(bool value);
 nlohmann::json field_value(float value);
 nlohmann::json field_value(double value);
 nlohmann::json field_value(NormPlace value);
+nlohmann::json field_value(QkNorm value);
 nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
 
 }  // namespace tessera

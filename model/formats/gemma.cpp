@@ -70,7 +70,7 @@ constinit const Family kGemma3{
                  .rope = {.theta = 1e6, .local_theta = 1e4},
                  .mlp = Mlp::kGeglu,
                  .bias = Bias::kNone,
-                 .qk_norm = true,
+                 .qk_norm = QkNorm::kHeads,
                  .tied = true,
                  .scale_embeddings = true,
                  .query_scalar = 256},

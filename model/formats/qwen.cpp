@@ -32,7 +32,7 @@ constexpr ModelConfig qwen3_defaults() {
   ModelConfig model = kDefaults;
   model.head_dim = 128;
   model.bias = Bias::kNone;
-  model.qk_norm = true;
+  model.qk_norm = QkNorm::kHeads;
   return model;
 }
 

@@ -328,7 +328,7 @@ TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
                                 cuda().backend().traits().arch >= 90;
         if (separate_kernels && !can_be_one) continue;
         SCOPED_TRACE(fmt::format("{}, {} slots, {}, window {}{}", name_of(dtype), slots,
-                                 model.qk_norm ? "qwen3" : "gpt2", text_of(model.window),
+                                 model.has_qk_norm() ? "qwen3" : "gpt2", text_of(model.window),
                                  separate_kernels ? ", separate kernels" : ""));
         Pair pair(cpu().backend(), cuda().backend(), model, dtype);
         const Decoder::Settings settings{

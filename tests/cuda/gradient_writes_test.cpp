@@ -100,6 +100,16 @@ TEST_F(CudaGradientWrites, OfQkNormAreThoseAddedToZeros) {
                                 .dk_weight = g[1],
                                 .accumulate = accumulate});
     });
+    const Tensor all = input(dtype, {H * D}).cuda, of_rows = input(DType::kF32, {B * T}).cuda;
+    expect_overwritten(dtype, {{H * D}}, [&](const std::vector<Tensor>& g, bool accumulate) {
+      cuda().run(HeadsNormBackward{.dy = {dy, 0, H},
+                                   .x = {x, 0, H},
+                                   .weight = all,
+                                   .rstd = of_rows,
+                                   .dx = {dx, 0, H},
+                                   .dweight = g[0],
+                                   .accumulate = accumulate});
+    });
   }
 }
 

@@ -53,7 +53,22 @@ TEST_F(CudaLora, OperationsMatchTheCpu) {
       });
       expect_same(u, "u");
       expect_same(dx, "dx", 2);
-      expect_same(da, "da", 2);
+      const Twin own_u = input(dtype, {N, width}), sum = input(dtype, {N, C});
+      run_on_both({own_u, sum}, [&](auto on) {
+        return LoraBackward{.dy = on(dy),
+                            .x = on(x),
+                            .a = on(a),
+                            .b = on(b),
+                            .parts = layers,
+                            .scale = 0.5f,
+                            .u = on(own_u),
+                            .dx = on(sum),
+                            .da = on(da),
+                            .db = on(db),
+                            .add = on(sum)};
+      });
+      expect_same(sum, "dx with add", 2);
+      expect_same(da, "da", 4);
       expect_same(db, "db");
     }
 }

@@ -67,6 +67,62 @@ TEST_F(CudaRmsNorm, IsThatOfTheCpu) {
   }
 }
 
+// Rows of one warp, of several packs of it, and of several warps; the last has more rows than teams.
+TEST_F(CudaRmsNorm, OfHeadsIsThatOfTheCpu) {
+  struct Case {
+    int64_t B, T, D, heads, first, count;
+  };
+  for (const DType dtype : kReal)
+    for (const Case& c : {Case{1, 1, 8, 1, 0, 1},
+                          {2, 31, 16, 5, 1, 3},
+                          {1, 65, 64, 14, 0, 9},
+                          {3, 7, 40, 12, 4, 8},
+                          {2, 9, 128, 40, 8, 32},
+                          {5, 501, 32, 6, 0, 4}}) {
+      SCOPED_TRACE(fmt::format("{} B {} T {} D {}, {} heads", name_of(dtype), c.B, c.T, c.D, c.count));
+      const int64_t N = c.B * c.T, C = c.count * c.D;
+      const Twin x = input(dtype, {c.B, c.T, c.heads, c.D}, 2, 0.5f), weight = input(dtype, {C}),
+                 y = input(dtype, {c.B, c.T, c.count + 2, c.D}), rstd = output(DType::kF32, {N}),
+                 dy = input(dtype, {c.B, c.T, c.heads, c.D}), dweight = input(dtype, {C}, 10),
+                 dx = input(dtype, {c.B, c.T, c.count + 1, c.D});
+      run_on_both({y, rstd}, [&](auto on) {
+        return HeadsNormForward{.x = {on(x), c.first, c.count},
+                                .y = {on(y), 2, c.count},
+                                .weight = on(weight),
+                                .rstd = on(rstd),
+                                .epsilon = kEpsilon,
+                                .offset = 1};
+      });
+      expect_same(y, "y");
+      expect_same(rstd, "rstd");
+      const auto backward = [&](const Twin& to, int64_t first) {
+        run_on_both({to, dweight}, [&](auto on) {
+          return HeadsNormBackward{.dy = {on(dy), c.first, c.count},
+                                   .x = {on(x), c.first, c.count},
+                                   .weight = on(weight),
+                                   .rstd = on(rstd),
+                                   .offset = 1,
+                                   .dx = {on(to), first, c.count},
+                                   .dweight = on(dweight)};
+        });
+        expect_same(to, "dx");
+      };
+      backward(dx, 1);
+      backward(dy, c.first);
+      expect_same(dweight, "dweight", 2);
+    }
+  const Twin odd = input(DType::kBF16, {1, 3, 5, 4}), to = input(DType::kBF16, {1, 3, 2, 4}),
+             weight = input(DType::kBF16, {8}), rstd = output(DType::kF32, {3});
+  EXPECT_NE(message_of([&] {
+              cuda().run(HeadsNormForward{.x = {odd.cuda, 0, 2},
+                                          .y = {to.cuda, 0, 2},
+                                          .weight = weight.cuda,
+                                          .rstd = rstd.cuda,
+                                          .epsilon = kEpsilon});
+            }).find("multiple of 8 in bf16"),
+            std::string::npos);
+}
+
 TEST_F(CudaRmsNorm, OfZerosIsZero) {
   for (const DType dtype : kReal) {
     const Twin x = with_values(dtype, {5, 64}, [](int64_t) { return 0.0f; }), weight = input(dtype, {64}),

@@ -125,6 +125,16 @@ TEST_F(GradientWrites, OfQkNormAndOfAnAdapter) {
                            .dk_weight = g[1],
                            .accumulate = accumulate});
   });
+  const Tensor all = make.normal({H * D}), of_rows = make.normal({N});
+  expect_overwritten({{H * D}}, [&](const std::vector<Tensor>& g, bool accumulate) {
+    cpu.run(HeadsNormBackward{.dy = {d, 0, H},
+                              .x = {heads, 0, H},
+                              .weight = all,
+                              .rstd = of_rows,
+                              .dx = {dx, 0, H},
+                              .dweight = g[0],
+                              .accumulate = accumulate});
+  });
   const int64_t C = 7, O = 12, r = 2;
   const Tensor x = make.normal({N, C}), dy = make.normal({N, O}), a = make.normal({2 * r, C}),
                b = make.normal({O, r}), u = make.normal({N, 2 * r}), dx_of_adapter = make.poisoned({N, C});

@@ -82,9 +82,13 @@ TEST_F(LinearGemms, ComputeALinearLayer) {
 TEST_F(LinearGemms, ComputeItsGradients) {
   const Tensor dy = make.normal({N, O}), x = make.normal({N, C}), weight = make.normal({O, C}),
                dweight = make.normal({O, C}), dbias = make.normal({O - 2}), add = make.normal({N, C});
-  for (const auto& [frozen, accumulate] : {std::pair{false, true}, {false, false}, {true, true}}) {
+  struct Case {
+    bool frozen, accumulate, adds;
+  };
+  for (const auto& [frozen, accumulate, adds] :
+       {Case{false, true, false}, {false, false, false}, {false, true, true}, {true, true, true}}) {
     LinearBackward op{.dy = dy, .x = x, .weight = weight, .dx = make.poisoned({N, C})};
-    if (frozen) op.add = add;
+    if (adds) op.add = add;
     if (!frozen) op.dweight = make.copy_of(dweight), op.dbias = make.copy_of(dbias);
     op.accumulate = accumulate;
     LinearBackward ours = op;

@@ -84,7 +84,7 @@ TEST_F(Lora, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
     };
     loss();
     const auto backward = [&](const Tensor& x, const Tensor& u, const Tensor& dx, const Tensor& da,
-                              const Tensor& db) {
+                              const Tensor& db, const Tensor& add = {}) {
       cpu.run(LoraBackward{.dy = dy,
                            .x = x,
                            .a = t.a,
@@ -94,7 +94,8 @@ TEST_F(Lora, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
                            .u = u,
                            .dx = dx,
                            .da = da,
-                           .db = db});
+                           .db = db,
+                           .add = add});
     };
     const Tensor da = make.zeros(t.a.shape), db = make.zeros(t.b.shape), dx = make.poisoned(t.x.shape);
     backward(t.x, make.copy_of(t.u), dx, da, db);
@@ -105,6 +106,14 @@ TEST_F(Lora, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
       Doubles wanted = doubles(once);
       for (double& value : wanted) value *= 2;
       expect_formula(twice, wanted, "added to");
+    }
+    // Another part of dx, and in its place
+    const Tensor add = make.normal(t.x.shape), sum = make.poisoned(t.x.shape), in_place = make.copy_of(add);
+    Doubles wanted = doubles(dx);
+    for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += static_cast<double>(floats(add)[i]);
+    for (const auto& [to, added] : {std::pair{sum, add}, std::pair{in_place, in_place}}) {
+      backward(t.x, make.copy_of(t.u), to, make.zeros(t.a.shape), make.zeros(t.b.shape), added);
+      expect_formula(to, wanted, "dx with add");
     }
     expect_gradient(t.x, dx, loss);
     expect_gradient(t.a, da, loss);
@@ -174,13 +183,10 @@ TEST_F(Lora, RefusesWhatDoesNotFit) {
                                      .add = x,
                                      .pre_activation = make.poisoned({4, 4})}),
                Error);
-  EXPECT_THROW(cpu.run(LinearBackward{.dy = x,
-                                      .x = x,
-                                      .weight = w,
-                                      .dx = make.poisoned({4, 4}),
-                                      .dweight = make.zeros({4, 4}),
-                                      .add = x}),
-               Error);
+  EXPECT_THROW(
+      cpu.run(LinearBackward{
+          .dy = x, .x = x, .weight = w, .dx = x, .dweight = make.zeros({4, 4}), .add = make.zeros({4, 4})}),
+      Error);
 }
 
 }  // namespace

@@ -117,6 +117,54 @@ TEST_F(RmsNorm, TakesNoMeanAndAddsEpsilonToTheMeanSquare) {
   }
 }
 
+// The bits of the same channels as rows of their own; other heads stay as they are.
+TEST_F(RmsNorm, OfHeadsIsThatOfTheirChannels) {
+  struct Case {
+    int64_t B, T, D, heads_of_x, first_of_x, heads_of_y, first_of_y, count;
+  };
+  for (const Case& c : {Case{1, 1, 3, 1, 0, 1, 0, 1}, {2, 7, 6, 5, 0, 4, 1, 3}, {3, 5, 9, 8, 2, 6, 0, 5}}) {
+    const int64_t N = c.B * c.T, C = c.count * c.D;
+    SCOPED_TRACE(fmt::format("N {} C {}", N, C));
+    const Heads x{make.normal({c.B, c.T, c.heads_of_x, c.D}), c.first_of_x, c.count};
+    const auto rows_of_heads = [&](const Heads& heads) {
+      const Tensor rows = make.poisoned({N, C});
+      cpu.run(MoveHeads{.from = heads, .to = all_heads(rows.view({c.B, c.T, c.count, c.D}))});
+      return rows;
+    };
+    const Tensor weight = make.normal({C}), rstd = make.poisoned({N}), row_rstd = make.poisoned({N}),
+                 rows = make.poisoned({N, C}), before = make.normal({c.B, c.T, c.heads_of_y, c.D});
+    const Heads y{make.copy_of(before), c.first_of_y, c.count};
+    cpu.run(
+        HeadsNormForward{.x = x, .y = y, .weight = weight, .rstd = rstd, .epsilon = kEpsilon, .offset = 1});
+    cpu.run(RmsNormForward{.x = rows_of_heads(x),
+                           .weight = weight,
+                           .y = rows,
+                           .rstd = row_rstd,
+                           .epsilon = kEpsilon,
+                           .offset = 1});
+    expect_same_bits(rows_of_heads(y), rows, "y");
+    expect_same_bits(rstd, row_rstd, "rstd");
+    for (size_t i = 0; i < floats(before).size(); ++i) {
+      const int64_t head = static_cast<int64_t>(i) / c.D % c.heads_of_y;
+      if (head < y.first || head >= y.first + y.count) EXPECT_EQ(floats(y.tensor)[i], floats(before)[i]);
+    }
+
+    const Heads dy{make.normal({c.B, c.T, c.heads_of_y, c.D}), c.first_of_y, c.count};
+    const Tensor d_rows = rows_of_heads(dy), dweight = make.normal({C}), row_dweight = make.copy_of(dweight);
+    cpu.run(HeadsNormBackward{
+        .dy = dy, .x = x, .weight = weight, .rstd = rstd, .offset = 1, .dx = dy, .dweight = dweight});
+    cpu.run(RmsNormBackward{.dy = d_rows,
+                            .x = rows_of_heads(x),
+                            .weight = weight,
+                            .rstd = rstd,
+                            .offset = 1,
+                            .dx = d_rows,
+                            .dweight = row_dweight});
+    expect_same_bits(rows_of_heads(dy), d_rows, "dx");
+    expect_same_bits(dweight, row_dweight, "dweight");
+  }
+}
+
 TEST_F(RmsNorm, RefusesWhatDoesNotFit) {
   const Tensor x = make.normal({4, 6}), weight = make.normal({6}), y = make.zeros({4, 6}),
                rstd = make.zeros({4});
@@ -132,6 +180,15 @@ TEST_F(RmsNorm, RefusesWhatDoesNotFit) {
           RmsNormBackward{
               .dy = y, .x = x, .weight = weight, .rstd = rstd, .dx = y, .dweight = weight, .add = weight}),
       {"rmsnorm backward: add ", "fp32 [4, 6] on cpu", "found fp32 [6]"}));
+  const Heads heads{make.normal({2, 2, 3, 4}), 0, 2};
+  const auto refused_heads = [&](const Heads& to, const Tensor& gain) {
+    return refusal_of(
+        cpu, HeadsNormForward{.x = heads, .y = to, .weight = gain, .rstd = rstd, .epsilon = kEpsilon});
+  };
+  const Heads other{make.zeros({2, 2, 2, 4}), 0, 2};
+  EXPECT_TRUE(says(refused_heads(other, weight),
+                   {"rmsnorm of heads forward: weight ", "fp32 [8] on cpu", "found fp32 [6]"}));
+  EXPECT_TRUE(says(refused_heads({heads.tensor, 1, 2}, make.zeros({8})), {"y may not be x"}));
 }
 
 }  // namespace

@@ -39,10 +39,10 @@ TEST(ByBlock, EqualNeighboursAreOneRun) {
 TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
   std::vector<ByBlock<Keep>> keeps = mixed_keeps();
   for (const Keep keep : {kKeepAll, kKeepAllButMlp, kKeepAttention, kKeepOutputs}) keeps.emplace_back(keep);
-  const std::pair<Mlp, NormPlace> kBlocks[] = {{Mlp::kGelu, NormPlace::kBefore},
-                                               {Mlp::kSwiglu, NormPlace::kBefore},
-                                               {Mlp::kGelu, NormPlace::kBoth},
-                                               {Mlp::kGeglu, NormPlace::kBoth}};
+  const std::pair<Mlp, NormPlace> kBlocks[] = {
+      {Mlp::kGelu, NormPlace::kBefore}, {Mlp::kSwiglu, NormPlace::kBefore},
+      {Mlp::kGelu, NormPlace::kBoth},   {Mlp::kGeglu, NormPlace::kBoth},
+      {Mlp::kRelu, NormPlace::kAfter},  {Mlp::kSwiglu, NormPlace::kAfter}};
   for (const auto& [mlp, norm_place] : kBlocks)
     for (const ByBlock<Keep>& keep : keeps)
       for (const size_t offloaded : {0, 2, 4, 5}) {
@@ -53,7 +53,7 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
                         .layers = 5,
                         .heads = 2,
                         .channels = 8,
-                        .norm = norm_place == NormPlace::kBoth ? NormKind::kRmsNorm : NormKind::kLayerNorm,
+                        .norm = norm_place == NormPlace::kBefore ? NormKind::kLayerNorm : NormKind::kRmsNorm,
                         .norm_place = norm_place,
                         .mlp = mlp},
                        AttentionKind::kFlash);

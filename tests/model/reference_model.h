@@ -147,10 +147,23 @@ class ReferenceModel {
     return local ? config_.rope.local_theta : config_.rope.theta;
   }
 
+  // Some heads of qkv, normed together
+  void norm_heads(Values& qkv, int64_t heads, int64_t first, int64_t count, const std::string& name) const {
+    const auto wide = static_cast<size_t>(count * config_.head_dim),
+               from = static_cast<size_t>(first * config_.head_dim),
+               row = static_cast<size_t>(heads * config_.head_dim);
+    Values some;
+    for (size_t at = from; at < qkv.size(); at += row)
+      some.insert(some.end(), qkv.begin() + static_cast<ptrdiff_t>(at),
+                  qkv.begin() + static_cast<ptrdiff_t>(at + wide));
+    some = norm(some, name, wide, false);
+    for (size_t i = 0; i < some.size(); ++i) qkv[i / wide * row + from + i % wide] = some[i];
+  }
+
   // QK norm and rotation of one head of q or k
   Values positioned(Values x, int64_t T, int64_t layer, const std::string& norm_name) const {
     const int64_t D = config_.head_dim, R = config_.rotated_channels();
-    if (config_.qk_norm) x = norm(x, norm_name, static_cast<size_t>(D), false);
+    if (config_.qk_norm == QkNorm::kHeads) x = norm(x, norm_name, static_cast<size_t>(D), false);
     if (config_.positions != Positions::kRope) return x;
     for (int64_t t = 0; t < T; ++t)
       for (int64_t i = 0; i < R / 2; ++i) {
@@ -165,13 +178,16 @@ class ReferenceModel {
     return x;
   }
 
-  Values attention(const Values& qkv, int64_t T, int64_t layer, const std::string& name,
-                   uint32_t batch) const {
+  Values attention(Values qkv, int64_t T, int64_t layer, const std::string& name, uint32_t batch) const {
     const Dropout drop = dropout.at(DropoutKind::kAttention, static_cast<size_t>(layer));
     const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
     const int64_t scalar = config_.query_scalar > 0 ? config_.query_scalar : D;
     const double scale = (config_.scale_attention ? 1 / std::sqrt(static_cast<double>(scalar)) : 1) /
                          (config_.scale_attention_by_layer ? static_cast<double>(layer + 1) : 1);
+    if (config_.qk_norm == QkNorm::kAllHeads) {
+      norm_heads(qkv, H + 2 * K, 0, H, name + "q_norm");
+      norm_heads(qkv, H + 2 * K, H, K, name + "k_norm");
+    }
     Values y(static_cast<size_t>(T * H * D));
     for (int64_t h = 0; h < H; ++h) {
       const int64_t shared = h / (H / K);
@@ -225,16 +241,19 @@ class ReferenceModel {
       };
       const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
       const auto normed_after = [&](const Values& branch, const char* name) {
-        return config_.norm_place == NormPlace::kBoth ? norm(branch, block + name) : branch;
+        return config_.norm_place != NormPlace::kBefore ? norm(branch, block + name) : branch;
+      };
+      const auto normed_before = [&](const char* name) {
+        return config_.norm_place != NormPlace::kAfter ? norm(x, block + name) : x;
       };
       const Values qkv =
-          linear(norm(x, block + "norm1"), inside + "qkv", C,
+          linear(normed_before("norm1"), inside + "qkv", C,
                  (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.has_qkv_bias());
       add_branch(normed_after(linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C,
                                      config_.has_out_bias()),
                               "norm1_after"),
                  DropoutKind::kAttentionBranch);
-      add_branch(normed_after(mlp(norm(x, block + "norm2"), block + "mlp."), "norm2_after"),
+      add_branch(normed_after(mlp(normed_before("norm2"), block + "mlp."), "norm2_after"),
                  DropoutKind::kMlpBranch);
     }
     Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)

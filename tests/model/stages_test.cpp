@@ -24,7 +24,8 @@ std::vector<Variant> staged_models() {
 }
 
 const BlockSpec kGelu = block_spec(kPlainStages, 0), kSwiglu{.mlp = Mlp::kSwiglu},
-                kBoth{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu};
+                kBoth{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu},
+                kAfter{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu};
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   for (const Stage stage : kStages) {
@@ -38,6 +39,7 @@ TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   }
   EXPECT_EQ(stages_of(kBoth).size(), kStages.size());
   EXPECT_EQ(stages_of(kSwiglu).size(), kStages.size() - 2);
+  EXPECT_EQ(stages_of(kAfter).size(), kStages.size() - 2);
   EXPECT_EQ(stages_of(kGelu).size(), kStages.size() - 3);
 }
 
@@ -51,6 +53,8 @@ TEST(Stages, TheirNeighboursAreThoseThatExist) {
   EXPECT_EQ(stage_before(kBoth, Stage::kNorm2)->stage, Stage::kNorm1After);
   EXPECT_EQ(stage_after(kBoth, Stage::kContract)->stage, Stage::kNorm2After);
   EXPECT_EQ(stage_after(kBoth, Stage::kNorm2After), nullptr);
+  EXPECT_EQ(stage_before(kAfter, Stage::kQkv), nullptr);
+  EXPECT_EQ(stage_before(kAfter, Stage::kExpand)->stage, Stage::kNorm1After);
 }
 
 // The names of linear layers are those of their weights.

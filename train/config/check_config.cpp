@@ -69,8 +69,8 @@ void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
   const bool rotary = model.positions == Positions::kRope;
-  sourced.require(rotary || !model.qk_norm, "model.qk_norm", "cannot be used with", "model.positions",
-                  "set model.positions=rope");
+  sourced.require(rotary || model.qk_norm == QkNorm::kNone, "model.qk_norm", "cannot be used with",
+                  "model.positions", "set model.positions=rope");
   sourced.require(!rotary || model.position_extension == PositionExtension::kNone, "model.position_extension",
                   "has no effect with", "model.positions",
                   "rotary positions need no extension: set model.context alone");

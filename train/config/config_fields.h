@@ -38,7 +38,7 @@ void visit_model(Section& model, Visit& visit) {
   visit(
       "model.norm_place", model.norm_place, OneOf<NormPlace>{},
       "before: norms of what attention and the MLP read; both: and of what they add to the residual stream, "
-      "Gemma 3's");
+      "Gemma 3's; after: of that alone, OLMo 2's");
   visit("model.norm_plus_one", model.norm_plus_one, Flag{}, "rmsnorm: multiply by 1 + weight, as Gemma does");
   visit("model.positions", model.positions, OneOf<Positions>{},
         "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
@@ -46,8 +46,9 @@ void visit_model(Section& model, Visit& visit) {
         "The linear layers with a bias; all: GPT-2's; attention: those of queries, keys, values and the "
         "output; "
         "qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
-  visit("model.qk_norm", model.qk_norm, Flag{},
-        "An RMSNorm of every head of queries and keys, before they are rotated: Qwen3's");
+  visit("model.qk_norm", model.qk_norm, OneOf<QkNorm>{},
+        "An RMSNorm of queries and keys, before they are rotated; true: of every head by itself, Qwen3's; "
+        "all_heads: of all heads of a token together, OLMo 2's");
   visit("model.window", model.window, WindowPattern{},
         "How many tokens attention of a block sees, the last ones, its own among them; full: all. A pattern "
         "repeats over the blocks: 1024*5,full is five blocks of 1,024 tokens, then one of all, and so on");

@@ -114,7 +114,7 @@ std::vector<Published> published() {
   ModelConfig qwen2 = llama_sizes(151936, 32768, 24, 14, 2, 64, 896, 4864);
   qwen2.rope.theta = 1e6, qwen2.norm_epsilon = 1e-6f, qwen2.bias = Bias::kQkv;
   ModelConfig qwen3 = llama_sizes(151936, 40960, 28, 16, 8, 128, 1024, 3072);
-  qwen3.rope.theta = 1e6, qwen3.norm_epsilon = 1e-6f, qwen3.qk_norm = true;
+  qwen3.rope.theta = 1e6, qwen3.norm_epsilon = 1e-6f, qwen3.qk_norm = QkNorm::kHeads;
   return {{"Llama-3.2-1B", "llama", kLlama32, llama, 1'235'814'400},
           {"TinyLlama-1.1B", "llama", kTinyLlama, tiny, 1'100'048'384},
           {"SmolLM2-135M", "llama", kSmolLM2, smol, 134'515'008},
@@ -178,7 +178,7 @@ TEST_F(FamilyConfig, AbsentFieldsAreTransformersDefaults) {
   ModelConfig qwen = llama_sizes(151936, 32768, 32, 32, 32, 128, 4096, 22016);
   qwen.norm_epsilon = 1e-6f, qwen.tied = false, qwen.bias = Bias::kQkv;
   EXPECT_EQ(read({{"model_type", "qwen2"}}), qwen);
-  qwen.bias = Bias::kNone, qwen.qk_norm = true;
+  qwen.bias = Bias::kNone, qwen.qk_norm = QkNorm::kHeads;
   EXPECT_EQ(read({{"model_type", "qwen3"}}), qwen);
   // Computed from other fields
   EXPECT_EQ(read({{"model_type", "llama"}, {"num_attention_heads", 16}}).kv_heads, 16);
@@ -585,7 +585,7 @@ TEST_F(FamilyConfig, OurOwnFamilyHasOnlyWhatNoOtherHas) {
   EXPECT_STREQ(family_of(model), "qwen3");
   model.rope.share = 0.5;
   EXPECT_STREQ(family_of(model), "tessera");
-  model.qk_norm = false;
+  model.qk_norm = QkNorm::kNone;
   EXPECT_STREQ(family_of(model), "phi3");
   model.rope.scaling = RopeScaling::kLinear, model.rope.factor = 2;  // which Phi-3 has not
   EXPECT_STREQ(family_of(model), "tessera");
@@ -653,7 +653,7 @@ TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
                {"llama has model.norm=rmsnorm"});
   refused_with(all[8].model, [](ModelConfig& m) { m.scale_attention = false; },
                {"qwen3 has model.scale_attention=true"});
-  refused_with(llama, [](ModelConfig& m) { m.qk_norm = true, m.bias = Bias::kQkv; },
+  refused_with(llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.bias = Bias::kQkv; },
                {"qwen2 has model.qk_norm=false", "qwen3 has model.bias=none"});
   refused_with(llama, [](ModelConfig& m) { m.mlp = Mlp::kGelu; }, {"llama has model.mlp=swiglu"});
   refused_with(gpt2, [](ModelConfig& m) { m.positions = Positions::kRope; },

@@ -131,7 +131,7 @@ void make_valid(Random& random, Config::Model& model) {
   model.layers = std::max(model.layers, model.window.pattern_blocks());
   model.head_dim = 0;
   model.kv_heads = random() % 2 == 0 ? 0 : model.heads;
-  model.qk_norm = false;
+  model.qk_norm = QkNorm::kNone;
   const bool rotary = random() % 2 == 0;
   model.positions = rotary ? Positions::kRope : Positions::kLearned;
   model.norm = rotary ? NormKind::kRmsNorm : NormKind::kLayerNorm;
@@ -157,7 +157,7 @@ void make_valid(Random& random, Config::Model& model) {
     model.logit_cap = 0;
     make_plain(model);
   }
-  if (model.norm_place == NormPlace::kBoth) model.dropout.residual = 0;
+  if (model.norm_place != NormPlace::kBefore) model.dropout.residual = 0;
   Rope& rope = model.rope;
   const Rope random_rope = rope;
   rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};

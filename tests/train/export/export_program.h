@@ -55,7 +55,7 @@ inline std::vector<SmallModel> small_models() {
     });
   };
   ModelConfig qwen2 = changed([](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true, m.head_dim = 16; });
-  ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = true, m.kv_heads = 1; });
+  ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.kv_heads = 1; });
   ModelConfig biases = changed([](ModelConfig& m) { m.bias = Bias::kAll; });
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
   own_factor.rope.attention_factor = 1.5;
