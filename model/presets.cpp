@@ -115,6 +115,18 @@ ModelConfig gemma3(Sizes sizes, int64_t window) {
   return model;
 }
 
+// config.json of allenai/OLMo-2-0425-1B, OLMo-2-1124-7B, OLMo-2-1124-13B and OLMo-2-0325-32B
+ModelConfig olmo2(Sizes sizes) {
+  sizes.vocab_size = 100352;
+  sizes.context = 4096;
+  sizes.theta = 500000;
+  sizes.norm_epsilon = 1e-6f;
+  ModelConfig model = untied(llama(sizes));
+  model.norm_place = NormPlace::kAfter;
+  model.qk_norm = QkNorm::kAllHeads;
+  return model;
+}
+
 }  // namespace
 
 ModelConfig preset_model(Preset preset) {
@@ -196,6 +208,14 @@ ModelConfig preset_model(Preset preset) {
       model.rope.factor = 8;
       return model;
     }
+    case Preset::kOlmo2_1b:
+      return olmo2({.layers = 16, .heads = 16, .kv_heads = 16, .channels = 2048, .mlp_width = 8192});
+    case Preset::kOlmo2_7b:
+      return olmo2({.layers = 32, .heads = 32, .kv_heads = 32, .channels = 4096, .mlp_width = 11008});
+    case Preset::kOlmo2_13b:
+      return olmo2({.layers = 40, .heads = 40, .kv_heads = 40, .channels = 5120, .mlp_width = 13824});
+    case Preset::kOlmo2_32b:
+      return olmo2({.layers = 64, .heads = 40, .kv_heads = 8, .channels = 5120, .mlp_width = 27648});
   }
   fail("the preset {} has no model", name_of(preset));
 }

@@ -33,6 +33,10 @@ enum class Preset : uint8_t {
   kGemma3_270m,
   kGemma3_1b,
   kGemma3_4b,
+  kOlmo2_1b,
+  kOlmo2_7b,
+  kOlmo2_13b,
+  kOlmo2_32b,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -61,7 +65,11 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"smollm2_1.7b", Preset::kSmollm2_17b},
                     Word{"gemma3_270m", Preset::kGemma3_270m},
                     Word{"gemma3_1b", Preset::kGemma3_1b},
-                    Word{"gemma3_4b", Preset::kGemma3_4b}};
+                    Word{"gemma3_4b", Preset::kGemma3_4b},
+                    Word{"olmo2_1b", Preset::kOlmo2_1b},
+                    Word{"olmo2_7b", Preset::kOlmo2_7b},
+                    Word{"olmo2_13b", Preset::kOlmo2_13b},
+                    Word{"olmo2_32b", Preset::kOlmo2_32b}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

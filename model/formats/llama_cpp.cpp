@@ -37,7 +37,7 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
     {.ours = "mlp.expand.", .theirs = {{{"ffn_gate.", Rows::kHidden}, {"ffn_up.", Rows::kHidden}}}},
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
-    {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's
+    {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's, OLMo 2's
     {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
 };
 
@@ -163,6 +163,10 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   } else {
     require(model.window.all_full(), "model.window", text_of(model.window), "full");
   }
+  if (&family == &kOlmo2) {
+    require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+    require(!model.tied, "model.tied", "true", "false");
+  }
   const Rope rope = canonical(model).rope;
   const bool yarn = rope.scaling == RopeScaling::kYarn;
   require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
@@ -171,8 +175,8 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "llama3", "none, linear or yarn");
   require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   require(
-      &family != &kQwen2 || model.attention_width() == model.channels, "model.head_dim",
-      fmt::format("{}", model.head_dim),
+      (&family != &kQwen2 && &family != &kOlmo2) || model.attention_width() == model.channels,
+      "model.head_dim", fmt::format("{}", model.head_dim),
       fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
 }
 

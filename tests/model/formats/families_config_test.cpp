@@ -601,6 +601,45 @@ constexpr const char* kPhi4 = R"({
   "rope_theta": 250000, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 100352})";
 
+// OLMo-2-1124-7B
+constexpr const char* kOlmo27b = R"({
+  "architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+  "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2",
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 100277,
+  "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000, "tie_word_embeddings": false,
+  "torch_dtype": "float32", "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 100352})";
+
+TEST_F(FamilyConfig, AnOlmo2HasItsNormsElsewhere) {
+  const FoundModel olmo = found(json::parse(kOlmo27b));
+  EXPECT_EQ(olmo.model, preset_model(Preset::kOlmo2_7b));
+  EXPECT_STREQ(family_of(olmo.model), "olmo2");
+  const ModelConfig absent = read({{"model_type", "olmo2"}});
+  EXPECT_EQ(absent.vocab_size, 50304);
+  EXPECT_EQ(absent.norm_epsilon, 1e-5f);
+  EXPECT_EQ(absent.qk_norm, QkNorm::kAllHeads);
+  EXPECT_EQ(read_with(kOlmo27b, {{"attention_bias", true}}).bias, Bias::kAttention);
+  const json scaled = {{"rope_type", "linear"}, {"factor", 4.0}};
+  EXPECT_EQ(read_with(kOlmo27b, {{"rope_scaling", scaled}}).rope.factor, 4);
+  refused(kOlmo27b, {{"clip_qkv", 8.0}}, {"\"clip_qkv\" is 8", "not supported"});
+  refused(kOlmo27b, {{"sliding_window", 4096}}, {"\"sliding_window\" is 4096", "no windows"});
+  refused(kOlmo27b, {{"hidden_act", "gelu"}}, {"\"hidden_act\"", "silu"});
+  // Its parts in another combination are a model of Tessera's own.
+  ModelConfig model = olmo.model;
+  model.norm_place = NormPlace::kBoth;
+  EXPECT_STREQ(family_of(model), "tessera");
+  const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+  EXPECT_EQ(written["use_qk_norm"], "all_heads");
+  EXPECT_EQ(read(written), model);
+  expect_error(
+      [&] {
+        json other = written;
+        other["use_qk_norm"] = "some_heads";
+        read(other);
+      },
+      {"\"use_qk_norm\" must be one of \"false\", \"true\", \"all_heads\"", "some_heads"});
+}
+
 // With all channels rotated it is a Llama in other words, and written as one.
 TEST_F(FamilyConfig, APhi3IsALlamaInOtherWords) {
   const FoundModel phi = found(json::parse(kPhi4));

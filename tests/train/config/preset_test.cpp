@@ -34,7 +34,9 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kLlama31_70b, 70'553'706'496}, {Preset::kQwen25_14b, 14'770'033'664},
       {Preset::kQwen25_32b, 32'763'876'352},  {Preset::kQwen3_14b, 14'768'307'200},
       {Preset::kQwen3_32b, 32'762'123'264},   {Preset::kGemma3_270m, 268'098'176},
-      {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168}};
+      {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
+      {Preset::kOlmo2_1b, 1'484'916'736},     {Preset::kOlmo2_7b, 7'298'617'344},
+      {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -51,6 +53,7 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kLlama31_8b)), "llama");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_7b)), "qwen2");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_8b)), "qwen3");
+  EXPECT_STREQ(family_of(preset_model(Preset::kOlmo2_32b)), "olmo2");
 }
 
 TEST_F(PresetKeys, SetsTheModel) {
