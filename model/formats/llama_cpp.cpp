@@ -133,11 +133,11 @@ Windows five_of_six(const ModelConfig& model) {
 void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const Family& family = family_for(model);
   const auto require = [&](bool holds, const char* key, const auto& found, const std::string& expected) {
-    check(
-        holds,
-        "{} has {}={}, and llama.cpp computes a {} with {} alone. Export it with --format hf, or train with "
-        "that setting",
-        folder, key, found, family.title, expected);
+    check(holds,
+          "{} has {}={}, and llama.cpp computes models of {} with {} alone. Export it with --format hf, or "
+          "train with "
+          "that setting",
+          folder, key, found, family.title, expected);
   };
   check(&family != &kTessera && &family != &kPhi3,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "

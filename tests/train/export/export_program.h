@@ -57,8 +57,9 @@ inline std::vector<SmallModel> small_models() {
   ModelConfig qwen2 = changed([](ModelConfig& m) { m.bias = Bias::kQkv, m.tied = true, m.head_dim = 16; });
   ModelConfig qwen3 = changed([](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.kv_heads = 1; });
   ModelConfig biases = changed([](ModelConfig& m) { m.bias = Bias::kAll; });
-  const ModelConfig olmo2 =
-      changed([](ModelConfig& m) { m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads; });
+  const ModelConfig olmo2 = changed([](ModelConfig& m) {
+    m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.head_dim = 16;
+  });
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
   own_factor.rope.attention_factor = 1.5;
   return {{"gpt2", "gpt2", small_gpt2()},
