@@ -40,14 +40,6 @@ UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache&
           .start = start};
 }
 
-// Why the persistent kernel does not serve a model, whatever its sizes; "": it may
-std::string why_not_one_kernel(const Model& model, const KvCache& cache) {
-  if (std::ranges::any_of(cache.layers, [](const KvCache::Layer& layer) { return layer.ring; }))
-    return fmt::format("model.window={}: caches of different lengths", text_of(model.config.window));
-  if (model.local_angles) return "model.rope.local_theta: two kinds of angles";
-  return "";
-}
-
 void add_operations(const Stream& stream, DecodeStep& step) {
   const Model& model = step.model;
   const Saved& saved = step.saved;
@@ -128,9 +120,7 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
   add_operations(stream, step);
   const DeviceTraits& device = stream.backend().traits();
   step.why_separate_kernels =
-      tensors.separate_kernels ? "as asked for" : why_not_one_kernel(model, tensors.cache);
-  if (step.why_separate_kernels.empty())
-    step.why_separate_kernels = why_not_one_kernel(step.operations, device);
+      tensors.separate_kernels ? "as asked for" : why_not_one_kernel(step.operations, device);
   if (!step.why_separate_kernels.empty()) return step;
   step.memory = arena.alloc(MemoryTag::kActivations, "what passes between a step's instructions", DType::kI32,
                             {(decode_step_bytes(step.operations, device) + 3) / 4});

@@ -21,7 +21,7 @@ struct Instruction {
   void* plain;                          // of the last instruction: y as a tensor
   uint32_t x, add, y;                   // their first flagged values; kNowhere: none
   uint16_t x_from, add_from;            // the instructions that write x and add
-  int32_t C, O;                         // elements of x and of y
+  int32_t C, O;                         // elements of x and of y. attend: C rows of its caches
   int32_t tiles, first, rounds;         // what blocks share out; the block with tile 0; most tiles of one
   float epsilon, scale;                 // of the norm; of attention's scores
   InstructionKind kind;
@@ -29,6 +29,8 @@ struct Instruction {
   FusedLinear::Epilogue epilogue;
   uint8_t tile_outputs;  // of a tile
   uint8_t cache;         // attend: how many such instructions there are before
+  bool is_ring;          // attend: the token of place t is in row t % C of the caches, not in row t
+  uint8_t angles;        // attend: which of Args::angles
 };
 
 inline constexpr int kWarps = 8;               // that compute
@@ -47,11 +49,12 @@ inline constexpr int kStateSize = 4;
 
 struct Args {
   const int32_t *tokens, *starts;  // [1] each
-  const float* angles;             // [capacity, D / 2, 2], null: no rotation
+  const float* angles[2];          // [capacity, D / 2, 2] each, null: none
   uint32_t* state;                 // [kStateSize]: runs before this one; blocks of it that have ended
   uint32_t* values;                // flagged
   uint32_t *parts, *part_lse;      // [blocks, group, D, 2] and [blocks, group, 2]
-  int32_t capacity, kv_heads, group, head_dim;
+  int32_t capacity;                // places of a text
+  int32_t kv_heads, group, head_dim;
   int32_t count;  // of instructions
   Instruction instructions[kMostInstructions];
 };

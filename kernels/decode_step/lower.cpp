@@ -1,5 +1,6 @@
 #include "kernels/decode_step/lower.h"
 
+#include <algorithm>
 #include <climits>
 #include <map>
 #include <optional>
@@ -124,6 +125,7 @@ class Lowering {
       : args_(args), layout_(layout), operations_(operations), blocks_(blocks) {}
 
   void run() {
+    args_.capacity = INT32_MAX;
     for (const DecodeOp& op : operations_) {
       if (const std::optional<FusedLinear> linear = linear_of(op))
         add(op, *linear);
@@ -141,6 +143,7 @@ class Lowering {
     const auto C = static_cast<int>(a.y.numel());
     Instruction& s = next(InstructionKind::kEmbed, divide_up(C, 32 * kWarps));
     s.weight = a.token_table.data, s.bias = a.position_table.data;
+    if (a.position_table) limit_places(a.position_table.shape[0]);
     s.O = C;
   }
   void add(const DecodeOp& op, const FusedLinear& a) {
@@ -163,21 +166,31 @@ class Lowering {
   void add(const DecodeOp& op, const CachedAttention& all) {
     const DecodeAttention& a = all.attention;
     const DecodeShape& shape = a.plan.shape;
-    args_.capacity = static_cast<int>(shape.capacity), args_.kv_heads = static_cast<int>(shape.kv_heads);
+    args_.kv_heads = static_cast<int>(shape.kv_heads);
     args_.group = static_cast<int>(shape.heads / shape.kv_heads);
     args_.head_dim = static_cast<int>(shape.head_dim);
     Instruction& s = next(InstructionKind::kAttend, args_.kv_heads);
     s.cache = static_cast<uint8_t>(attends_++);
     s.weight = a.k_cache.data, s.bias = a.v_cache.data;
+    s.C = static_cast<int>(shape.capacity), s.is_ring = all.append.ring;
+    if (!s.is_ring) limit_places(shape.capacity);
     s.scale = a.plan.scale;
     if (all.rotary) {
-      args_.angles = all.rotary->angles.as<float>();
+      const auto* angles = all.rotary->angles.as<float>();
+      s.angles = args_.angles[0] && args_.angles[0] != angles;
+      check(!args_.angles[s.angles] || args_.angles[s.angles] == angles,
+            "a decode step has more than two kinds of angles");
+      args_.angles[s.angles] = angles;
+      limit_places(all.rotary->angles.shape[0]);
       s.norm_weight = all.rotary->q_weight.data, s.norm_bias = all.rotary->k_weight.data;
       s.epsilon = all.rotary->epsilon;
     }
     read(op.x, all.heads, s.x, s.x_from);
   }
 
+  void limit_places(int64_t places) {
+    args_.capacity = static_cast<int32_t>(std::min<int64_t>(args_.capacity, places));
+  }
   Instruction& next(InstructionKind kind, int tiles) {
     Instruction& s = args_.instructions[args_.count];
     s.kind = kind;

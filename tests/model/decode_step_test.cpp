@@ -127,8 +127,9 @@ class InPlainLoops {
     for (int d = 0; d < D; ++d) squares += x[d] * x[d];
     const double rstd = 1 / std::sqrt(squares / D + s.epsilon);
     for (int d = 0; weight && d < D; ++d) x[d] = static_cast<float>(x[d] * rstd * floats(weight)[d]);
-    for (int i = 0; a_.angles && i < D / 2; ++i) {
-      const float* angle = a_.angles + (place() * (D / 2) + i) * 2;
+    const float* angles = a_.angles[s.angles];
+    for (int i = 0; angles && i < D / 2; ++i) {
+      const float* angle = angles + (place() * (D / 2) + i) * 2;
       const float low = x[i], high = x[i + D / 2];
       x[i] = low * angle[0] - high * angle[1];
       x[i + D / 2] = high * angle[0] + low * angle[1];
@@ -140,12 +141,14 @@ class InPlainLoops {
     for (int h = 0; h < H + K; ++h) rotate(s, heads, h, h < H ? s.norm_weight : s.norm_bias);
     auto *k = static_cast<float*>(const_cast<void*>(s.weight)),
          *v = static_cast<float*>(const_cast<void*>(s.bias));
-    std::copy_n(heads.begin() + H * D, K * D, k + place() * K * D);
-    std::copy_n(heads.begin() + (H + K) * D, K * D, v + place() * K * D);
+    EXPECT_TRUE(s.is_ring || place() < s.C);
+    const int64_t newest = s.is_ring ? place() % s.C : place();
+    std::copy_n(heads.begin() + H * D, K * D, k + newest * K * D);
+    std::copy_n(heads.begin() + (H + K) * D, K * D, v + newest * K * D);
     for (int h = 0; h < H; ++h) {
       double sum = 0;
       std::vector<double> o(static_cast<size_t>(D));
-      for (int64_t t = 0; t <= place(); ++t) {
+      for (int64_t t = 0; t < std::min<int64_t>(place() + 1, s.C); ++t) {
         const int64_t at = (t * K + h / a_.group) * D;
         double score = 0;
         for (int d = 0; d < D; ++d) score += double{heads[h * D + d]} * k[at + d];
@@ -171,8 +174,7 @@ std::vector<Variant> stepped_models() {
     const bool has_no_operation = model.norm_place != NormPlace::kBefore || model.norm_plus_one ||
                                   model.scale_embeddings || model.mlp == Mlp::kGeglu ||
                                   model.qk_norm == QkNorm::kAllHeads;
-    if (!model.dropout && model.window.all_full() && model.rope.share == 1 && !has_no_operation)
-      all.push_back({name, model});
+    if (!model.dropout && model.rope.share == 1 && !has_no_operation) all.push_back({name, model});
   }
   return all;
 }
@@ -186,7 +188,8 @@ struct Step {
         one(decoding({.config = config,
                       .params = &store,
                       .attention = AttentionPlan{.dtype = dtype},
-                      .angles = allocate_angles(stream, arena, config, config.context)},
+                      .angles = allocate_angles(stream, arena, config, config.context),
+                      .local_angles = allocate_local_angles(stream, arena, config, config.context)},
                      cache, backend.traits())),
         tokens(arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {slots, 1})),
         logits(arena.alloc(MemoryTag::kActivations, "logits", dtype, {slots, config.padded_vocab()})),
@@ -286,17 +289,34 @@ TEST(FusedDecodeStep, OneRowOfBf16OnHopperIsOneKernel) {
   }
 }
 
-// Rings of a window are as short as that, and the kernel takes caches of one length.
-TEST(FusedDecodeStep, IsNotOneKernelWhereABlockHasAWindow) {
+// Rings are as long as their window. A text is as long as the shortest of what holds all of it.
+TEST(FusedDecodeStep, KnowsWhichCachesAreRings) {
   ModelConfig model = gpt2();
   model.window = Windows({{13}, {Windows::kFull}});
-  const std::unique_ptr<Backend> plan = make_plan_backend(kH100);
-  Arena arena = Arena::plan(Device::kCuda);
-  const Step windowed(*plan, arena, model, DType::kBF16, 1);
-  EXPECT_FALSE(windowed.step.memory);
-  EXPECT_FALSE(windowed.step.operations.empty());
-  EXPECT_NE(windowed.step.why_separate_kernels.find("model.window=13,full"), std::string::npos)
-      << windowed.step.why_separate_kernels;
+  const std::unique_ptr<Backend> cpu = make_cpu_backend();
+  const auto lowered = [&](const ModelConfig& of) {
+    Arena arena = Arena::host();
+    HostTensors make;
+    const Step step(*cpu, arena, of, DType::kF32, 1);
+    return decode_step::lower(step.step.operations, make.zeros({1 << 20}), 5);
+  };
+  const auto attends = [](const Args& args) {
+    std::vector<std::tuple<int, bool, int>> found;
+    for (int i = 0; i < args.count; ++i)
+      if (const Instruction& s = args.instructions[i]; s.kind == InstructionKind::kAttend)
+        found.emplace_back(s.C, s.is_ring, s.angles);
+    return found;
+  };
+  using Attends = std::vector<std::tuple<int, bool, int>>;
+  EXPECT_EQ(attends(lowered(model)), (Attends{{13, true, 0}, {64, false, 0}, {13, true, 0}}));
+  model.positions = Positions::kRope, model.rope.local_theta = 100;
+  const Args two_kinds = lowered(model);
+  EXPECT_EQ(attends(two_kinds), (Attends{{13, true, 0}, {64, false, 1}, {13, true, 0}}));
+  EXPECT_TRUE(two_kinds.angles[0] && two_kinds.angles[1]);
+  model.window = Windows(13), model.rope.local_theta = 0;
+  EXPECT_EQ(lowered(model).capacity, 64) << "as many angles";
+  model.positions = Positions::kLearned;
+  EXPECT_EQ(lowered(model).capacity, 64) << "as many positions";
 }
 
 TEST(FusedDecodeStep, SaysWhyItIsNotOneKernel) {

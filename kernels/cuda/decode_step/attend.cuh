@@ -3,7 +3,7 @@
 // kernels/attention/decode/kernel.cuh.
 //
 //   each block, for some units of a head of keys and values:       q: [heads of the group, D], k, v: [D]
-//     flagged values -> norm -> rotation -> shared memory; the block with the last unit also appends k and v
+//     flagged values -> norm -> rotation -> shared memory; the block with their unit also appends k and v
 //     each warp, for its 16 keys of a unit: MmaHeads; the new key and value become a row of their tile
 //     the warps' sums become one -> y where one block has all keys of the head, else a part
 //   each block, for some elements of y of the head: the sum of its parts
@@ -30,7 +30,7 @@ struct AttendMemory {
 
 // One head of the new token, by a warp: from flagged values to shared memory, and to `cached` if it is given
 __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from, uint32_t flag,
-                                           const bf16* norm, float epsilon, bool rotates, bf16* to,
+                                           const bf16* norm, float epsilon, const float2* angles, bf16* to,
                                            bf16* cached) {
   constexpr int kPairs = 2;  // of a lane
   const int lane = threadIdx.x % kWarp, pairs = b.a.head_dim / 2;
@@ -76,8 +76,8 @@ __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from,
   for (int i = 0; i < kPairs; ++i) {
     const int at = lane + i * kWarp;
     if (!exists(i)) continue;
-    if (rotates) {
-      const float2 angle = b.shared.angles[at];
+    if (angles) {
+      const float2 angle = angles[at];
       const float l = low[i];
       low[i] = l * angle.x - high[i] * angle.y;
       high[i] = high[i] * angle.x + l * angle.y;
@@ -88,24 +88,24 @@ __device__ __forceinline__ void place_head(const Block& b, const uint32_t* from,
   }
 }
 
-// The heads of the group, and of the last part also k and v: a warp takes every kWarps-th
+// The heads of the group, and where their row is also k and v: a warp takes every kWarps-th
 template <int kWidth>
 __device__ __forceinline__ void place_heads(const Block& b, const Instruction& s, const AttendTask& task,
                                             const AttendMemory<kWidth>& memory) {
   const int D = b.a.head_dim, group = b.a.group, K = b.a.kv_heads, H = K * group;
   const uint32_t flag = b.flag(s.x_from);
   const uint32_t* heads = b.values + s.x;
-  const bool rotates = b.a.angles != nullptr;
-  const int64_t row = (int64_t{b.start} * K + task.head) * D;
-  for (int job = threadIdx.x / kWarp; job < group + (task.last() ? 2 : 0); job += kWarps) {
+  const float2* angles = b.a.angles[0] ? b.shared.angles[s.angles] : nullptr;
+  const int64_t row = (int64_t{task.newest} * K + task.head) * D;
+  for (int job = threadIdx.x / kWarp; job < group + (task.has_newest() ? 2 : 0); job += kWarps) {
     if (job < group) {
       place_head(b, heads + (task.head * group + job) * D, flag, static_cast<const bf16*>(s.norm_weight),
-                 s.epsilon, rotates, memory.q + job * kWidth, nullptr);
+                 s.epsilon, angles, memory.q + job * kWidth, nullptr);
     } else if (job == group) {
       place_head(b, heads + (H + task.head) * D, flag, static_cast<const bf16*>(s.norm_bias), s.epsilon,
-                 rotates, memory.k, static_cast<bf16*>(const_cast<void*>(s.weight)) + row);
+                 angles, memory.k, static_cast<bf16*>(const_cast<void*>(s.weight)) + row);
     } else {
-      place_head(b, heads + (H + K + task.head) * D, flag, nullptr, 0, false, memory.v,
+      place_head(b, heads + (H + K + task.head) * D, flag, nullptr, 0, nullptr, memory.v,
                  static_cast<bf16*>(const_cast<void*>(s.bias)) + row);
     }
   }
@@ -168,21 +168,23 @@ __device__ __forceinline__ void attend(const Block& b, const Instruction& s, int
   for (int unit = task.first; unit < task.end; ++unit) {
     const uint32_t tiles = reader.wait(b);
     const Rows keys{tiles + warp * 2 * Rows::kBytes}, values{keys.base + Rows::kBytes};
-    const int first = (unit * kWarps + warp) * Tile::kKeys, row = b.start - first;
-    if (row >= 0) {
-      if (row < Tile::kKeys) {  // the new key's tile
-        if (lane < D / 8) {
-          ptx::store_shared(keys.chunk(row, lane), reinterpret_cast<const uint4*>(memory.k)[lane]);
-          ptx::store_shared(values.chunk(row, lane), reinterpret_cast<const uint4*>(memory.v)[lane]);
+    const int first = (unit * kWarps + warp) * Tile::kKeys, seen = task.keys - first,
+              newest = task.newest - first;
+    if (seen > 0) {
+      const bool has_newest = newest >= 0 && newest < Tile::kKeys;
+      if (has_newest || seen < Tile::kKeys) {
+        if (has_newest && lane < D / 8) {
+          ptx::store_shared(keys.chunk(newest, lane), reinterpret_cast<const uint4*>(memory.k)[lane]);
+          ptx::store_shared(values.chunk(newest, lane), reinterpret_cast<const uint4*>(memory.v)[lane]);
         }
         // The rest of the tile holds whatever the cache does. take() skips those keys, but multiplies the
         // values by 0.
-        for (int i = lane; i < (Tile::kKeys - 1 - row) * Rows::kChunks; i += kWarp)
-          ptx::store_shared(values.chunk(row + 1 + i / Rows::kChunks, i % Rows::kChunks), uint4{});
+        for (int i = lane; i < (Tile::kKeys - seen) * Rows::kChunks; i += kWarp)
+          ptx::store_shared(values.chunk(seen + i / Rows::kChunks, i % Rows::kChunks), uint4{});
         ptx::fence_shared_for_async();  // TMA may write next where this warp wrote
         __syncwarp();                   // every lane reads the rows
       }
-      heads.take(keys, values, row + 1);
+      heads.take(keys, values, seen);
     }
     reader.give_back(b);
   }

@@ -81,9 +81,11 @@ __global__ __launch_bounds__(kThreads, 1) void decode_step_kernel(const __grid_c
     ptx::mbarrier_init(b.full(threadIdx.x), kLoaders);
     ptx::mbarrier_init(b.empty(threadIdx.x), kWarps);
     ptx::fence_mbarrier_init();
-  } else if (a.angles && threadIdx.x - kEntries < a.head_dim / 2) {
-    const int pair = threadIdx.x - kEntries;
-    shared.angles[pair] = reinterpret_cast<const float2*>(a.angles)[int64_t{start} * (a.head_dim / 2) + pair];
+  } else if (const int pairs = a.head_dim / 2, at = threadIdx.x - kEntries; at < 2 * pairs) {
+    const int which = at / pairs, pair = at % pairs;
+    if (a.angles[which])
+      shared.angles[which][pair] =
+          reinterpret_cast<const float2*>(a.angles[which])[int64_t{start} * pairs + pair];
   }
   __syncthreads();  // the barriers and angles are there
   if (threadIdx.x < kComputeThreads) {
@@ -113,7 +115,7 @@ bool map_caches(KernelArgs& args) {
             hopper::HeadBoxes{
                 .tensor = cache,
                 .batch = 2,
-                .tokens = args.capacity,
+                .tokens = s.C,
                 .heads = args.kv_heads,
                 .box = hopper::box_of(args.head_dim, args.head_dim <= 64 ? 64 : 128, AttendTile<64>::kKeys)}))
       return false;

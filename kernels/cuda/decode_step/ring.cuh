@@ -38,7 +38,7 @@ struct Shared {
   uint32_t places[kLoaders][kEntries];  // where an entry lies in the ring, as each loader knows it
   alignas(16) Partial partial[2];
   alignas(16) float2 stats[2][kWarps];
-  float2 angles[kMostHeadDim / 2];
+  float2 angles[2][kMostHeadDim / 2];
 };
 
 // An instruction in registers: one batch of reads of constant memory, and none later
@@ -134,12 +134,14 @@ struct CachedRows {
 // What a block does of an attention instruction: some units of a head of keys and values. Few keys take
 // one block, for a merge costs as much as they do.
 struct AttendTask {
+  int keys, newest;                   // how many the token sees, and which of their rows is its own
   int head, part, parts, first, end;  // units
   bool exists;
 
   __device__ __forceinline__ AttendTask(const Block& b, const Instruction& s) {
     constexpr int kUnitsAlone = 2;
-    const int units = (b.start + kUnitKeys) / kUnitKeys, task = b.first_tile(s);
+    keys = min(b.start + 1, s.C), newest = s.is_ring ? b.start % s.C : b.start;
+    const int units = (keys + kUnitKeys - 1) / kUnitKeys, task = b.first_tile(s);
     parts = units <= kUnitsAlone ? 1 : min(units, static_cast<int>(gridDim.x) / b.a.kv_heads);
     head = task / parts;
     part = task - head * parts;
@@ -148,7 +150,10 @@ struct AttendTask {
     first = part * each + max(part - (parts - rest), 0);
     end = first + each + (part >= parts - rest ? 1 : 0);
   }
-  __device__ __forceinline__ bool last() const { return part == parts - 1; }  // it has the new token
+  __device__ __forceinline__ bool has_newest() const {
+    const int unit = newest / kUnitKeys;
+    return unit >= first && unit < end;
+  }
 };
 
 // A warp that loads. It issues copies one after another, and a single warp would not keep up with the memory.
@@ -199,8 +204,8 @@ class Loader {
     }
   }
 
-  // The keys before the new token, which is no part of the cache yet. What lies behind them in a tile is of
-  // nobody: attend() does not use it.
+  // The keys before the new token, which is no part of the cache yet. What lies behind them in a tile, or in
+  // its row, is of nobody: attend() does not use it.
   template <int kWidth>
   __device__ __forceinline__ void attend(const Instruction& s) {
     using Rows = CachedRows<kWidth>;
@@ -217,7 +222,7 @@ class Loader {
     for (int unit = task.first; unit < task.end; ++unit) {
       const uint32_t to = take(kWarps * 2 * Rows::kBytes, Rows::kAlignment), full = b_.full(next_);
       const int first = unit * kUnitKeys,
-                tiles = min((b_.start - first) / AttendTile<kWidth>::kKeys + 1, kWarps);
+                tiles = min((task.keys - 1 - first) / AttendTile<kWidth>::kKeys + 1, kWarps);
       const bool mine = tile < tiles;
       const int count = __popc(__ballot_sync(kWholeWarp, mine));
       if (lane_ == 0) ptx::mbarrier_arrive_expect(full, count * Rows::kBytes / boxes);
