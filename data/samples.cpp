@@ -99,8 +99,7 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
     if (object.contains(field) && std::ranges::find(kinds, field) == kinds.end()) kinds.push_back(field);
   check(!kinds.empty(),
         "{}: expected the field '{}', or 'prompt' and 'completion', or 'messages', found {}; --text-field "
-        "names "
-        "the field of a text",
+        "names the field of a text",
         where, text_field, names_in(object));
   check(kinds.size() == 1,
         "{}: found the fields '{}' and '{}', so the line may be two kinds of document; keep one of them",

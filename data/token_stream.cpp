@@ -159,8 +159,7 @@ void TokenStream::check_against_manifest() {
     check(manifest->documents == documents_->count() &&
               manifest->counted_tokens == documents_->counted_tokens(),
           "{} does not agree with the indices beside it: it says {} documents and {} tokens that count, "
-          "found {} "
-          "and {}; copy the folder again or prepare it again with ./prepare",
+          "found {} and {}; copy the folder again or prepare it again with ./prepare",
           (path_ / kManifestName).string(), manifest->documents, manifest->counted_tokens,
           documents_->count(), documents_->counted_tokens());
   tokenizer_ = manifest->tokenizer;

@@ -90,8 +90,7 @@ ChatForm chat_form(const std::string& named) {
     if (named == own.name) return form_of(own);
   check(is_file(named),
         "--chat-template {}: there is no such file, and it is not the name of a form, which are chatml and "
-        "llama3. Name a "
-        "file with a template in Jinja, such as the chat_template.jinja of a model",
+        "llama3. Name a file with a template in Jinja, such as the chat_template.jinja of a model",
         named);
   return chat_form_of(text_of(named), named);
 }
@@ -146,14 +145,12 @@ void check_markers(const ChatForm& form, const Tokenizer& tokenizer) {
   const bool as_text = form.name == kOwnForms[0].name && missing.size() == form.markers.size();
   check(missing.empty() || as_text,
         "the chat template {} needs the special tokens {}, which the tokenizer {} does not have; use one "
-        "that has them, "
-        "or --chat-template chatml, whose markers may be ordinary text",
+        "that has them, or --chat-template chatml, whose markers may be ordinary text",
         form.name, join_words(missing, " and "), tokenizer.name());
   for (const std::string_view marker : missing)
     check(tokenizer.encode(marker).size() > 1,
           "the tokenizer {} takes {} in any text for a token that is not special, so the text of a message "
-          "could forge "
-          "it; mark it as special in the tokenizer's files",
+          "could forge it; mark it as special in the tokenizer's files",
           tokenizer.name(), marker);
 }
 

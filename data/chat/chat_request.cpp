@@ -77,10 +77,8 @@ std::unique_ptr<ChatTemplate> choose_chat_template(const ChatRequest& request, c
 std::string no_chat_template(const Tokenizer& tokenizer) {
   return fmt::format(
       "a conversation needs a chat template: there is none beside the tokenizer {}, and it has not the "
-      "special "
-      "tokens of exactly one of chatml (<|im_start|>) and llama3 (<|start_header_id|>). Name one: "
-      "--chat-template "
-      "chatml, or a file with a template in Jinja",
+      "special tokens of exactly one of chatml (<|im_start|>) and llama3 (<|start_header_id|>). Name one: "
+      "--chat-template chatml, or a file with a template in Jinja",
       tokenizer.name());
 }
 

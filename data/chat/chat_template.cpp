@@ -118,8 +118,7 @@ void ChatTemplate::check_read(const Conversation& conversation) const {
       const bool is_there = found && !found->is_none() && (!found->list() || !found->list()->empty());
       check(!is_there || template_.names(field),
             "message {}: the chat template {} does not read '{}', so it would be lost. Name a template that "
-            "does with "
-            "--chat-template, or leave the field out",
+            "does with --chat-template, or leave the field out",
             i + 1, form_.name, field);
     }
     const bool known_role =

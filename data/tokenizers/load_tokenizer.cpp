@@ -133,8 +133,7 @@ TokenizerDefinition read_pair(const fs::path& folder, const FilePair& pair) {
   const std::string folder = model.has_parent_path() ? model.parent_path().string() : ".";
   fail(
       "{} is a tokenizer of SentencePiece, and {} has no {}; expected one. transformers writes it: python3 "
-      "-c "
-      "\"from transformers import AutoTokenizer; "
+      "-c \"from transformers import AutoTokenizer; "
       "AutoTokenizer.from_pretrained('{}').save_pretrained('{}')\"",
       model.string(), folder, kTokenizerFile, folder, folder);
 }

@@ -114,10 +114,8 @@ class Translation {
     if (end + 1 < rest_.size() && rest_[end + 1] == '+')
       fail(
           "{}: the regular expression has {}, which is read in two ways: Oniguruma, and so Hugging Face's "
-          "library, "
-          "repeats {} once or more; to tiktoken it is possessive, and never gives back what it took. "
-          "Expected one "
-          "that says which: (?:...{})+ or (?>...{})",
+          "library, repeats {} once or more; to tiktoken it is possessive, and never gives back what it "
+          "took. Expected one that says which: (?:...{})+ or (?>...{})",
           where_, in_quotes(rest_.substr(0, end + 2)), rest_.substr(0, end + 1), rest_.substr(0, end + 1),
           rest_.substr(0, end + 1));
     take(end + 1);

@@ -35,8 +35,7 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
       status == ATTN_OK,
       "decode attention cannot run with batch {}, {} heads of {} in {}, {} key/value heads and a cache of {} "
       "tokens on {} (compute capability {}.{}): {}. Head dim = channels / heads. Only drawing tokens needs "
-      "it: "
-      "train with sampling.every=0, or draw on the CPU, which serves every size",
+      "it: train with sampling.every=0, or draw on the CPU, which serves every size",
       s.batch, s.heads, s.head_dim, name_of(dtype), s.kv_heads, s.capacity, device.name, device.arch / 10,
       device.arch % 10, attn_status_text(status));
   plan.workspace_bytes = static_cast<int64_t>(attn_decode_workspace(&problem, device.arch));

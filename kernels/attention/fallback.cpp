@@ -23,8 +23,7 @@ std::string fallback_note(const AttentionPlan& plan) {
     if (status == ATTN_BAD_DROPOUT && problem.head_dim > family->most_with_dropout)
       return fmt::format(
           "head dim {} with dropout runs the attention kernels for compute capability {}: those for 9.0 drop "
-          "up "
-          "to head dim {}",
+          "up to head dim {}",
           problem.head_dim, arch, family->most_with_dropout);
     return fmt::format(
         "attention with {}{} runs the kernels for compute capability {}: those for 9.0 do not serve it",

@@ -39,10 +39,8 @@ void refuse_lfs_pointer(std::string_view bytes, const std::filesystem::path& pat
   const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
   fail(
       "{} is a Git LFS pointer of {} bytes, not the file that it stands for, which has {} bytes ({}) and was "
-      "not "
-      "fetched. Fetch it: git -C {} lfs pull; or download the folder anew: hf download OWNER/NAME "
-      "--local-dir "
-      "FOLDER",
+      "not fetched. Fetch it: git -C {} lfs pull; or download the folder anew: hf download OWNER/NAME "
+      "--local-dir FOLDER",
       path.string(), bytes.size(), *size, format_bytes(*size), folder);
 }
 

@@ -335,8 +335,7 @@ Target chat_template() {
           .seeds =
               {chat_form("chatml").jinja, chat_form("llama3").jinja,
                "{%- set ns = namespace(n=0) -%}{%- for m in messages[::-1] if m.role != 'system' -%}{%- set "
-               "ns.n = "
-               "ns.n + loop.index0 -%}{{ m['content'].split('e')[-1] | trim ~ ns.n }}{%- endfor -%}",
+               "ns.n = ns.n + loop.index0 -%}{{ m['content'].split('e')[-1] | trim ~ ns.n }}{%- endfor -%}",
                "{% macro f(a, b='x') %}{{ a.b | default(b) | upper }}{% endmacro %}{{ f({'b': [1, "
                "2.5]|join(', ')}) }}"
                "{% for k, v in tools[0].items() %}{{ k ~ (v | tojson(indent=2)) }}{% else %}{{ "

@@ -147,8 +147,7 @@ Options& add_step(Options& app, Command& c) {
   step.add("--markdown", c.step.markdown, "Also write that table to this file as Markdown").type_name("FILE");
   step.add("--trace", c.step.trace,
            "Also write a trace of one step of all ranks to this file, for ui.perfetto.dev: each operation "
-           "beside "
-           "what bounds it, each kernel, copy and collective (on a GPU by NVIDIA's CUPTI)")
+           "beside what bounds it, each kernel, copy and collective (on a GPU by NVIDIA's CUPTI)")
       .type_name("FILE");
   step.footer(
       "Examples:\n"

@@ -186,8 +186,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
     std::vector<DeviceActivity> activities = device_->stop();
     check(!activities.empty(),
           "NVIDIA's CUPTI recorded nothing of the step. Another process may trace this GPU: ncu, nsys, or a "
-          "trace "
-          "of another run");
+          "trace of another run");
     find_collectives(activities);
     for (DeviceActivity& each : activities) {
       Track& track = streams[each.stream];

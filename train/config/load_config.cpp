@@ -49,8 +49,7 @@ class Reader {
     if (family_of(config.model.resolved()) == std::string_view("tessera"))
       config.notices.push_back(
           "no family of transformers has a model with these parts: checkpoints have the model_type tessera, "
-          "which "
-          "other programs do not load");
+          "which other programs do not load");
     if (config.train.folder.empty()) config.train.folder = "runs/" + file.stem().string();
     return config;
   }
@@ -225,8 +224,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   // With all channels rotated a Phi-3 is a Llama whose files have layers joined.
   check(!sourced_.config.train.lora || found.family == family_of(found.model),
         "{}: train.lora: the adapters' layers would be named as those of model_type {}, and {} has "
-        "model_type {}. "
-        "Rewrite it: ./export {} --format hf --output PATH, and set train.init_from=PATH",
+        "model_type {}. Rewrite it: ./export {} --format hf --output PATH, and set train.init_from=PATH",
         sourced_.place("train.lora.rank").where, family_of(found.model), weights.string(), found.family,
         weights.string());
   const std::string file = (weights / "config.json").string();

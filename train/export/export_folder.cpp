@@ -120,8 +120,7 @@ void compare_tensor(const FileTensor& tensor, std::span<const float> values,
     check(at + expected.size() <= found.size() &&
               std::memcmp(found.data() + at, expected.data(), expected.size()) == 0,
           "the tensor {} was read back with other values than were written, near byte {} of it: the disk or "
-          "the "
-          "memory is faulty. Nothing was kept; export to another disk",
+          "the memory is faulty. Nothing was kept; export to another disk",
           tensor.name, at);
     at += expected.size();
   });

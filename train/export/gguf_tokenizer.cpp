@@ -152,8 +152,7 @@ std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition) {
       return known.name;
   fail(
       "llama.cpp knows no tokenizer that splits texts by {}{}. It knows how GPT-2, Llama 3, Qwen2 and "
-      "SmolLM2 "
-      "split. {}",
+      "SmolLM2 split. {}",
       splits_of(definition),
       definition.ignore_merges ? " and takes pieces that are tokens without merges" : "", kInstead);
 }

@@ -13,8 +13,7 @@ namespace tessera {
 // What find_against() takes, for the help of the program
 inline constexpr const char* kAgainstSources =
     "another checkpoint, another build of Tessera (its folder, or its program prove), or a file that "
-    "--record "
-    "wrote";
+    "--record wrote";
 
 enum class AgainstKind : uint8_t { kCheckpoint, kBuild, kRecord };
 struct Against {

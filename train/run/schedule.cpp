@@ -44,8 +44,7 @@ std::string warm_up_notice(int64_t steps, const Config::Optimizer& o) {
   if (warmup == steps)
     return fmt::format(
         "optimizer.warmup is {}, and {}: the learning rate rises to {:.3g} at the last step, and never "
-        "falls. "
-        "--set optimizer.warmup=3% warms up in a share of any run",
+        "falls. --set optimizer.warmup=3% warms up in a share of any run",
         length, run, o.learning_rate);
   return fmt::format(
       "optimizer.warmup is {}, and {}: the learning rate only rises, and its highest, at the last step, is "

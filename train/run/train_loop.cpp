@@ -325,9 +325,8 @@ void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs, const std:
     why +=
         fmt::format("\nTo go on without its sequences: --resume --set train.on_bad_step.{}=skip", bad.kind());
   const std::string message = fmt::format(
-      "step {}: {}. The weights were not changed by this step; the last "
-      "checkpoint is {}. A lower optimizer.learning_rate, a longer warm-up or clipping "
-      "(optimizer.max_grad_norm) usually helps.\n{}",
+      "step {}: {}. The weights were not changed by this step; the last checkpoint is {}. A lower "
+      "optimizer.learning_rate, a longer warm-up or clipping (optimizer.max_grad_norm) usually helps.\n{}",
       bad.step, bad.figures(), latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
   fs::path kept;
   try {
