@@ -101,7 +101,7 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("qwen3 with windows", llama, [&](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.window = windows; });
   add("qwen3", llama,
       [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
-  add("llama with a norm of all heads", llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; });
+  add("a norm of all heads", llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; });
   add("olmo2", llama, [](ModelConfig& m) {
     m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.norm_epsilon = 1e-6f, m.tied = false;
   });
@@ -121,7 +121,8 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
 inline std::vector<Variant> families_of(const ModelConfig& plain) {
   std::vector<Variant> all = parts_of(plain);
   std::erase_if(all, [](const Variant& v) {
-    return !v.name.starts_with("llama") && !v.name.starts_with("qwen") && v.name != "gemma";
+    return !v.name.starts_with("llama") && !v.name.starts_with("qwen") && v.name != "gemma" &&
+           v.name != "olmo2";
   });
   return all;
 }
