@@ -33,6 +33,7 @@ enum class Preset : uint8_t {
   kGemma3_270m,
   kGemma3_1b,
   kGemma3_4b,
+  kPhi4Mini,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -61,7 +62,8 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"smollm2_1.7b", Preset::kSmollm2_17b},
                     Word{"gemma3_270m", Preset::kGemma3_270m},
                     Word{"gemma3_1b", Preset::kGemma3_1b},
-                    Word{"gemma3_4b", Preset::kGemma3_4b}};
+                    Word{"gemma3_4b", Preset::kGemma3_4b},
+                    Word{"phi4_mini", Preset::kPhi4Mini}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

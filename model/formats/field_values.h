@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/formats/family.h"
 
@@ -28,6 +29,7 @@ struct Fields {
   void read(std::string_view field, const nlohmann::json& value, std::span<const MlpWord> words,
             Mlp& out) const;
   void read(std::string_view field, const nlohmann::json& value, NormPlace& out) const;
+  void read(std::string_view field, const nlohmann::json& value, std::vector<double>& out) const;  // above 0
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
 };
 
@@ -36,6 +38,7 @@ nlohmann::json field_value(bool value);
 nlohmann::json field_value(float value);
 nlohmann::json field_value(double value);
 nlohmann::json field_value(NormPlace value);
+nlohmann::json field_value(const std::vector<double>& values);
 nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
 
 }  // namespace tessera

@@ -185,7 +185,7 @@ struct Step {
         one(decoding({.config = config,
                       .params = &store,
                       .attention = AttentionPlan{.dtype = dtype},
-                      .angles = allocate_angles(stream, arena, config, config.context)},
+                      .angles = allocate_angles(stream, arena, config, {config.context})},
                      cache, backend.traits())),
         tokens(arena.alloc(MemoryTag::kData, "tokens", DType::kI32, {slots, 1})),
         logits(arena.alloc(MemoryTag::kActivations, "logits", dtype, {slots, config.padded_vocab()})),

@@ -89,7 +89,7 @@ void visit_rope(Section& rope, Visit& visit) {
         "linear, llama3, yarn: frequencies, or the low ones, are divided by this");
   visit("model.rope.original_context", rope.original_context,
         Whole{.at_least = 1, .at_most = 10'000'000, .zero = "auto"},
-        "llama3, yarn: the context that the model was trained on; auto: model.context");
+        "llama3, yarn, longrope: the context that the model was trained on; auto: model.context");
   visit("model.rope.low_frequency", rope.low_frequency, Number{.above = 0, .at_most = 1e6},
         "llama3: pairs that turn fewer times in the original context are divided by the factor");
   visit("model.rope.high_frequency", rope.high_frequency, Number{.above = 0, .at_most = 1e6},
@@ -100,7 +100,13 @@ void visit_rope(Section& rope, Visit& visit) {
         "yarn: pairs that turn fewer times are divided by the factor; below model.rope.beta_fast");
   visit("model.rope.attention_factor", rope.attention_factor,
         Number{.above = 0, .at_most = 1e6, .zero = "auto"},
-        "yarn: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1");
+        "yarn, longrope: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1, or for longrope "
+        "sqrt(1 + ln(f) / ln(original context)), with f = model.context / original context if that is above "
+        "1, else 1");
+  visit("model.rope.short_factors", rope.short_factors, Numbers{},
+        "longrope: the frequency of each pair of channels that is rotated is divided by its number, where "
+        "sequences are at most model.rope.original_context long");
+  visit("model.rope.long_factors", rope.long_factors, Numbers{}, "longrope: the same, where they are longer");
 }
 
 template <class Section, class Visit>

@@ -34,7 +34,8 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kLlama31_70b, 70'553'706'496}, {Preset::kQwen25_14b, 14'770'033'664},
       {Preset::kQwen25_32b, 32'763'876'352},  {Preset::kQwen3_14b, 14'768'307'200},
       {Preset::kQwen3_32b, 32'762'123'264},   {Preset::kGemma3_270m, 268'098'176},
-      {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168}};
+      {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
+      {Preset::kPhi4Mini, 3'836'021'760}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
