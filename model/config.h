@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/base/activation.h"
 #include "kernels/base/words.h"
@@ -63,10 +64,11 @@ constexpr auto words_of(Mlp) {  // of model.mlp
 }
 
 // How the angles of a model that was trained on short sequences are changed for long ones
-enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope };
 constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
   return std::array{Word{"none", RopeScaling::kNone}, Word{"linear", RopeScaling::kLinear},
-                    Word{"llama3", RopeScaling::kLlama3}, Word{"yarn", RopeScaling::kYarn}};
+                    Word{"llama3", RopeScaling::kLlama3}, Word{"yarn", RopeScaling::kYarn},
+                    Word{"longrope", RopeScaling::kLongrope}};
 }
 
 // The angles of rotary positions: model/rope.h has the formulas.
@@ -75,11 +77,13 @@ struct Rope {
   double local_theta = 0;  // of blocks with a window, which then have no scaling; 0: as the other blocks
   double share = 1;        // of a head's channels, from the first on, that is rotated
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1;             // of every scaling
-  int64_t original_context = 0;  // llama3, yarn: the context that the model was trained on; 0: model.context
+  double factor = 1;             // linear, llama3, yarn
+  int64_t original_context = 0;  // llama3, yarn, longrope: that the model was trained on; 0: model.context
   double low_frequency = 1, high_frequency = 4;  // llama3: waves between context / these are blended
   double beta_fast = 32, beta_slow = 1;          // yarn: rotations within the context between which to blend
-  double attention_factor = 0;                   // yarn: scales cos and sin; 0: 0.1 ln(factor) + 1
+  double attention_factor = 0;  // yarn, longrope: scales cos and sin; 0: rope_attention_factor() has it
+  std::vector<double> short_factors = {}, long_factors = {};  // longrope: R / 2 each, of sequences of at most
+                                                              // original_context tokens, and of longer ones
 
   bool operator==(const Rope&) const = default;
 };
@@ -184,6 +188,8 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.rope.beta_fast", model.rope.beta_fast);
   visit("model.rope.beta_slow", model.rope.beta_slow);
   visit("model.rope.attention_factor", model.rope.attention_factor);
+  visit("model.rope.short_factors", model.rope.short_factors);
+  visit("model.rope.long_factors", model.rope.long_factors);
   visit("model.bias", model.bias);
   visit("model.qk_norm", model.qk_norm);
   visit("model.tied", model.tied);

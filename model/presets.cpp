@@ -1,6 +1,7 @@
 #include "model/presets.h"
 
 #include "kernels/base/check.h"
+#include "model/rope.h"
 
 namespace tessera {
 namespace {
@@ -127,6 +128,34 @@ ModelConfig olmo2(Sizes sizes) {
   return model;
 }
 
+// config.json of microsoft/Phi-4-mini-instruct
+ModelConfig phi4_mini() {
+  ModelConfig model = llama({.vocab_size = 200064,
+                             .context = 131072,
+                             .layers = 32,
+                             .heads = 24,
+                             .kv_heads = 8,
+                             .channels = 3072,
+                             .mlp_width = 8192,
+                             .theta = 1e4,
+                             .norm_epsilon = 1e-5f});
+  model.window = Windows(262144);
+  Rope& rope = model.rope;
+  rope.share = 0.75;
+  rope.scaling = RopeScaling::kLongrope;
+  rope.original_context = 4096;
+  rope.attention_factor = rope_attention_factor(model);  // of this context, whatever that of a run is
+  rope.short_factors.assign(48, 1);
+  rope.long_factors = {
+      1,           1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897,  1.956131817, 2.187582649,
+      2.446418898, 2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533,
+      5.984965424, 6.693110555, 7.485043894, 8.370679318, 9.36110372,  10.4687158,  11.70738129, 13.09260651,
+      14.64173252, 16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418, 28.64115884, 32.03,
+      32.1,        32.13,       32.23,       32.6,        32.61,       32.64,       32.66,       32.7,
+      32.71,       32.93,       32.97,       33.28,       33.49,       33.5,        44.16,       47.77};
+  return model;
+}
+
 }  // namespace
 
 ModelConfig preset_model(Preset preset) {
@@ -216,6 +245,8 @@ ModelConfig preset_model(Preset preset) {
       return olmo2({.layers = 40, .heads = 40, .kv_heads = 40, .channels = 5120, .mlp_width = 13824});
     case Preset::kOlmo2_32b:
       return olmo2({.layers = 64, .heads = 40, .kv_heads = 8, .channels = 5120, .mlp_width = 27648});
+    case Preset::kPhi4Mini:
+      return phi4_mini();
   }
   fail("the preset {} has no model", name_of(preset));
 }

@@ -37,6 +37,7 @@ enum class Preset : uint8_t {
   kOlmo2_7b,
   kOlmo2_13b,
   kOlmo2_32b,
+  kPhi4Mini,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -69,7 +70,8 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"olmo2_1b", Preset::kOlmo2_1b},
                     Word{"olmo2_7b", Preset::kOlmo2_7b},
                     Word{"olmo2_13b", Preset::kOlmo2_13b},
-                    Word{"olmo2_32b", Preset::kOlmo2_32b}};
+                    Word{"olmo2_32b", Preset::kOlmo2_32b},
+                    Word{"phi4_mini", Preset::kPhi4Mini}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/base/check.h"
+
 namespace tessera {
 namespace {
 
@@ -21,14 +23,29 @@ double yarn_index(const Rope& rope, double context, double R, double turns) {
   return R * std::log(context / (turns * kTurn)) / (2 * std::log(rope.theta));
 }
 
+int64_t original_context(const ModelConfig& config) {
+  return config.rope.original_context > 0 ? config.rope.original_context : config.context;
+}
+
+// The divisors of longrope. Error: others than one for each pair
+const std::vector<double>& longrope_factors(const ModelConfig& config, int64_t sequence_length) {
+  const bool is_long = sequence_length > original_context(config);
+  const std::vector<double>& factors = is_long ? config.rope.long_factors : config.rope.short_factors;
+  check(std::ssize(factors) == config.rotated_channels() / 2,
+        "model.rope.{} has {} numbers; expected one for each pair of channels that is rotated, {}",
+        is_long ? "long_factors" : "short_factors", factors.size(), config.rotated_channels() / 2);
+  return factors;
+}
+
 }  // namespace
 
-std::vector<double> rope_frequencies(const ModelConfig& config) {
+std::vector<double> rope_frequencies(const ModelConfig& config, int64_t sequence_length) {
   const Rope& rope = config.rope;
   const int64_t rotated = config.rotated_channels();
   const auto R = static_cast<double>(rotated);
-  const auto context =
-      static_cast<double>(rope.original_context > 0 ? rope.original_context : config.context);
+  const auto context = static_cast<double>(original_context(config));
+  std::vector<double> divisors;
+  if (rope.scaling == RopeScaling::kLongrope) divisors = longrope_factors(config, sequence_length);
   double low = std::max(std::floor(yarn_index(rope, context, R, rope.beta_fast)), 0.0);
   double high = std::min(std::ceil(yarn_index(rope, context, R, rope.beta_slow)), R - 1);
   if (low == high) high += 0.001;  // a step instead of a ramp
@@ -50,25 +67,37 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
         frequencies.push_back(slow * plain / rope.factor + (1 - slow) * plain);
         break;
       }
+      case RopeScaling::kLongrope:
+        frequencies.push_back(plain / divisors[static_cast<size_t>(i)]);
+        break;
     }
   }
   return frequencies;
 }
 
-double rope_attention_factor(const Rope& rope) {
-  if (rope.scaling != RopeScaling::kYarn) return 1;
+double rope_attention_factor(const ModelConfig& config) {
+  const Rope& rope = config.rope;
+  if (rope.scaling != RopeScaling::kYarn && rope.scaling != RopeScaling::kLongrope) return 1;
   if (rope.attention_factor > 0) return rope.attention_factor;
-  return rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1;
+  if (rope.scaling == RopeScaling::kYarn) return rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1;
+  const auto original = static_cast<double>(original_context(config));
+  return longrope_attention_factor(static_cast<double>(config.context) / original, original);
 }
 
-Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions) {
+double longrope_attention_factor(double factor, double original_context) {
+  return factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(original_context)) : 1;
+}
+
+Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
+                       const AngleTable& table) {
   if (config.positions != Positions::kRope) return {};
+  const int64_t positions = table.positions;
   const int64_t pairs = config.rotated_channels() / 2;
   const Shape shape{positions, pairs, 2};
   const Tensor angles = arena.alloc(MemoryTag::kWorkspace, "rotary angles", DType::kF32, shape);
   if (angles.data == nullptr) return angles;  // a plan
-  const std::vector<double> frequencies = rope_frequencies(config);
-  const double factor = rope_attention_factor(config.rope);
+  const std::vector<double> frequencies = rope_frequencies(config, table.sequence_length);
+  const double factor = rope_attention_factor(config);
   std::vector<float> host(static_cast<size_t>(shape.numel()));
 #pragma omp parallel for
   for (int64_t t = 0; t < positions; ++t)
@@ -84,11 +113,11 @@ Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& co
 }
 
 Tensor allocate_local_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
-                             int64_t positions) {
+                             const AngleTable& table) {
   if (config.rope.local_theta == 0 || config.window.all_full()) return {};
   ModelConfig local = config;
   local.rope = {.theta = config.rope.local_theta};
-  return allocate_angles(stream, arena, local, positions);
+  return allocate_angles(stream, arena, local, table);
 }
 
 }  // namespace tessera

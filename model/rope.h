@@ -7,6 +7,8 @@
 //            f_i / factor for longer ones, a mean of both in between
 //   yarn     the same with a ramp over i; cos and sin are multiplied        Peng et al., arXiv:2309.00071
 //            by attention_factor
+//   longrope f_i / short_factors[i]; in sequences longer than the original Ding et al., arXiv:2402.13753
+//            context f_i / long_factors[i]; attention_factor as for yarn
 //
 // With model.rope.local_theta, blocks with a window have angles of their own: "none", with that theta.
 #pragma once
@@ -20,14 +22,23 @@
 
 namespace tessera {
 
-std::vector<double> rope_frequencies(const ModelConfig& config);  // f_i, R / 2 of them
-double rope_attention_factor(const Rope& rope);                   // of cos and sin
+// f_i, R / 2 of them. `sequence_length`: of the sequences, which longrope depends on.
+std::vector<double> rope_frequencies(const ModelConfig& config, int64_t sequence_length);
+// Of cos and sin: that of the model or, where it names none, 0.1 ln(factor) + 1 for yarn, and for longrope
+// sqrt(1 + ln(factor) / ln(original context)), with factor = context / original context if above 1, else 1.
+double rope_attention_factor(const ModelConfig& config);
+double longrope_attention_factor(double factor, double original_context);
 
+struct AngleTable {
+  int64_t positions;                    // that it has
+  int64_t sequence_length = positions;  // see rope_frequencies()
+};
 // cos and sin of positions 0 .. positions - 1: fp32 [positions, R / 2, 2], computed in fp64 and rounded once.
 // None unless positions are rotary.
-Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config, int64_t positions);
+Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
+                       const AngleTable& table);
 // Those of blocks with a window. None where they have no angles of their own.
 Tensor allocate_local_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
-                             int64_t positions);
+                             const AngleTable& table);
 
 }  // namespace tessera

@@ -137,6 +137,17 @@ inline std::vector<FamilyModel> family_models() {
        changed(with_olmo_parts(llama),
                [](ModelConfig& m) { m.bias = Bias::kAttention, m.tied = true, m.kv_heads = 4; })},
       {"tessera_all_heads", "tessera", changed(llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; })},
+      {"phi3_longrope", "phi3",
+       changed(llama,
+               [](ModelConfig& m) {
+                 m.rope = {.theta = 500,
+                           .share = 0.75,
+                           .scaling = RopeScaling::kLongrope,
+                           .original_context = 8,
+                           .attention_factor = 1.125,
+                           .short_factors = {1, 1.25, 1.5},
+                           .long_factors = {1.5, 3, 7}};
+               })},
       {"tessera", "tessera", with_race_parts(llama)},
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};

@@ -24,6 +24,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
       std::ranges::any_of(family.mlps, [&](const MlpWord& word) { return word.value == model.mlp; });
   if (!knows_mlp) nearest.mlp = family.defaults.mlp;
   if (knows_bias(family, model.bias)) nearest.bias = model.bias;
+  if (!knows_scaling(family, nearest.rope.scaling)) nearest.rope.scaling = RopeScaling::kNone;
   nearest.window = knows_windows(family, model.window) ? model.window : Windows();
   fill_computed(nearest);
   std::vector<std::string> settings;
@@ -57,10 +58,15 @@ const Family* find_family(std::string_view name) {
   return found == families().end() ? nullptr : *found;
 }
 
+const Family* find_family_with_images(std::string_view name) {
+  for (const Family* family : families())
+    if (family->with_images.name && name == family->with_images.name) return family;
+  return nullptr;
+}
+
 bool sets(const Family& family, std::string_view key) {
   const bool rotary = family.defaults.positions == Positions::kRope;
-  const bool of_all = key == "model.rope.theta" || (family.scales_rope && key != "model.rope.local_theta");
-  return (rotary && is_angle(key) && of_all) ||
+  return (rotary && is_angle(key) && key != "model.rope.local_theta") ||
          std::ranges::any_of(family.fields, [&](const Field& field) { return field.key == key; });
 }
 
@@ -100,6 +106,11 @@ bool knows_bias(const Family& family, Bias bias) {
   return bias == family.defaults.bias;
 }
 
+bool knows_scaling(const Family& family, RopeScaling scaling) {
+  return scaling == RopeScaling::kNone ||
+         std::ranges::find(family.scalings, scaling) != family.scalings.end();
+}
+
 void fill_computed(ModelConfig& model) {
   if (model.kv_heads == 0) model.kv_heads = model.heads;
   if (model.head_dim == 0) model.head_dim = model.channels / model.heads;
@@ -113,21 +124,27 @@ ModelConfig canonical(ModelConfig model) {
     return model;
   }
   const Rope rope = model.rope;
+  const double attention_factor = rope_attention_factor(model);
   Rope& kept = model.rope;
   kept = {.theta = rope.theta, .share = rope.share, .scaling = rope.scaling};
   const bool local_differs = rope.local_theta != rope.theta || rope.scaling != RopeScaling::kNone;
   if (!model.window.all_full() && local_differs) kept.local_theta = rope.local_theta;
   if (rope.scaling == RopeScaling::kNone) return model;
-  kept.factor = rope.factor;
+  if (rope.scaling != RopeScaling::kLongrope) kept.factor = rope.factor;
   if (rope.scaling == RopeScaling::kLinear) return model;
   kept.original_context = rope.original_context > 0 ? rope.original_context : model.context;
   if (rope.scaling == RopeScaling::kLlama3) {
     kept.low_frequency = rope.low_frequency;
     kept.high_frequency = rope.high_frequency;
-  } else {
+    return model;
+  }
+  kept.attention_factor = attention_factor;
+  if (rope.scaling == RopeScaling::kYarn) {
     kept.beta_fast = rope.beta_fast;
     kept.beta_slow = rope.beta_slow;
-    kept.attention_factor = rope_attention_factor(rope);
+  } else {
+    kept.short_factors = rope.short_factors;
+    kept.long_factors = rope.long_factors;
   }
   return model;
 }

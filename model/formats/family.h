@@ -70,6 +70,18 @@ struct TensorNames {
   bool gated = false;       // only of a model with a gated MLP
 };
 
+// A model of texts and images whose model of texts is of a family: its fields are in text_config, and its
+// tensors are named "language_model.model.layers.3..." in published files, and
+// "model.language_model.layers.3..." where the names are those in transformers' memory.
+struct WithImages {
+  const char* name = nullptr;                       // model_type; none: there is no such model
+  std::span<const std::string_view> harmless = {};  // fields beside text_config that change no texts
+  std::string_view image_tensors = {};              // a regular expression
+};
+
+inline constexpr RopeScaling kAllScalings[] = {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn,
+                                               RopeScaling::kLongrope};
+
 struct Family {
   const char* name;          // model_type
   const char* title;         // for messages
@@ -81,19 +93,22 @@ struct Family {
   std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
   std::span<const RefusedField> refused;       // besides those of every family
   std::span<const DropoutField> dropouts;
-  double default_dropout;   // where config.json names none
-  bool scales_rope = true;  // with rotary positions: their angles may be scaled, as RopeScaling has it
+  double default_dropout;                                // where config.json names none
+  std::span<const RopeScaling> scalings = kAllScalings;  // of rotary positions, that it may have
+  int64_t default_original_context = 0;                  // where config.json names none; 0: it is the context
   WindowFields windows = WindowFields::kNone;
   int64_t default_window = Windows::kFull;  // kAllLayers, kByPattern: where config.json names none
   std::string_view lead;                    // of tensor names; files of the bare model lack it
   std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
+  WithImages with_images = {};
 };
 
 extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kPhi3, kTessera;
 std::span<const Family* const> families();
-const Family* find_family(std::string_view name);  // by its model_type; null: there is none
+const Family* find_family(std::string_view name);              // by its model_type; null: there is none
+const Family* find_family_with_images(std::string_view name);  // by the model_type of such a model
 
 // The family that can hold this model. Error: as family_of in folder.h
 const Family& family_for(const ModelConfig& model);
@@ -103,6 +118,9 @@ bool sets(const Family& family, std::string_view key);
 
 // Whether the biases are the family's own, or its fields can say which they are
 bool knows_bias(const Family& family, Bias bias);
+
+// Whether its angles may be scaled so
+bool knows_scaling(const Family& family, RopeScaling scaling);
 
 // Computes the members that are 0: as many key/value heads as heads, D = C / H, F = 4 C.
 void fill_computed(ModelConfig& model);

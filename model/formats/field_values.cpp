@@ -87,6 +87,14 @@ json field_value(QkNorm value) {
   if (value == QkNorm::kAllHeads) return name_of(value);
   return value == QkNorm::kHeads;
 }
+void Fields::read(std::string_view field, const json& value, std::vector<double>& out) const {
+  check(value.is_array() && !value.empty(), "{}: \"{}\" must be a list of numbers, found {}", file,
+        name_of(field), brief(value));
+  out.assign(value.size(), 0);
+  for (size_t i = 0; i < value.size(); ++i) read(fmt::format("{}[{}]", field, i), value[i], out[i]);
+}
+
+json field_value(const std::vector<double>& values) { return values; }
 json field_value(NormPlace value) { return name_of(value); }
 json field_value(int64_t value) { return value; }
 json field_value(bool value) { return value; }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/formats/family.h"
 
@@ -29,6 +30,7 @@ struct Fields {
             Mlp& out) const;
   void read(std::string_view field, const nlohmann::json& value, NormPlace& out) const;
   void read(std::string_view field, const nlohmann::json& value, QkNorm& out) const;  // or true, or false
+  void read(std::string_view field, const nlohmann::json& value, std::vector<double>& out) const;  // above 0
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
 
  private:
@@ -43,6 +45,7 @@ nlohmann::json field_value(float value);
 nlohmann::json field_value(double value);
 nlohmann::json field_value(NormPlace value);
 nlohmann::json field_value(QkNorm value);
+nlohmann::json field_value(const std::vector<double>& values);
 nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
 
 }  // namespace tessera

@@ -1,7 +1,10 @@
 #include "model/formats/folder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -90,15 +93,20 @@ constexpr RefusedField kRefusedInAll[] = {
 
 const Family& family_named(const std::string& type, const std::string& file) {
   if (const Family* family = find_family(type)) return *family;
+  if (const Family* family = find_family_with_images(type)) return *family;
   std::string known;
-  for (const Family* family : families())
+  for (const Family* family : families()) {
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", family->name);
-  check(type != "gemma3",
-        "{}: \"model_type\" is \"gemma3\", a model of texts and images; expected its model of texts alone, "
-        "\"gemma3_text\", as the smaller ones are",
-        file);
+    if (family->with_images.name) known += fmt::format(", \"{}\"", family->with_images.name);
+  }
   fail("{}: \"model_type\" must be one of {}, found {}", file, known, brief(json(type)));
 }
+
+// Which of both models' fields says whether the head is tied differs between releases of transformers.
+constexpr const char* kTied = "tie_word_embeddings";
+bool is_true(const json& value, const json&) { return value == json(true); }
+constexpr RefusedField kRefusedBesideText[] = {
+    {kTied, "a model of texts and images with a head of its own is not supported", is_true}};
 
 bool is_bias_field(const Family& family, std::string_view field) {
   const auto is = [&](const char* name) { return name && field == name; };
@@ -115,28 +123,54 @@ bool is_known(const Family& family, std::string_view field) {
          });
 }
 
-void refuse_unsupported(const Family& family, const Fields& config) {
+// `is_known`: fields that are read, or change nothing. `refused_too`: besides those of every family
+void refuse_unsupported(const Fields& config, const std::function<bool(std::string_view)>& is_known,
+                        std::span<const RefusedField> refused_too) {
   for (const auto& [field, value] : config.object.items()) {
-    if (value.is_null() || is_known(family, field)) continue;
+    if (value.is_null() || is_known(field)) continue;
     const RefusedField* refused = nullptr;
     for (const std::span<const RefusedField> list :
-         {std::span<const RefusedField>(kRefusedInAll), family.refused})
+         {std::span<const RefusedField>(kRefusedInAll), refused_too})
       for (const RefusedField& one : list)
         if (one.field == field) refused = &one;
     check(
         refused,
         "{}: the field {} is unknown and may change the model. If it does not, remove it from a copy of the "
         "folder",
-        config.file, brief(json(field)));
-    check(refused->is_neutral(value, config.object), "{}: \"{}\" is {}: {}", config.file, field, brief(value),
-          refused->why);
+        config.file, brief(json(config.name_of(field))));
+    check(refused->is_neutral(value, config.object), "{}: \"{}\" is {}: {}", config.file,
+          config.name_of(field), brief(value), refused->why);
   }
+}
+
+// The fields of the model of texts within one of texts and images
+Fields fields_of_text(const Family& family, const Fields& config) {
+  constexpr const char* kText = "text_config";
+  const json* text = config.find_value(kText);
+  check(text && text->is_object(), "{}: \"{}\" must be an object, the fields of the model of texts, found {}",
+        config.file, kText, text ? brief(*text) : "nothing");
+  const auto& harmless = family.with_images.harmless;
+  refuse_unsupported(
+      config,
+      [&](std::string_view field) {
+        return field == kText || is_harmless_in_all(field) ||
+               std::ranges::find(harmless, field) != harmless.end();
+      },
+      kRefusedBesideText);
+  Fields fields{.object = *text, .file = config.file, .lead = std::string(kText) + "."};
+  const json* type = fields.find_value("model_type");
+  check(!type || *type == json(family.name), "{}: \"{}\" must be \"{}\", found {}", config.file,
+        fields.name_of("model_type"), family.name, type ? brief(*type) : "");
+  const json* tied = fields.find_value(kTied);
+  check(!tied || *tied == json(true), "{}: \"{}\" is {}: {}", config.file, fields.name_of(kTied),
+        tied ? brief(*tied) : "", kRefusedBesideText[0].why);
+  return fields;
 }
 
 void read_fields(const Family& family, const Fields& config, FoundModel& found) {
   for (const Field& field : family.fields) {
     if (!field.is_read) continue;
-    found.fields[field.key] = field.name;
+    found.fields[field.key] = config.name_of(field.name);
     const json* value = config.find(field.name, field.synonym);
     if (!value) continue;
     for_each_model_key(found.model, [&]<class T>(std::string_view key, T& member) {
@@ -163,7 +197,8 @@ void read_biases(const Family& family, const Fields& config, FoundModel& found) 
   };
   const bool attention = read(family.biases.attention), mlp = read(family.biases.mlp);
   if (attention || mlp) found.model.bias = !mlp ? Bias::kAttention : !attention ? Bias::kMlp : Bias::kAll;
-  found.fields["model.bias"] = !attention && mlp ? family.biases.mlp : family.biases.attention;
+  found.fields["model.bias"] =
+      config.name_of(!attention && mlp ? family.biases.mlp : family.biases.attention);
 }
 
 void write_biases(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config) {
@@ -175,14 +210,14 @@ void write_biases(const Family& family, const ModelConfig& model, nlohmann::orde
 // Where config.json lacks the field, transformers drops with the family's default.
 void read_dropout(const Family& family, const Fields& config, FoundModel& found) {
   for (const auto& [name, key] : family.dropouts) {
-    found.fields[key] = name;
+    found.fields[key] = config.name_of(name);
     const json* value = config.find(name);
     const double probability = !value               ? family.default_dropout
                                : value->is_number() ? value->get<double>()
                                                     : NAN;
     check(probability >= 0 && probability < 1,
-          "{}: \"{}\" must be a number of at least 0 and below 1, found {}", config.file, name,
-          value ? brief(*value) : "");
+          "{}: \"{}\" must be a number of at least 0 and below 1, found {}", config.file,
+          config.name_of(name), value ? brief(*value) : "");
     for_each_dropout_key(found.model.dropout, [&](std::string_view one, double& member) {
       if (one == key) member = probability;
     });
@@ -213,6 +248,11 @@ std::string notice_of_context(const fs::path& folder, const FoundModel& found, c
                   found.field_of("model.context"), (folder / "config.json").string(), trained);
   const Rope &theirs = found.model.rope, &ours = model.rope;
   const double factor = static_cast<double>(model.context) / static_cast<double>(trained);
+  if (theirs.scaling == RopeScaling::kLongrope && ours.scaling == RopeScaling::kLongrope)
+    return fmt::format(
+        "{}: the model has not seen the angles of later positions, which model.rope.long_factors "
+        "decide; leave them to the training",
+        what);
   if (canonical(found.model).rope == canonical(model).rope ||
       (theirs.scaling == ours.scaling && theirs.factor == ours.factor && theirs.theta == ours.theta))
     return fmt::format(
@@ -222,7 +262,9 @@ std::string notice_of_context(const fs::path& folder, const FoundModel& found, c
         what, factor * (theirs.scaling == RopeScaling::kNone ? 1 : theirs.factor));
   const double covered =
       ours.factor * static_cast<double>(ours.original_context > 0 ? ours.original_context : trained);
-  if (ours.scaling == RopeScaling::kNone || covered >= static_cast<double>(model.context)) return "";
+  if (ours.scaling == RopeScaling::kNone || ours.scaling == RopeScaling::kLongrope ||
+      covered >= static_cast<double>(model.context))
+    return "";
   return fmt::format("{}: model.rope.factor={} is meant for {:.6g} positions", what, ours.factor, covered);
 }
 
@@ -267,14 +309,12 @@ FoundModel read_model_config(const fs::path& folder) {
   const std::string path = folder.string();
   check(fs::is_directory(folder),
         "{} is not a folder; expected one with config.json and model.safetensors: a checkpoint, or a folder "
-        "from "
-        "transformers' save_pretrained(){}",
+        "from transformers' save_pretrained(){}",
         path, fs::exists(folder) ? "" : hub_advice(path, HubFiles::kModel));
   if (!fs::exists(folder / "config.json")) {
     check(!fs::exists(folder / "adapter_config.json"),
           "{0} holds an adapter of PEFT and no model. Merge it into its model, and name the folder of that: "
-          "python3 -c "
-          "\"from peft import AutoPeftModelForCausalLM as M; "
+          "python3 -c \"from peft import AutoPeftModelForCausalLM as M; "
           "M.from_pretrained('{0}').merge_and_unload().save_pretrained('{0}_merged')\". A checkpoint of "
           "Tessera's holds merged weights beside its folder adapter",
           path);
@@ -284,11 +324,13 @@ FoundModel read_model_config(const fs::path& folder) {
                 : "a checkpoint, or a folder from transformers' save_pretrained()");
   }
   const fs::path file = folder / "config.json";
-  const Fields config{.object = read_json(file), .file = file.string()};
-  const std::string type = text_value(config.object, "model_type", config.file);
-  const Family& family = family_named(type, config.file);
-  refuse_unsupported(family, config);
-  FoundModel found{.model = family.defaults, .family = family.name, .fields = {}};
+  const Fields whole{.object = read_json(file), .file = file.string()};
+  const std::string type = text_value(whole.object, "model_type", whole.file);
+  const Family& family = family_named(type, whole.file);
+  const Fields config = type == family.name ? whole : fields_of_text(family, whole);
+  refuse_unsupported(
+      config, [&](std::string_view field) { return is_known(family, field); }, family.refused);
+  FoundModel found{.model = family.defaults, .family = family.name, .type = type, .fields = {}};
   read_fields(family, config, found);
   read_biases(family, config, found);
   check_divides(config, found);
@@ -296,12 +338,9 @@ FoundModel read_model_config(const fs::path& folder) {
   read_dropout(family, config, found);
   const FoundWindows windows = read_windows(family, config, found.model.layers);
   found.model.window = windows.windows;
-  if (windows.field) found.fields["model.window"] = windows.field;
+  if (windows.field) found.fields["model.window"] = config.name_of(windows.field);
   if (found.model.positions == Positions::kRope) {
-    const FoundRope rope = read_rope(config, found.model,
-                                     {.share = sets(family, "model.rope.share"),
-                                      .local = sets(family, "model.rope.local_theta"),
-                                      .scaling = family.scales_rope});
+    const FoundRope rope = read_rope(config, found.model, family);
     found.model.rope = rope.rope;
     for (const auto& [key, field] : rope.fields) found.fields[key] = field;
     found.notices.insert(found.notices.end(), rope.notices.begin(), rope.notices.end());
@@ -341,6 +380,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
   // transformers' default ids may be outside a small vocabulary
   config["bos_token_id"] = model.vocab_size - 1;
   config["eos_token_id"] = model.vocab_size - 1;
+  if (&family == &kPhi3) config["pad_token_id"] = nullptr;
   config["torch_dtype"] = name_in_torch(weights);
   return config;
 }
@@ -382,5 +422,8 @@ std::string setting_of(bool value) { return value ? "true" : "false"; }
 std::string setting_of(float value) { return fmt::format("{}", value); }
 std::string setting_of(double value) { return fmt::format("{}", value); }
 std::string setting_of(const Windows& value) { return text_of(value); }
+std::string setting_of(const std::vector<double>& values) {
+  return values.empty() ? "none" : fmt::format("[{}]", fmt::join(values, ", "));
+}
 
 }  // namespace tessera

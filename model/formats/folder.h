@@ -19,8 +19,9 @@ namespace tessera {
 
 struct FoundModel {
   ModelConfig model;
-  std::string family;                                      // its model_type, such as "llama"
-  std::vector<std::string> notices = {};                   // settings of the folder that a run should know
+  std::string family;                     // its model_type, such as "llama"
+  std::string type = family;              // that of a model of texts and images, if it is one
+  std::vector<std::string> notices = {};  // settings of the folder that a run should know
   std::map<std::string, std::string, std::less<>> fields;  // of config.json, by the key that each sets
 
   // "num_key_value_heads" for "model.kv_heads"; "model_type" for a key that no field of this family sets.
@@ -62,6 +63,7 @@ std::string setting_of(bool value);
 std::string setting_of(float value);
 std::string setting_of(double value);
 std::string setting_of(const Windows& value);
+std::string setting_of(const std::vector<double>& values);
 template <HasWords E>
 std::string setting_of(E value) {
   return name_of(value);

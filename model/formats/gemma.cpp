@@ -1,4 +1,5 @@
-// Gemma 3, the models of text: Gemma Team, arXiv:2503.19786.
+// Gemma 3, the models of texts: Gemma Team, arXiv:2503.19786. Those from 4 billion parameters on are
+// published as models of texts and images.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
@@ -27,6 +28,11 @@ constexpr RefusedField kGemmaRefused[] = {
     {"attn_logit_softcapping", "a cap of attention's scores is not supported"},
     {"use_bidirectional_attention", "attention to later tokens is not supported"},
 };
+
+// Tokens and sizes of images
+constexpr std::string_view kHarmlessBesideText[] = {
+    "boi_token_id",   "boi_token_index",   "eoi_token_id",        "eoi_token_index",
+    "image_token_id", "image_token_index", "mm_tokens_per_image", "vision_config"};
 
 // As kLlamaTensors, with a norm before and after each of attention and the MLP
 constexpr TensorNames kGemma3Tensors[] = {
@@ -87,6 +93,9 @@ constinit const Family kGemma3{
     .block = "layers.{}.",
     .tensors = kGemma3Tensors,
     .buffers = kLlamaBuffers,
+    .with_images = {.name = "gemma3",
+                    .harmless = kHarmlessBesideText,
+                    .image_tensors = R"((model\.)?(vision_tower|multi_modal_projector)\..*)"},
 };
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 namespace tessera {
 namespace {
 
+// Of GPT-2 and Phi-3, whose ffn_up is the gate and then the up projection
 constexpr TensorNames kPlainTensors[] = {
     {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
     {.ours = "position_table", .theirs = {{{"position_embd.weight"}}}},
@@ -42,13 +43,14 @@ constexpr TensorNames kTensorNames[] = {
 };
 
 std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
-  return pieces_of(
-      TensorTable{.title = "GGUF",
-                  .lead = "",
-                  .block = "blk.{}.",
-                  .tensors = &family_for(model) == &kGpt2 ? std::span<const TensorNames>(kPlainTensors)
-                                                          : std::span<const TensorNames>(kTensorNames)},
-      model, info);
+  const Family& family = family_for(model);
+  const bool plain = &family == &kGpt2 || &family == &kPhi3;
+  return pieces_of(TensorTable{.title = "GGUF",
+                               .lead = "",
+                               .block = "blk.{}.",
+                               .tensors = plain ? std::span<const TensorNames>(kPlainTensors)
+                                                : std::span<const TensorNames>(kTensorNames)},
+                   model, info);
 }
 
 FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
@@ -93,8 +95,14 @@ void add_rope(const ModelConfig& model, const std::string& arch, std::vector<Ggu
     fields.push_back({arch + ".rope." + key, std::move(value)});
   };
   const auto real = [](double value) { return static_cast<float>(value); };
-  add("dimension_count", static_cast<uint32_t>(model.head_dim));
+  add("dimension_count", static_cast<uint32_t>(model.rotated_channels()));
   add("freq_base", real(rope.theta));
+  if (rope.scaling == RopeScaling::kLongrope) {
+    add("scaling.type", std::string(name_of(rope.scaling)));
+    add("scaling.original_context_length", static_cast<uint32_t>(rope.original_context));
+    add("scaling.attn_factor", real(rope_attention_factor(model)));
+    return;
+  }
   if (rope.scaling != RopeScaling::kLinear && rope.scaling != RopeScaling::kYarn) return;
   add("scaling.type", std::string(name_of(rope.scaling)));
   add("scaling.factor", real(rope.factor));
@@ -102,7 +110,7 @@ void add_rope(const ModelConfig& model, const std::string& arch, std::vector<Ggu
   add("scaling.original_context_length", static_cast<uint32_t>(rope.original_context));
   add("scaling.yarn_beta_fast", real(rope.beta_fast));
   add("scaling.yarn_beta_slow", real(rope.beta_slow));
-  const double share = rope_attention_factor(rope) / default_attention_factor(rope);
+  const double share = rope_attention_factor(model) / default_attention_factor(rope);
   if (std::abs(share - 1) > 1e-6) add("scaling.attn_factor", real(share));
 }
 
@@ -123,6 +131,13 @@ std::string name_in_llama_cpp(const Family& family) {
   return family.name;
 }
 
+// Whether no text is longer than a window
+bool windows_hide_nothing(const ModelConfig& model) {
+  return std::ranges::all_of(model.window.runs(), [&](const Windows::Run& run) {
+    return run.window == Windows::kFull || run.window >= model.context;
+  });
+}
+
 // The windows of a published Gemma 3, as long as the first of the model's
 Windows five_of_six(const ModelConfig& model) {
   return Windows({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
@@ -135,14 +150,12 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const auto require = [&](bool holds, const char* key, const auto& found, const std::string& expected) {
     check(holds,
           "{} has {}={}, and llama.cpp computes models of {} with {} alone. Export it with --format hf, or "
-          "train with "
-          "that setting",
+          "train with that setting",
           folder, key, found, family.title, expected);
   };
-  check(&family != &kTessera && &family != &kPhi3,
+  check(&family != &kTessera,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "
-        "it "
-        "with --format hf",
+        "it with --format hf",
         folder, family.name);
   if (&family == &kGpt2) {
     require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
@@ -161,7 +174,8 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
     require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
     require(model.tied, "model.tied", "false", "true");
   } else {
-    require(model.window.all_full(), "model.window", text_of(model.window), "full");
+    require(windows_hide_nothing(model), "model.window", text_of(model.window),
+            "full, or at least model.context");
   }
   if (&family == &kOlmo2) {
     require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
@@ -173,9 +187,12 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   require(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
   require(rope.scaling != RopeScaling::kLlama3 || name_in_llama_cpp(family) == "llama", "model.rope.scaling",
           "llama3", "none, linear or yarn");
+  require(rope.scaling != RopeScaling::kLongrope || name_in_llama_cpp(family) == "llama" || &family == &kPhi3,
+          "model.rope.scaling", "longrope", "none, linear or yarn");
   require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   require(
-      (&family != &kQwen2 && &family != &kOlmo2) || model.attention_width() == model.channels,
+      (&family != &kQwen2 && &family != &kPhi3 && &family != &kOlmo2) ||
+          model.attention_width() == model.channels,
       "model.head_dim", fmt::format("{}", model.head_dim),
       fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
 }
@@ -205,7 +222,7 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     add("attention.value_length", count(model.head_dim));
     add("attention.layer_norm_rms_epsilon", model.norm_epsilon);
     add_rope(model, arch, fields);
-    if (&family == &kGemma3)  // 0: none
+    if (&family == &kGemma3 || &family == &kPhi3)  // 0: none
       add("attention.sliding_window", count(model.window.at(0)));
   }
   add("vocab_size", count(model.vocab_size));
@@ -214,14 +231,23 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
   return fields;
 }
 
-std::vector<float> llama_cpp_rope_factors(const ModelConfig& model) {
-  if (model.positions != Positions::kRope || model.rope.scaling != RopeScaling::kLlama3) return {};
+std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model) {
+  if (model.positions != Positions::kRope) return {};
+  if (model.rope.scaling == RopeScaling::kLongrope) {
+    const auto real = [](const std::vector<double>& all) {
+      return std::vector<float>(all.begin(), all.end());
+    };
+    return {{"rope_factors_long.weight", real(model.rope.long_factors)},
+            {"rope_factors_short.weight", real(model.rope.short_factors)}};
+  }
+  if (model.rope.scaling != RopeScaling::kLlama3) return {};
   ModelConfig plain = model;
   plain.rope = {.theta = model.rope.theta, .share = model.rope.share};
-  const std::vector<double> scaled = rope_frequencies(model), unscaled = rope_frequencies(plain);
+  const std::vector<double> scaled = rope_frequencies(model, model.context),
+                            unscaled = rope_frequencies(plain, model.context);
   std::vector<float> factors;
   for (size_t i = 0; i < scaled.size(); ++i) factors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
-  return factors;
+  return {{"rope_freqs.weight", factors}};
 }
 
 LlamaCppLayout::LlamaCppLayout(const ModelConfig& model, NumberFormat format)

@@ -1,4 +1,5 @@
-// A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2 and qwen3.
+// A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2, qwen3, gemma3
+// and phi3.
 #pragma once
 
 #include <string>
@@ -18,10 +19,14 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder);
 std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
                                         const std::string& name);
 
-// The factors by which llama.cpp divides the frequencies of rotary positions, in the tensor
-// rope_freqs.weight: of model.rope.scaling=llama3; else none
-std::vector<float> llama_cpp_rope_factors(const ModelConfig& model);
-inline constexpr const char* kRopeFactors = "rope_freqs.weight";
+// The factors by which llama.cpp divides the frequencies of rotary positions, a tensor of R / 2 of them:
+// rope_freqs.weight of model.rope.scaling=llama3; rope_factors_short.weight and rope_factors_long.weight of
+// longrope, of which it takes the second for contexts longer than the original one; of others none
+struct RopeFactors {
+  const char* name;
+  std::vector<float> values;
+};
+std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model);
 
 // Matrices are in `format`; vectors and the position table are fp32, and where rows do not fill the blocks of
 // q8_0, fp16 serves. llama.cpp's rotation of a Llama turns neighbouring channels, ours channels i and

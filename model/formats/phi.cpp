@@ -1,36 +1,26 @@
 // Phi-3: Abdin et al., arXiv:2404.14219. Phi-3.5 and Phi-4 (arXiv:2412.08905) are of this family: a Llama
 // whose files have q, k and v as one tensor, and gate and up, and in which a share of each head may be
-// rotated. It has no scaling of rotary positions but longrope, which is refused.
-#include <nlohmann/json.hpp>
-
+// rotated. It has no scaling of rotary positions but longrope.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
 namespace {
-
-using nlohmann::json;
-
-// A window that no sequence is longer than
-bool is_beyond_context(const json& window, const json& config) {
-  constexpr int64_t kDefaultContext = 4096;
-  const json& context = config.value("max_position_embeddings", json(kDefaultContext));
-  return window.is_number() && context.is_number() && window.get<double>() >= context.get<double>();
-}
 
 constexpr Field kPhi3OwnFields[] = {
     {.name = "partial_rotary_factor", .key = "model.rope.share", .may_be_null = true},
 };
 constexpr auto kPhi3Fields = joined(kLlamaFields, kPhi3OwnFields);
 
-// transformers drops nothing of the embeddings, whatever embd_pdrop says, and reads the original context for
-// longrope alone.
-constexpr std::string_view kHarmlessInPhi3[] = {"attention_bias", "embd_pdrop",
-                                                "original_max_position_embeddings"};
+// transformers drops nothing of the embeddings, whatever embd_pdrop says.
+// The published models name code of their own (auto_map) for releases of transformers without this family.
+constexpr std::string_view kHarmlessInPhi3[] = {"attention_bias", "auto_map", "embd_pdrop"};
+constexpr RopeScaling kScalingsOfPhi3[] = {RopeScaling::kLongrope};
 
 constexpr RefusedField kRefusedInPhi3[] = {
-    {"sliding_window",
-     "attention within a window is not supported; one of at least max_position_embeddings is none",
-     is_beyond_context},
+    {"full_attn_mod", "layers that differ in their attention are not supported", is_one},
+    {"interpolate_factor", "positions that are interpolated are not supported", is_one},
+    {"lm_head_bias", "a bias of the logits is not supported"},
+    kNoMlpBias,
     kNoOtherLayers,
 };
 
@@ -76,7 +66,9 @@ constinit const Family kPhi3{
     .refused = kRefusedInPhi3,
     .dropouts = kPhi3Dropouts,
     .default_dropout = 0,
-    .scales_rope = false,
+    .scalings = kScalingsOfPhi3,
+    .default_original_context = 4096,
+    .windows = WindowFields::kAllLayers,
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kPhi3Tensors,

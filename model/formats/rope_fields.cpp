@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
+#include "model/rope.h"
 
 namespace tessera {
 namespace {
@@ -16,48 +17,57 @@ constexpr const char *kTheta = "rope_theta", *kScaling = "rope_scaling", *kParam
 constexpr const char* kShare = "partial_rotary_factor";
 constexpr const char *kOfFull = "full_attention", *kOfWindows = "sliding_attention";
 constexpr const char *kType = "rope_type", *kOldType = "type";
-constexpr const char* kOriginalContext = "original_max_position_embeddings";
+constexpr const char *kOriginalContext = "original_max_position_embeddings", *kFactor = "factor",
+                     *kAttentionFactor = "attention_factor", *kShortFactors = "short_factor",
+                     *kLongFactors = "long_factor";
 
 struct NamedScaling {
   std::string_view type;
   RopeScaling scaling;
 };
-constexpr NamedScaling kScalings[] = {{"default", RopeScaling::kNone},
-                                      {"linear", RopeScaling::kLinear},
-                                      {"llama3", RopeScaling::kLlama3},
-                                      {"yarn", RopeScaling::kYarn}};
+constexpr NamedScaling kScalings[] = {
+    {"default", RopeScaling::kNone},      {"linear", RopeScaling::kLinear},
+    {"llama3", RopeScaling::kLlama3},     {"yarn", RopeScaling::kYarn},
+    {"longrope", RopeScaling::kLongrope}, {"su", RopeScaling::kLongrope}};  // its name in the first Phi-3
 
 // A field of rope_scaling or rope_parameters: which scalings have it, and which must
 struct ScalingField {
   const char* name;
   const char* key;
   std::array<RopeScaling, 3> of;
-  std::array<RopeScaling, 3> needed_by;
+  std::array<RopeScaling, 3> needed_by;  // of these
 };
 constexpr RopeScaling kNone = RopeScaling::kNone, kLinear = RopeScaling::kLinear,
-                      kLlama3 = RopeScaling::kLlama3, kYarn = RopeScaling::kYarn;
+                      kLlama3 = RopeScaling::kLlama3, kYarn = RopeScaling::kYarn,
+                      kLongrope = RopeScaling::kLongrope;
 constexpr ScalingField kScalingFields[] = {
-    {"factor", "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
-    {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn}, {kLlama3}},
+    {kFactor, "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
+    {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn, kLongrope}, {kLlama3}},
     {"low_freq_factor", "model.rope.low_frequency", {kLlama3}, {kLlama3}},
     {"high_freq_factor", "model.rope.high_frequency", {kLlama3}, {kLlama3}},
     {"beta_fast", "model.rope.beta_fast", {kYarn}, {}},
     {"beta_slow", "model.rope.beta_slow", {kYarn}, {}},
-    {"attention_factor", "model.rope.attention_factor", {kYarn}, {}},
+    {kAttentionFactor, "model.rope.attention_factor", {kYarn, kLongrope}, {}},
+    {kShortFactors, "model.rope.short_factors", {kLongrope}, {kLongrope}},
+    {kLongFactors, "model.rope.long_factors", {kLongrope}, {kLongrope}},
 };
+constexpr std::array kWithContext{kLlama3, kYarn, kLongrope};
+template <class T>
+constexpr bool is_of_scaling =  // the kinds of these keys
+    std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, std::vector<double>>;
 constexpr const char *kMscale = "mscale", *kMscaleAllDim = "mscale_all_dim";  // yarn: see read_mscale()
 
 bool names(const std::array<RopeScaling, 3>& scalings, RopeScaling scaling) {
   return scaling != kNone && std::ranges::find(scalings, scaling) != scalings.end();
 }
 
-RopeScaling read_type(const Fields& fields, bool may_be_absent, bool may_scale) {
+RopeScaling read_type(const Fields& fields, bool may_be_absent, std::span<const RopeScaling> scalings) {
   const json* type = fields.find_value(kType, kOldType);
   if (!type && may_be_absent) return kNone;
   check(type, "{}: \"{}\" is missing; it says how the angles are scaled", fields.file, fields.name_of(kType));
   std::string known;
   for (const auto& [word, scaling] : kScalings) {
-    if (scaling != kNone && !may_scale) continue;
+    if (scaling != kNone && std::ranges::find(scalings, scaling) == scalings.end()) continue;
     if (*type == json(word)) return scaling;
     known += fmt::format("{}\"{}\"", known.empty() ? "" : ", ", word);
   }
@@ -76,10 +86,11 @@ void refuse_unsupported(const Fields& fields, RopeScaling scaling, bool has_shar
         is_harmless_in_scaling(field))
       continue;
     if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
+    if (scaling == kLongrope && field == kFactor) continue;  // see read_attention_factor()
     const bool is_neutral = (field == "truncate" && value == json(true)) ||
                             (field == kShare && (has_share || value == json(1))) ||
-                            (field == "factor" && scaling == kNone && value == json(1)) ||
-                            (field == "attention_factor" && value == json(1));
+                            (field == kFactor && scaling == kNone && value == json(1)) ||
+                            (field == kAttentionFactor && value == json(1));
     const bool known = std::ranges::any_of(
         kScalingFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
     check(known || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
@@ -101,6 +112,14 @@ void read_mscale(const Fields& fields, Rope& rope) {
   rope.attention_factor = (shares[0] * growth + 1) / (shares[1] * growth + 1);
 }
 
+// longrope's, where the file does not name it. `context`: max_position_embeddings
+void read_attention_factor(const Fields& fields, int64_t context, Rope& rope) {
+  const auto original = static_cast<double>(rope.original_context);
+  double factor = static_cast<double>(context) / original;
+  if (const json* value = fields.find_value(kFactor)) fields.read(kFactor, *value, factor);
+  if (rope.attention_factor == 0) rope.attention_factor = longrope_attention_factor(factor, original);
+}
+
 void check_ranges(const Fields& fields, const Rope& rope) {
   check(rope.scaling != kLlama3 || rope.low_frequency < rope.high_frequency,
         "{}: \"{}\" is {} and \"{}\" is {}; the second has to be larger", fields.file,
@@ -109,33 +128,60 @@ void check_ranges(const Fields& fields, const Rope& rope) {
   check(rope.scaling != kYarn || rope.beta_slow < rope.beta_fast,
         "{}: \"{}\" is {} and \"{}\" is {}; the second has to be larger", fields.file,
         fields.name_of("beta_slow"), rope.beta_slow, fields.name_of("beta_fast"), rope.beta_fast);
+  check(rope.scaling != kLongrope || rope.original_context > 1, "{}: \"{}\" must be at least 2, found {}",
+        fields.file, kOriginalContext, rope.original_context);
+}
+
+// longrope divides each frequency by a number of its own.
+void check_count(const Fields& fields, const char* field, const std::vector<double>& factors, int64_t pairs) {
+  check(std::ssize(factors) == pairs,
+        "{}: \"{}\" has {} numbers; expected {}, one for each pair of the channels that are rotated",
+        fields.file, fields.name_of(field), factors.size(), pairs);
+}
+
+// The original context: within, or beside, where some releases of transformers look alone; or the family's
+const json* find_original_context(const Fields& within, const Fields& beside, const json& of_family) {
+  const json *inside = within.find_value(kOriginalContext), *outside = beside.find_value(kOriginalContext);
+  if (!outside && !of_family.is_null()) outside = &of_family;
+  check(!inside || !outside || *inside == *outside,
+        "{}: {} is {} and {} is {}{}, but both name the same setting", beside.file,
+        within.name_of(kOriginalContext), inside ? brief(*inside) : "", kOriginalContext,
+        outside ? brief(*outside) : "", outside == &of_family ? " where it is absent" : "");
+  return inside ? inside : outside;
 }
 
 struct ScalingReader {
+  const Fields& beside;  // config.json itself
   int64_t context;
   bool may_lack_type;
-  RopeOfFamily has;
+  const Family& family;
 };
 void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   ModelConfig model{};  // its keys are those of the fields
   Rope& rope = model.rope;
   rope = read;
-  rope.scaling = read_type(fields, how.may_lack_type, how.has.scaling);
-  refuse_unsupported(fields, rope.scaling, how.has.share);
+  rope.scaling = read_type(fields, how.may_lack_type, how.family.scalings);
+  refuse_unsupported(fields, rope.scaling, sets(how.family, "model.rope.share"));
+  const int64_t known_context = how.family.default_original_context;
+  const json of_family = known_context > 0 ? json(known_context) : json();
   for (const ScalingField& field : kScalingFields) {
-    const json* value = fields.find_value(field.name);
+    const bool of_type = names(field.of, rope.scaling);
+    const json* value = of_type && field.name == kOriginalContext
+                            ? find_original_context(fields, how.beside, of_family)
+                            : fields.find_value(field.name);
     check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
           fields.name_of(field.name), name_of(rope.scaling));
-    if (!names(field.of, rope.scaling)) continue;
+    if (!of_type) continue;
     for_each_model_key(model, [&]<class T>(std::string_view key, T& member) {
-      if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
+      if constexpr (is_of_scaling<T>)
         if (value && key == field.key) fields.read(field.name, *value, member);
     });
   }
-  if (rope.scaling == kYarn) read_mscale(fields, rope);
-  check_ranges(fields, rope);
-  const bool needs_context = rope.scaling == kLlama3 || rope.scaling == kYarn;
+  const bool needs_context = names(kWithContext, rope.scaling);
   if (needs_context && rope.original_context == 0) rope.original_context = how.context;
+  check_ranges(fields, rope);
+  if (rope.scaling == kYarn) read_mscale(fields, rope);
+  if (rope.scaling == kLongrope) read_attention_factor(fields, how.context, rope);
   read = rope;
 }
 
@@ -148,7 +194,7 @@ std::string read_either(const Fields& within, const Fields& beside, const char* 
         inside ? brief(*inside) : "", field, outside ? brief(*outside) : "");
   if (inside) within.read(field, *inside, value);
   if (outside) beside.read(field, *outside, value);
-  return inside ? within.name_of(field) : field;
+  return inside ? within.name_of(field) : beside.name_of(field);
 }
 
 // Some releases of transformers take the quotient of both contexts for YaRN's factor, 4.53 for one.
@@ -159,7 +205,7 @@ std::vector<std::string> notices_of_factor(const Fields& fields, int64_t context
   return {
       fmt::format("{}: YaRN's factor is {}, as \"{}\" says; some releases of transformers use "
                   "max_position_embeddings / original_max_position_embeddings = {} instead",
-                  fields.file, rope.factor, fields.name_of("factor"), quotient)};
+                  fields.file, rope.factor, fields.name_of(kFactor), quotient)};
 }
 
 // The part of rope_parameters that layers with a window have
@@ -169,28 +215,42 @@ void read_local(const Fields& config, const json& parameters, const std::string&
   check(local->is_object(), "{}: \"{}.{}\" must be an object, found {}", config.file, name, kOfWindows,
         brief(*local));
   const Fields fields{.object = *local, .file = config.file, .lead = name + "." + kOfWindows + "."};
-  const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true, /*may_scale=*/false);
+  const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true, /*scalings=*/{});
   refuse_unsupported(fields, scaling, /*has_share=*/false);
   if (const json* theta = fields.find_value(kTheta)) fields.read(kTheta, *theta, found.rope.local_theta);
   found.fields.push_back({"model.rope.local_theta", fields.name_of(kTheta)});
 }
 
+void read_share(const Fields& fields, const Fields& config, const ModelConfig& model, FoundRope& found) {
+  const std::string share = read_either(fields, config, kShare, found.rope.share);
+  ModelConfig rotated = model;
+  rotated.rope.share = found.rope.share;
+  const int64_t channels = found.rope.share <= 1 ? rotated.rotated_channels() : 0;
+  check(channels >= 2 && channels % 2 == 0,
+        "{}: \"{}\" is {}, which rotates {} of a head's {} channels; expected at most 1, and an even number "
+        "of them",
+        config.file, share, found.rope.share, found.rope.share * static_cast<double>(model.head_dim),
+        model.head_dim);
+  found.fields.push_back({"model.rope.share", share});
+}
+
 }  // namespace
 
 bool is_rope_field(std::string_view field) {
-  return field == kTheta || field == kScaling || field == kParameters;
+  return field == kTheta || field == kScaling || field == kParameters || field == kOriginalContext;
 }
 
-FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has) {
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family& family) {
+  const bool has_share = sets(family, "model.rope.share"), has_local = sets(family, "model.rope.local_theta");
   FoundRope found;
-  found.rope.local_theta = model.rope.local_theta;
+  found.rope.theta = model.rope.theta, found.rope.local_theta = model.rope.local_theta;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
   check(!parameters || !scaling || *parameters == *scaling,
         "{}: {} and {} are both there and differ. Remove one of them from a copy of the folder", config.file,
         kParameters, kScaling);
-  std::string name = parameters ? kParameters : kScaling;
+  std::string name = config.name_of(parameters ? kParameters : kScaling);
   const json* object = parameters ? parameters : scaling;
-  if (has.local && object && object->contains(kOfFull)) {
+  if (has_local && object && object->contains(kOfFull)) {
     read_local(config, *object, name, found);
     name += std::string(".") + kOfFull;
     object = &(*object)[kOfFull];
@@ -203,21 +263,19 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOf
   check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
         found.rope.theta);
   if (object)
-    read_scaling(fields, {.context = model.context, .may_lack_type = parameters != nullptr, .has = has},
+    read_scaling(fields,
+                 {.beside = config,
+                  .context = model.context,
+                  .may_lack_type = parameters != nullptr,
+                  .family = family},
                  found.rope);
   found.notices = notices_of_factor(fields, model.context, found.rope);
-  if (has.share) {
-    const std::string share = read_either(fields, config, kShare, found.rope.share);
+  if (has_share) read_share(fields, config, model, found);
+  if (found.rope.scaling == kLongrope) {
     ModelConfig rotated = model;
     rotated.rope.share = found.rope.share;
-    const int64_t channels = found.rope.share <= 1 ? rotated.rotated_channels() : 0;
-    check(channels >= 2 && channels % 2 == 0,
-          "{}: \"{}\" is {}, which rotates {} of a head's {} channels; expected at most 1, and an even "
-          "number of "
-          "them",
-          config.file, share, found.rope.share, found.rope.share * static_cast<double>(model.head_dim),
-          model.head_dim);
-    found.fields.push_back({"model.rope.share", share});
+    check_count(fields, kShortFactors, found.rope.short_factors, rotated.rotated_channels() / 2);
+    check_count(fields, kLongFactors, found.rope.long_factors, rotated.rotated_channels() / 2);
   }
 
   found.fields.push_back({"model.rope.theta", theta});
@@ -233,13 +291,20 @@ void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {
   config[kTheta] = written.rope.theta;
   if (scaling == kNone) return;
   nlohmann::ordered_json object;
-  for (const NamedScaling& one : kScalings)
-    if (one.scaling == scaling) object[kType] = one.type;
+  const auto named = std::ranges::find(kScalings, scaling, &NamedScaling::scaling);
+  object[scaling == kLongrope ? kOldType : kType] = named->type;
   for (const ScalingField& field : kScalingFields)
     for_each_model_key(written, [&]<class T>(std::string_view key, const T& member) {
-      if constexpr (std::is_same_v<T, double> || std::is_same_v<T, int64_t>)
+      if constexpr (is_of_scaling<T>)
         if (names(field.of, scaling) && key == field.key) object[field.name] = field_value(member);
     });
+  if (scaling == kLongrope) {  // as Phi-3 has it: transformers 4 accepts no other fields within
+    config[kOriginalContext] = written.rope.original_context;
+    object.erase(kOriginalContext);
+    ModelConfig computed = written;
+    computed.rope.attention_factor = 0;
+    if (rope_attention_factor(computed) == written.rope.attention_factor) object.erase(kAttentionFactor);
+  }
   config[kScaling] = object;
 }
 

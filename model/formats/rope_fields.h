@@ -1,6 +1,6 @@
 // Rotary positions in config.json: `rope_theta` and `rope_scaling`, as transformers 4 writes them, or
 // `rope_parameters`, as transformers 5 does; of layers with a window and of others apart, where a family has
-// angles for both.
+// angles for both. `original_max_position_embeddings` is there, or beside.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,14 +23,9 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// What the family of a model has: partial_rotary_factor, outside rope_parameters or within; angles of layers
-// with a window; types of angles beside the default
-struct RopeOfFamily {
-  bool share, local, scaling;
-};
-// `model`: of its rope local_theta alone is read, which is the result's unless rope_parameters has another.
+// `model`: its rope has the theta and local_theta that hold where config.json names none.
 // Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
-FoundRope read_rope(const Fields& config, const ModelConfig& model, const RopeOfFamily& has);
+FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family& family);
 
 void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/base/check.h"
+#include "kernels/base/text.h"
 #include "model/formats/folder.h"
 #include "model/formats/pieces.h"
 #include "model/formats/tensor_files.h"
@@ -17,6 +18,9 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+// In the names of a model of texts that is a part of another
+constexpr std::string_view kOfText = "language_model.";
 
 // Where a file has a tensor
 struct PlacedTensor {
@@ -91,7 +95,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, P
       files_(folder) {
   std::set<std::string> names;
   const ParamLayout layout(found_.model, 1);
-  bare_ = !files_.contains(pieces_of(family_, found_.model, layout.places.front().info).front().name);
+  naming_ = naming_of_files();
   for (const ParamPlace& place : layout.places)
     for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
       const InFile in = find(piece.name);
@@ -99,6 +103,28 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, P
       names.insert(in.name);
     }
   refuse_left_over(names);
+  if (found_.type != found_.family) leave_images_out();
+}
+
+WeightsFolder::Naming WeightsFolder::naming_of_files() const {
+  const std::string name = first_tensor_of(kTokenTable);
+  if (found_.type != found_.family)
+    return files_.contains(std::string(kOfText) + name) ? Naming::kBefore : Naming::kBehind;
+  return files_.contains(name) ? Naming::kFamily : Naming::kBare;
+}
+
+void WeightsFolder::leave_images_out() {
+  const std::regex images(family_.with_images.image_tensors.begin(), family_.with_images.image_tensors.end());
+  int64_t count = 0, bytes = 0;
+  for (const auto& [name, file] : files_.tensors()) {
+    if (!std::regex_match(name, images)) continue;
+    ++count;
+    bytes += std::ssize(file->entries().at(name).bytes);
+  }
+  found_.notices.push_back(
+      fmt::format("{} holds a model of texts and images: its model of texts is used, and {} tensors of the "
+                  "part for images, {}, are left out",
+                  folder_.string(), count, format_bytes(bytes)));
 }
 
 NumberFormat WeightsFolder::format() const {
@@ -114,7 +140,18 @@ NumberFormat WeightsFolder::format() const {
 }
 
 std::string WeightsFolder::name_in_file(const std::string& name) const {
-  return bare_ && name.starts_with(family_.lead) ? name.substr(family_.lead.size()) : name;
+  const bool has_lead = name.starts_with(family_.lead);
+  switch (naming_) {
+    case Naming::kFamily:
+      return name;
+    case Naming::kBare:
+      return has_lead ? name.substr(family_.lead.size()) : name;
+    case Naming::kBefore:
+      return std::string(kOfText) + name;
+    case Naming::kBehind:
+      return has_lead ? fmt::format("{}{}{}", family_.lead, kOfText, name.substr(family_.lead.size())) : name;
+  }
+  fail("tensors are named in an unknown way, {}", static_cast<int>(naming_));
 }
 
 WeightsFolder::InFile WeightsFolder::find(const std::string& name) const {
@@ -131,11 +168,14 @@ std::string WeightsFolder::first_tensor_of(const char* param) const {
 
 void WeightsFolder::refuse_left_over(const std::set<std::string>& known) const {
   const std::regex buffers(family_.buffers.begin(), family_.buffers.end());
-  const std::string head = first_tensor_of(kHead);
+  const std::string_view of_images =
+      found_.type == found_.family ? std::string_view() : family_.with_images.image_tensors;
+  const std::regex images(of_images.begin(), of_images.end());
+  const std::string head = name_in_file(first_tensor_of(kHead));
   constexpr size_t kNamed = 5;
   std::vector<std::string> left;
   for (const auto& [name, file] : files_.tensors()) {
-    if (known.contains(name) || std::regex_match(name, buffers)) continue;
+    if (known.contains(name) || std::regex_match(name, buffers) || std::regex_match(name, images)) continue;
     if (name == head)
       check_tied_head(head);
     else

@@ -47,6 +47,7 @@ enum class HandOver : uint8_t { kFp32, kAsStored };
 
 // A folder with exactly the weights of a model: config.json, and in model.safetensors (or the files that an
 // index names) exactly the tensors of such a model, with or without the leading "transformer." or "model.".
+// Of a model of texts and images those of the images are left out, which a notice says.
 class WeightsFolder {
  public:
   // Only headers are read; the files stay open, so they may be removed meanwhile. The folder may have fewer
@@ -67,6 +68,15 @@ class WeightsFolder {
     const SafetensorsReader& file;
     std::string name;
   };
+  // How the files name the tensors of the family
+  enum class Naming : uint8_t {
+    kFamily,  // model.layers.3..., lm_head
+    kBare,    // without the family's lead, as files of the bare model
+    kBefore,  // within a model of texts and images: language_model.model.layers.3..., language_model.lm_head
+    kBehind,  // likewise: model.language_model.layers.3..., lm_head
+  };
+  Naming naming_of_files() const;
+  void leave_images_out();
   std::string first_tensor_of(const char* param) const;  // its name in the family
   InFile find(const std::string& name) const;
   std::string name_in_file(const std::string& name) const;
@@ -80,7 +90,7 @@ class WeightsFolder {
   FoundModel found_;
   const Family& family_;
   TensorFiles files_;
-  bool bare_ = false;  // files of the bare model lack the family's lead
+  Naming naming_ = Naming::kFamily;
 };
 
 // Whether `folder` holds the weights of `model`, as WeightsFolder says. Returns its notices.

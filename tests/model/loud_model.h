@@ -29,8 +29,8 @@ struct LoudModel {
                              .dtype = DType::kF32,
                              .device = {},
                              .dropout = config.dropout.attention > 0}},
-              .angles = allocate_angles(cpu, arena, config, kTokens),
-              .local_angles = allocate_local_angles(cpu, arena, config, kTokens)},
+              .angles = allocate_angles(cpu, arena, config, {kTokens}),
+              .local_angles = allocate_local_angles(cpu, arena, config, {kTokens})},
         reference(config) {
     if (!document_lengths.empty()) {
       documents = documents_tensor(make, document_lengths);

@@ -48,7 +48,7 @@ TEST(Rope, AnglesOfEveryScalingFarBeyondTheContext) {
     SCOPED_TRACE(name_of(scaling));
     CpuStream cpu;
     Arena arena = Arena::host();
-    const Tensor angles = allocate_angles(cpu, arena, rotary(scaling), 131072);
+    const Tensor angles = allocate_angles(cpu, arena, rotary(scaling), {131072});
     ASSERT_EQ(angles.shape, (Shape{131072, kPairs, 2}));
     for (const int64_t t : {0, 1, 8191, 8192, 10007, 131071})
       for (int i = 0; i < kPairs; ++i) {
@@ -70,9 +70,9 @@ TEST(Rope, TheContextIsTheOriginalUnlessItIsGiven) {
   ModelConfig given = rotary(RopeScaling::kLlama3), open = given;
   open.rope.original_context = 0;
   open.context = 8192;
-  EXPECT_EQ(rope_frequencies(open), rope_frequencies(given));
+  EXPECT_EQ(rope_frequencies(open, open.context), rope_frequencies(given, given.context));
   open.context = 131072;
-  EXPECT_NE(rope_frequencies(open), rope_frequencies(given));
+  EXPECT_NE(rope_frequencies(open, open.context), rope_frequencies(given, given.context));
 }
 
 // Half a head that is rotated has the angles of a head of half the size.
@@ -82,24 +82,56 @@ TEST(Rope, AShareOfAHeadHasTheAnglesOfASmallerHead) {
     ModelConfig half = rotary(scaling), small = half;
     half.rope.share = 0.5, small.head_dim = 32;
     EXPECT_EQ(half.rotated_channels(), 32);
-    EXPECT_EQ(rope_frequencies(half), rope_frequencies(small)) << name_of(scaling);
-    EXPECT_EQ(std::ssize(rope_frequencies(half)), 16);
+    EXPECT_EQ(rope_frequencies(half, half.context), rope_frequencies(small, small.context))
+        << name_of(scaling);
+    EXPECT_EQ(std::ssize(rope_frequencies(half, half.context)), 16);
   }
 }
 
 TEST(Rope, YarnScalesByAFactorThatMayBeGiven) {
-  Rope rope{.scaling = RopeScaling::kYarn, .factor = 4};
-  EXPECT_NEAR(rope_attention_factor(rope), 0.1 * std::log(4) + 1, 1e-15);
-  rope.attention_factor = 1.25;
-  EXPECT_EQ(rope_attention_factor(rope), 1.25);
-  rope = {.scaling = RopeScaling::kYarn, .factor = 1};
-  EXPECT_EQ(rope_attention_factor(rope), 1);
+  ModelConfig model = rotary(RopeScaling::kYarn);
+  model.rope.factor = 4;
+  EXPECT_NEAR(rope_attention_factor(model), 0.1 * std::log(4) + 1, 1e-15);
+  model.rope.attention_factor = 1.25;
+  EXPECT_EQ(rope_attention_factor(model), 1.25);
+  model.rope = {.scaling = RopeScaling::kYarn, .factor = 1};
+  EXPECT_EQ(rope_attention_factor(model), 1);
+}
+
+TEST(Rope, LongropeDividesEachFrequencyByTheNumberOfSoLongASequence) {
+  ModelConfig model = rotary(RopeScaling::kLongrope);
+  model.rope.share = 0.125;  // of 64 channels: 4 pairs
+  model.rope.short_factors = {1, 1.25, 1.5, 2}, model.rope.long_factors = {1.5, 3, 8, 40};
+  ModelConfig plain = model;
+  plain.rope = {.theta = 500000, .share = 0.125};
+  const std::vector<double> unscaled = rope_frequencies(plain, 1);
+  for (const int64_t tokens : {1, 8192, 8193, 131072}) {
+    const std::vector<double>& by = tokens > 8192 ? model.rope.long_factors : model.rope.short_factors;
+    const std::vector<double> found = rope_frequencies(model, tokens);
+    ASSERT_EQ(found.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(found[i], unscaled[i] / by[i]) << tokens << " " << i;
+  }
+  // Of 16 times the original context: sqrt(1 + ln 16 / ln 8192)
+  EXPECT_NEAR(rope_attention_factor(model), std::sqrt(1 + 4.0 / 13), 1e-15);
+  model.context = 4096;
+  EXPECT_EQ(rope_attention_factor(model), 1);
+  model.rope.attention_factor = 1.25;
+  EXPECT_EQ(rope_attention_factor(model), 1.25);
+
+  CpuStream cpu;
+  Arena arena = Arena::host();
+  const Tensor table = allocate_angles(cpu, arena, model, {.positions = 9000, .sequence_length = 4096});
+  EXPECT_NEAR(table.as<float>()[(8999 * 4 + 3) * 2], 1.25 * std::cos(8999 * unscaled[3] / 2), 1e-6);
+  model.rope.long_factors = {1, 2, 3};
+  EXPECT_NO_THROW(rope_frequencies(model, 8192));
+  expect_error([&] { rope_frequencies(model, 8193); },
+               {"model.rope.long_factors", "has 3", "each pair", "4"});
 }
 
 TEST(Rope, ModelsWithAPositionTableHaveNoAngles) {
   CpuStream cpu;
   Arena arena = Arena::host();
-  EXPECT_FALSE(allocate_angles(cpu, arena, {8, 16, 1, 1, 8}, 16));
+  EXPECT_FALSE(allocate_angles(cpu, arena, {8, 16, 1, 1, 8}, {16}));
   EXPECT_EQ(arena.ledger().peak_bytes(), 0);
 }
 

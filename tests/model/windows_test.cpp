@@ -151,18 +151,18 @@ TEST(LocalAngles, AreThoseOfAModelWithTheirBaseAndNoScaling) {
   plain.rope = {.theta = 1e4};
   CpuStream cpu;
   Arena arena = Arena::host();
-  const Tensor local = allocate_local_angles(cpu, arena, model, 9),
-               of_plain = allocate_angles(cpu, arena, plain, 9),
-               global = allocate_angles(cpu, arena, model, 9);
+  const Tensor local = allocate_local_angles(cpu, arena, model, {9}),
+               of_plain = allocate_angles(cpu, arena, plain, {9}),
+               global = allocate_angles(cpu, arena, model, {9});
   const auto values = [](const Tensor& t) {
     return std::vector<float>(t.as<float>(), t.as<float>() + t.numel());
   };
   EXPECT_EQ(values(local), values(of_plain));
   EXPECT_NE(values(local), values(global));
   model.rope.local_theta = 0;
-  EXPECT_FALSE(allocate_local_angles(cpu, arena, model, 9));
+  EXPECT_FALSE(allocate_local_angles(cpu, arena, model, {9}));
   model.rope.local_theta = 1e4, model.window = {};
-  EXPECT_FALSE(allocate_local_angles(cpu, arena, model, 9));
+  EXPECT_FALSE(allocate_local_angles(cpu, arena, model, {9}));
 }
 
 }  // namespace

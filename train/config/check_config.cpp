@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "model/formats/family.h"
 #include "model/formats/folder.h"
 #include "model/params.h"
 
@@ -65,6 +66,26 @@ void check_windows(const SourcedConfig& sourced) {
                   "a pattern repeats over the blocks: name it once");
 }
 
+// A factor for each pair of channels, and a context whose logarithm divides
+void check_longrope(const SourcedConfig& sourced) {
+  const ModelConfig model = sourced.config.model.resolved();
+  if (model.positions != Positions::kRope || model.rope.scaling != RopeScaling::kLongrope) return;
+  const int64_t pairs = model.rotated_channels() / 2;
+  const auto require = [&](const char* key, const std::vector<double>& factors) {
+    sourced.require(
+        std::ssize(factors) == pairs, key,
+        fmt::format("has {} numbers, not one for each of {} pairs of channels, with", factors.size(), pairs),
+        "model.rope.scaling",
+        fmt::format("expected a list of {}: those of a published model are in the config.json "
+                    "that train.init_from names",
+                    pairs));
+  };
+  require("model.rope.short_factors", model.rope.short_factors);
+  require("model.rope.long_factors", model.rope.long_factors);
+  sourced.require(canonical(model).rope.original_context > 1, "model.rope.original_context",
+                  "must be at least 2, with", "model.rope.scaling");
+}
+
 void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
@@ -99,22 +120,26 @@ void check_rope(const SourcedConfig& sourced) {
                   "is of blocks with a window, and there is none with", "model.window",
                   "set model.window, such as --set model.window=1024*5,full");
   needs("model.rope.factor", {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn});
-  needs("model.rope.original_context", {RopeScaling::kLlama3, RopeScaling::kYarn});
+  needs("model.rope.original_context", {RopeScaling::kLlama3, RopeScaling::kYarn, RopeScaling::kLongrope});
   needs("model.rope.low_frequency", {RopeScaling::kLlama3});
   needs("model.rope.high_frequency", {RopeScaling::kLlama3});
   needs("model.rope.beta_fast", {RopeScaling::kYarn});
   needs("model.rope.beta_slow", {RopeScaling::kYarn});
-  needs("model.rope.attention_factor", {RopeScaling::kYarn});
+  needs("model.rope.attention_factor", {RopeScaling::kYarn, RopeScaling::kLongrope});
+  needs("model.rope.short_factors", {RopeScaling::kLongrope});
+  needs("model.rope.long_factors", {RopeScaling::kLongrope});
+  check_longrope(sourced);
   sourced.require(rope.low_frequency < rope.high_frequency, "model.rope.low_frequency", "is not below",
                   "model.rope.high_frequency");
   sourced.require(rope.beta_slow < rope.beta_fast, "model.rope.beta_slow", "is not below",
                   "model.rope.beta_fast");
   // A scaling that someone asked for, and a factor that nobody set
   const bool asked = sourced.place("model.rope.scaling").origin >= Origin::kFile;
-  sourced.require(rope.scaling == RopeScaling::kNone || rope.factor != 1 || !asked ||
-                      sourced.place("model.rope.factor").origin >= Origin::kFile,
-                  "model.rope.scaling", "changes nothing with", "model.rope.factor",
-                  "set the factor too, such as --set model.rope.factor=4");
+  const bool has_factor = rope.scaling != RopeScaling::kNone && rope.scaling != RopeScaling::kLongrope;
+  sourced.require(
+      !has_factor || rope.factor != 1 || !asked || sourced.place("model.rope.factor").origin >= Origin::kFile,
+      "model.rope.scaling", "changes nothing with", "model.rope.factor",
+      "set the factor too, such as --set model.rope.factor=4");
 }
 
 // A model that no family has is refused at the key that was set last, of those to change.

@@ -44,8 +44,7 @@ void visit_model(Section& model, Visit& visit) {
         "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
   visit("model.bias", model.bias, OneOf<Bias>{},
         "The linear layers with a bias; all: GPT-2's; attention: those of queries, keys, values and the "
-        "output; "
-        "qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
+        "output; qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
   visit("model.qk_norm", model.qk_norm, OneOf<QkNorm>{},
         "An RMSNorm of queries and keys, before they are rotated; true: of every head by itself, Qwen3's; "
         "all_heads: of all heads of a token together, OLMo 2's");
@@ -76,8 +75,7 @@ template <class Section, class Visit>
 void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
         "The base of the frequencies: pair i of a head turns by theta^(-2 i / R) a position, with R the "
-        "channels "
-        "of a head that are rotated");
+        "channels of a head that are rotated");
   visit(
       "model.rope.local_theta", rope.local_theta, Number{.above = 1, .at_most = 1e12, .zero = "auto"},
       "The base of blocks with a window, whose frequencies then have no scaling; auto: they are as those of "
@@ -90,7 +88,7 @@ void visit_rope(Section& rope, Visit& visit) {
         "linear, llama3, yarn: frequencies, or the low ones, are divided by this");
   visit("model.rope.original_context", rope.original_context,
         Whole{.at_least = 1, .at_most = 10'000'000, .zero = "auto"},
-        "llama3, yarn: the context that the model was trained on; auto: model.context");
+        "llama3, yarn, longrope: the context that the model was trained on; auto: model.context");
   visit("model.rope.low_frequency", rope.low_frequency, Number{.above = 0, .at_most = 1e6},
         "llama3: pairs that turn fewer times in the original context are divided by the factor");
   visit("model.rope.high_frequency", rope.high_frequency, Number{.above = 0, .at_most = 1e6},
@@ -101,7 +99,13 @@ void visit_rope(Section& rope, Visit& visit) {
         "yarn: pairs that turn fewer times are divided by the factor; below model.rope.beta_fast");
   visit("model.rope.attention_factor", rope.attention_factor,
         Number{.above = 0, .at_most = 1e6, .zero = "auto"},
-        "yarn: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1");
+        "yarn, longrope: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1, or for longrope "
+        "sqrt(1 + ln(f) / ln(original context)), with f = model.context / original context if that is above "
+        "1, else 1");
+  visit("model.rope.short_factors", rope.short_factors, Numbers{},
+        "longrope: the frequency of each pair of channels that is rotated is divided by its number, where "
+        "sequences are at most model.rope.original_context long");
+  visit("model.rope.long_factors", rope.long_factors, Numbers{}, "longrope: the same, where they are longer");
 }
 
 template <class Section, class Visit>
@@ -160,8 +164,7 @@ void visit_train(Section& train, Visit& visit) {
         "The dtype of activations and GEMMs; auto: bf16 on a GPU, fp32 on the CPU");
   visit("train.gemm_dtype", train.fp8.gemm_dtype, OneOf<GemmDtype>{},
         "The dtype of the operands of the linear layers' GEMMs; bf16: that of train.precision; fp8: rounded "
-        "to 8 "
-        "bits, for outputs and for gradients of inputs");
+        "to 8 bits, for outputs and for gradients of inputs");
   visit("train.tune", train.tune, OneOf<Tune>{},
         "The algorithms of GEMMs on a GPU; off: those that cuBLASLt takes first; auto: the fastest, from a "
         "table that ships or timed once and kept");
@@ -190,8 +193,7 @@ void visit_train(Section& train, Visit& visit) {
         "With several GPUs: the seconds that they wait for one that does not start, or does not answer");
   visit("train.cuda_graphs", train.cuda_graphs, Flag{},
         "Run micro-batches as a CUDA graph from the second step on, on the CPU as a list of operations: same "
-        "bits, "
-        "faster where micro-batches are small");
+        "bits, faster where micro-batches are small");
   visit("train.deterministic", train.deterministic, Flag{}, "Same seed, same machine: same bits");
   visit("train.seed", train.seed, Whole{.at_most = std::numeric_limits<int64_t>::max()},
         "For the initial weights, the order of the data, dropout and the samples");
@@ -207,8 +209,7 @@ void visit_train(Section& train, Visit& visit) {
         "Also write TensorBoard's event files, to tensorboard/ in the run's folder");
   visit("train.metrics_command", train.metrics_command, Text{},
         "A command that rank 0 starts by /bin/sh once, and that gets each line of metrics.jsonl on its "
-        "standard "
-        "input, to send figures elsewhere; \"\": none");
+        "standard input, to send figures elsewhere; \"\": none");
 }
 
 template <class Section, class Visit>
@@ -226,9 +227,9 @@ template <class Section, class Visit>
 void visit_bad_step(Section& on_bad_step, Visit& visit) {
   visit("train.on_bad_step.nonfinite", on_bad_step.nonfinite, OneOf<OnNonfinite>{},
         "A step whose loss or gradient norm is not finite; stop: end the run, and say where the first bad "
-        "value "
-        "comes from; skip: leave weights and optimizer as they are, and go on with the next step; rewind: go "
-        "back to the newest checkpoint, and on from there with the sequences that follow the step");
+        "value comes from; skip: leave weights and optimizer as they are, and go on with the next step; "
+        "rewind: go back to the newest checkpoint, and on from there with the sequences that follow the "
+        "step");
   visit("train.on_bad_step.spike", on_bad_step.spike, OneOf<OnSpike>{},
         "A step whose loss or gradient norm lies far above those of the steps before; ignore: train on it "
         "as on any other; skip, rewind, stop: as for nonfinite");
@@ -265,9 +266,8 @@ void visit_parallel(Section& parallel, Visit& visit) {
   visit(
       "parallel.shard", parallel.shard, OrAuto<OneOf<Shard>>{},
       "What the ranks of a run split, to save memory on each: optimizer: moments and the lower bits of "
-      "masters (ZeRO stage 1); "
-      "gradients: these, too (2); weights: these, too (3), gathered block by block; auto: what makes a step "
-      "that fits fastest");
+      "masters (ZeRO stage 1); gradients: these, too (2); weights: these, too (3), gathered block by block; "
+      "auto: what makes a step that fits fastest");
   visit(
       "parallel.context", parallel.context, Whole{.at_least = 1, .at_most = 4096},
       "How many ranks share the tokens of each sequence, for contexts that are longer than one GPU has room "

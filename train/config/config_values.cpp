@@ -133,6 +133,44 @@ double Probability::read(const Written& value) const {
   return number;
 }
 
+std::string Numbers::expected() const {
+  return fmt::format("none, or a list of numbers above 0 and at most {}, such as [1, 1.5]", at_most);
+}
+
+std::vector<double> Numbers::read(const Written& value) const {
+  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
+  if (is_text && value.text == "none") return {};
+  std::vector<std::string> texts;
+  if (is_text) {
+    std::string_view text = value.text;
+    if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+    for (size_t first = 0; first <= text.size();) {
+      const size_t end = std::min(text.find(',', first), text.size());
+      const std::string_view one = text.substr(first, end - first);
+      texts.emplace_back(one.substr(std::min(one.find_first_not_of(' '), one.size())));
+      first = end + 1;
+    }
+  }
+  for (const Written& one : value.values)
+    texts.push_back(one.kind == Written::Kind::kPlain ? one.text : one.describe());
+  if (texts.empty() || value.kind == Written::Kind::kMap) refuse(value, expected());
+  std::vector<double> numbers;
+  for (const std::string& text : texts) {
+    double number = 0;
+    if (parse(text, number) != std::errc{} || number <= 0 || number > at_most)
+      refuse(value, expected(), fmt::format(", with {}", in_quotes(text)));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::string Numbers::write(const std::vector<double>& values) const {
+  if (values.empty()) return "none";
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "[" : ", ") + shortest(value);
+  return text + "]";
+}
+
 std::string Probability::write(double value) const { return shortest(value); }
 
 size_t read_word(const Written& value, const std::vector<std::string_view>& words) {

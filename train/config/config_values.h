@@ -171,6 +171,15 @@ struct FrozenParts {
   std::string write(const Freeze& value) const { return text_of(value); }
 };
 
+// none, or a list of numbers above 0: [1, 1.5], also written 1,1.5
+struct Numbers {
+  double at_most = 1e6;
+
+  std::string expected() const;
+  std::vector<double> read(const Written& value) const;
+  std::string write(const std::vector<double>& values) const;
+};
+
 // none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
 struct Phases {
   std::string expected() const;

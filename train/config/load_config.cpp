@@ -222,10 +222,10 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     }
   }();
   // With all channels rotated a Phi-3 is a Llama whose files have layers joined.
-  check(!sourced_.config.train.lora || found.family == family_of(found.model),
+  check(!sourced_.config.train.lora || found.type == family_of(found.model),
         "{}: train.lora: the adapters' layers would be named as those of model_type {}, and {} has "
         "model_type {}. Rewrite it: ./export {} --format hf --output PATH, and set train.init_from=PATH",
-        sourced_.place("train.lora.rank").where, family_of(found.model), weights.string(), found.family,
+        sourced_.place("train.lora.rank").where, family_of(found.model), weights.string(), found.type,
         weights.string());
   const std::string file = (weights / "config.json").string();
   const Config asked = without_auto(sourced_.config, found.model);
@@ -288,7 +288,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
 // An original context of auto is the folder's, whatever model.context is.
 void Reader::keep_original_context(const ModelConfig& found, const std::string& file) {
   const Config::Model& model = sourced_.config.model;
-  const bool uses_it = model.rope.scaling == RopeScaling::kLlama3 || model.rope.scaling == RopeScaling::kYarn;
+  const bool uses_it = model.rope.scaling != RopeScaling::kNone && model.rope.scaling != RopeScaling::kLinear;
   const int64_t original = found.rope.original_context > 0 ? found.rope.original_context : found.context;
   if (!uses_it || model.rope.original_context > 0 || model.context == original) return;
   sourced_.set({.key = "model.rope.original_context",

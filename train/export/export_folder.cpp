@@ -218,20 +218,26 @@ void Export::write_gguf() {
     source_.notices.push_back(
         fmt::format("{} tensors are fp16 instead of q8_0: their rows do not divide into blocks of {}", halves,
                     block_of(NumberFormat::kQ8)));
-  const std::vector<float> factors = llama_cpp_rope_factors(source_.model);
-  if (!factors.empty())
-    tensors.insert(tensors.begin(), {.name = kRopeFactors, .shape = {std::ssize(factors)}});
+  const std::vector<RopeFactors> factors = llama_cpp_rope_factors(source_.model);
+  std::vector<FileTensor> of_factors;
+  for (const auto& [name, values] : factors)
+    of_factors.push_back({.name = name, .shape = {std::ssize(values)}});
+  tensors.insert(tensors.begin(), of_factors.begin(), of_factors.end());
   check_space(options_.output, bytes_of_all(tensors));
   tell_notices();
 
-  std::vector<GgufField> fields = llama_cpp_fields(source_.model, numbers_, source_.name);
+  const auto tokens = std::ranges::find(tokenizer.fields, "tokenizer.ggml.tokens", &GgufField::key);
+  const std::string name =
+      name_for_llama_cpp(source_.name, std::get<std::vector<std::string>>(tokens->value));
+  std::vector<GgufField> fields = llama_cpp_fields(source_.model, numbers_, name);
   std::ranges::move(tokenizer.fields, std::back_inserter(fields));
   GgufWriter writer(options_.output, fields, tensors);
-  if (!factors.empty()) writer.write(factors);
+  for (const RopeFactors& each : factors) writer.write(each.values);
   write(layout, writer);
   const GgufReader written(writer.finish());
   compare(layout, [&](const std::string& name) { return written.bytes(name); });
-  if (!factors.empty()) compare_tensor(tensors.front(), factors, written.bytes(kRopeFactors));
+  for (size_t i = 0; i < factors.size(); ++i)
+    compare_tensor(of_factors[i], factors[i].values, written.bytes(factors[i].name));
   for (const GgufField& field : fields)
     check(written.fields().at(field.key) == field.value, "the field {} was read back with another value",
           field.key);

@@ -245,6 +245,17 @@ void check_characters(const TokenizerDefinition& definition) {
 
 }  // namespace
 
+std::string name_for_llama_cpp(std::string name, const std::vector<std::string>& tokens) {
+  const auto has = [&](std::string_view token) { return std::ranges::find(tokens, token) != tokens.end(); };
+  if (has("</s>") && has("<unk>") && has("<s>") && has("<|endoftext|>")) return name;
+  std::string lower = name;
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view word : {"phi-3", "phi3"})
+    for (size_t at = lower.find(word); at != lower.npos; at = lower.find(word))
+      for (std::string* const text : {&name, &lower}) text->replace(at + word.size() - 1, 0, " ");
+  return name;
+}
+
 GgufTokenizer gguf_tokenizer(const TokenizerDefinition& definition, int64_t vocab_size, const json& token_ids,
                              const std::string& chat_template) {
   GgufTokenizer made{.fields = {}, .notices = notices_of(definition)};

@@ -16,6 +16,11 @@ namespace tessera {
 // it knows no such way, with what the tokenizer does
 std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition);
 
+// llama.cpp takes a file with "phi3" or "phi-3" in its general.name, in letters of any case, for one with the
+// special tokens of Phi-3, and refuses it if they are not among `tokens`. Returns a name that it takes: the
+// same, or with a blank before the 3.
+std::string name_for_llama_cpp(std::string name, const std::vector<std::string>& tokens);
+
 struct GgufTokenizer {
   std::vector<GgufField> fields;
   std::vector<std::string> notices;  // what llama.cpp does in another way

@@ -40,6 +40,11 @@ Tensor allocate_workspace(Arena& arena, const SessionShape& s) {
   return arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32, {(bytes + 3) / 4});
 }
 
+// Texts that are sampled during a training have the angles of the training's sequences.
+AngleTable angle_table(const SessionShape& s) {
+  return {.positions = std::max(s.sequence_length, s.longest_sample()), .sequence_length = s.sequence_length};
+}
+
 }  // namespace
 
 Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights,
@@ -61,10 +66,8 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Wei
              .attention =
                  plan_attention(shape, be.traits(),
                                 attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
-             .angles = allocate_angles(stream_, arena, shape.model,
-                                       std::max(shape.sequence_length, shape.longest_sample())),
-             .local_angles = allocate_local_angles(stream_, arena, shape.model,
-                                                   std::max(shape.sequence_length, shape.longest_sample())),
+             .angles = allocate_angles(stream_, arena, shape.model, angle_table(shape)),
+             .local_angles = allocate_local_angles(stream_, arena, shape.model, angle_table(shape)),
              .classifier_chunk = shape.classifier_chunk,
              .mlp_chunk = shape.mlp_chunk} {
   const int64_t found = context ? context->size() : 1;

@@ -100,7 +100,7 @@ std::string in_llama_cpp(const std::string& family) {
 
 TEST_F(ExportedFormats, AGgufFileHasAllTensorsOfEveryFamily) {
   for (const FamilyModel& one : family_models()) {
-    if (one.family == "tessera" || one.family == "phi3") continue;  // refused: see below
+    if (one.family == "tessera") continue;  // refused: see below
     SCOPED_TRACE(one.name);
     ModelConfig model = one.model;
     if (model.rope.scaling == RopeScaling::kLlama3) continue;  // has a tensor more: see below
@@ -128,7 +128,7 @@ TEST_F(ExportedFormats, AGgufFileHasAllTensorsOfEveryFamily) {
 // Rotating neighbouring channels of the reordered rows gives the reordered rows of our rotation.
 TEST_F(ExportedFormats, ALlamaInGgufRotatesNeighbours) {
   for (const FamilyModel& one : family_models()) {
-    if (one.family == "gpt2" || one.family == "tessera" || one.family == "phi3") continue;
+    if (one.family == "gpt2" || one.family == "tessera" || one.family == "phi3") continue;  // one tensor
     SCOPED_TRACE(one.name);
     const ModelConfig& model = one.model;
     const GgufReader file = gguf_of(model, NumberFormat::kF32);
@@ -156,19 +156,28 @@ TEST_F(ExportedFormats, ALlamaInGgufRotatesNeighbours) {
 
 TEST_F(ExportedFormats, RotaryAnglesInGguf) {
   for (const FamilyModel& one : family_models()) {
-    if (one.model.positions != Positions::kRope || one.model.rope.share < 1 || one.family == "tessera")
-      continue;
+    if (one.model.positions != Positions::kRope || one.family == "tessera") continue;
     SCOPED_TRACE(one.name);
     const ModelConfig& model = one.model;
     const GgufReader file = gguf_of(model, NumberFormat::kF32);
     const std::string rope = in_llama_cpp(one.family) + ".rope.";
-    EXPECT_EQ(field<uint32_t>(file, rope + "dimension_count"), model.head_dim);
+    EXPECT_EQ(field<uint32_t>(file, rope + "dimension_count"), model.rotated_channels());
     const auto theta = static_cast<double>(field<float>(file, rope + "freq_base"));
-    const std::vector<float> factors = llama_cpp_rope_factors(model);
-    EXPECT_EQ(factors.empty(), model.rope.scaling != RopeScaling::kLlama3);
-    const std::vector<double> frequencies = rope_frequencies(model);
+    const std::vector<RopeFactors> of_model = llama_cpp_rope_factors(model);
+    const bool longrope = model.rope.scaling == RopeScaling::kLongrope;
+    ASSERT_EQ(of_model.size(), longrope ? 2u : model.rope.scaling == RopeScaling::kLlama3 ? 1u : 0u);
+    const std::vector<float> factors = of_model.empty() ? std::vector<float>() : of_model[0].values;
+    if (longrope) {
+      EXPECT_STREQ(of_model[0].name, "rope_factors_long.weight");
+      EXPECT_STREQ(of_model[1].name, "rope_factors_short.weight");
+      EXPECT_EQ(of_model[1].values, (std::vector<float>{1, 1.25, 1.5}));
+      EXPECT_EQ(field<uint32_t>(file, rope + "scaling.original_context_length"), 8u);
+      EXPECT_EQ(field<float>(file, rope + "scaling.attn_factor"), 1.125f);
+    }
+    const std::vector<double> frequencies = rope_frequencies(model, model.context);
     const bool scaled = file.fields().contains(rope + "scaling.type");
-    EXPECT_EQ(scaled, model.rope.scaling == RopeScaling::kLinear || model.rope.scaling == RopeScaling::kYarn);
+    EXPECT_EQ(scaled, model.rope.scaling == RopeScaling::kLinear ||
+                          model.rope.scaling == RopeScaling::kYarn || longrope);
     if (model.rope.scaling == RopeScaling::kYarn) {  // llama.cpp multiplies by 1 + 0.1 ln(factor)
       EXPECT_EQ(field<std::string>(file, rope + "scaling.type"), "yarn");
       EXPECT_NEAR(field<float>(file, rope + "scaling.attn_factor") * (1 + 0.1 * std::log(4.0)), 1.25, 1e-6);
@@ -178,9 +187,10 @@ TEST_F(ExportedFormats, RotaryAnglesInGguf) {
       EXPECT_EQ(field<float>(file, rope + "scaling.factor"), 4);
       continue;
     }
-    const double factor = scaled ? field<float>(file, rope + "scaling.factor") : 1;
+    const double factor = scaled && !longrope ? field<float>(file, rope + "scaling.factor") : 1;
     for (size_t i = 0; i < frequencies.size(); ++i) {
-      const double plain = std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(model.head_dim));
+      const double plain =
+          std::pow(theta, -2 * static_cast<double>(i) / static_cast<double>(model.rotated_channels()));
       EXPECT_NEAR(plain / factor / (factors.empty() ? 1 : factors[i]), frequencies[i], 1e-7 * frequencies[i])
           << i;
     }
@@ -230,14 +240,24 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
                 {key, "alone"});
     if (one.name == std::string("llama")) {
       refused(one.model, [](ModelConfig& m) { m.logit_cap = 30; }, {"model_type tessera", "--format hf"});
-      refused(one.model, [](ModelConfig& m) { m.rope.share = 0.5; }, {"model_type phi3"});
+      refused(one.model, [](ModelConfig& m) { m.window = Windows(31); },
+              {"model.window=31", "full, or at least model.context"});
+    }
+    if (one.name == std::string("phi3")) {
+      ModelConfig phi = one.model;
+      phi.head_dim = 8;  // as wide as the channels
+      phi.window = Windows(32);
+      refused(phi, [](ModelConfig& m) { m.window = Windows(31); }, {"model.window=31", "Phi-3"});
+      refused(phi, [](ModelConfig& m) { m.head_dim = 16; },
+              {"model.head_dim=16", "model.channels / model.heads"});
     }
     if (one.name == std::string("qwen2"))
       refused(one.model, [](ModelConfig& m) { m.head_dim = 16; },
               {"model.head_dim=16", "model.channels / model.heads"});
     if (one.name == std::string("qwen3"))
-      refused(one.model, [](ModelConfig& m) { m.rope.scaling = RopeScaling::kLlama3; },
-              {"model.rope.scaling=llama3"});
+      for (const RopeScaling scaling : {RopeScaling::kLlama3, RopeScaling::kLongrope})
+        refused(one.model, [&](ModelConfig& m) { m.rope.scaling = scaling; },
+                {fmt::format("model.rope.scaling={}", name_of(scaling))});
   }
 }
 

@@ -324,7 +324,51 @@ TEST_F(FamilyConfig, GemmaIsReadInEveryFormOfItsFields) {
   refused(kGemma1b, {{"attn_logit_softcapping", 50.0}}, {"\"attn_logit_softcapping\" is 50", "cap"});
   refused(kGemma1b, {{"use_bidirectional_attention", true}}, {"\"use_bidirectional_attention\" is true"});
   refused(kGemma1b, {{"hidden_activation", "silu"}}, {"\"hidden_activation\"", "gelu_pytorch_tanh"});
-  refused(kGemma1b, {{"model_type", "gemma3"}}, {"gemma3_text", "images"});
+}
+
+// gemma-3-4b-pt
+constexpr const char* kGemma4b = R"({
+  "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999, "eoi_token_index": 256000,
+  "eos_token_id": [1, 106], "image_token_index": 262144, "initializer_range": 0.02,
+  "mm_tokens_per_image": 256, "model_type": "gemma3",
+  "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+    "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
+  "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+  "vision_config": {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304,
+    "model_type": "siglip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 27,
+    "patch_size": 14, "vision_use_head": false}})";
+
+TEST_F(FamilyConfig, OfAGemmaWithImagesTheModelOfTextsIsRead) {
+  const FoundModel gemma = found(json::parse(kGemma4b));
+  const ModelConfig expected = preset_model(Preset::kGemma3_4b);
+  EXPECT_NO_THROW(check_same_model(folder_, expected));
+  EXPECT_EQ(canonical(gemma.model), canonical(expected));
+  EXPECT_EQ(gemma.family, "gemma3_text");
+  EXPECT_EQ(gemma.type, "gemma3");
+  EXPECT_EQ(gemma.field_of("model.channels"), "text_config.hidden_size");
+  EXPECT_EQ(gemma.field_of("model.rope.factor"), "text_config.rope_scaling.factor");
+  EXPECT_EQ(gemma.field_of("model.window"), "text_config.sliding_window");
+  EXPECT_EQ(json::parse(hugging_face_config(gemma.model, DType::kBF16).dump())["model_type"], "gemma3_text");
+  EXPECT_EQ(found(json::parse(kGemma1b)).type, "gemma3_text");
+
+  const auto text = [&](const json& more, std::initializer_list<std::string_view> words) {
+    json fields = json::parse(kGemma4b);
+    fields["text_config"].update(more);
+    expect_error([&] { read(fields); }, words);
+  };
+  text({{"num_hidden_layers", 0}}, {"\"text_config.num_hidden_layers\"", "0"});
+  text({{"use_bidirectional_attention", true}}, {"\"text_config.use_bidirectional_attention\" is true"});
+  text({{"experts", 4}}, {"\"text_config.experts\" is unknown"});
+  text({{"model_type", "gemma3n_text"}},
+       {"\"text_config.model_type\" must be \"gemma3_text\"", "gemma3n_text"});
+  text({{"tie_word_embeddings", false}}, {"\"text_config.tie_word_embeddings\" is false", "head of its own"});
+  refused(kGemma4b, {{"tie_word_embeddings", false}},
+          {"\"tie_word_embeddings\" is false", "head of its own"});
+  refused(kGemma4b, {{"text_config", nullptr}}, {"\"text_config\" must be an object", "nothing"});
+  refused(kGemma4b, {{"text_config", 7}}, {"\"text_config\" must be an object", "7"});
+  refused(kGemma4b, {{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "quantized"});
+  refused(kGemma4b, {{"audio_config", {{"layers", 4}}}}, {"\"audio_config\" is unknown"});
+  refused(kGemma1b, {{"vision_config", {{"layers", 4}}}}, {"\"vision_config\" is unknown"});
 }
 
 // What is written is read as the same, by transformers of any age: with max_window_layers and layer_types.
@@ -415,10 +459,10 @@ TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
   const auto scaled = [&](const json& scaling, std::initializer_list<std::string_view> words) {
     refused(kQwen25, {{"rope_scaling", scaling}}, words);
   };
-  for (const char* type : {"dynamic", "longrope", "su", "mrope", "ntk"})
+  for (const char* type : {"dynamic", "mrope", "ntk"})
     scaled({{"rope_type", type}, {"factor", 2.0}},
            {"\"rope_scaling.rope_type\"", "found \"" + std::string(type),
-            R"("default", "linear", "llama3", "yarn")"});
+            R"("default", "linear", "llama3", "yarn", "longrope", "su")"});
   scaled({{"factor", 2.0}}, {"\"rope_scaling.rope_type\" is missing"});
   scaled({{"type", "linear"}}, {"\"rope_scaling.factor\" is missing", "linear"});
   scaled({{"type", "linear"}, {"rope_type", "yarn"}, {"factor", 2.0}},
@@ -481,7 +525,7 @@ TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
   const Rope plain{.theta = 1e6, .scaling = RopeScaling::kYarn, .factor = 4, .original_context = 131072};
   EXPECT_EQ(yarn(json::object()), plain);
   const double growth = 0.1 * std::log(4.0);
-  EXPECT_DOUBLE_EQ(rope_attention_factor(yarn(json::object())), growth + 1);
+  EXPECT_EQ(yarn(json::object()).attention_factor, 0);  // 0.1 ln(factor) + 1
   EXPECT_EQ(yarn({{"original_max_position_embeddings", 32768}}).original_context, 32768);
   EXPECT_EQ(yarn({{"beta_fast", 24}, {"beta_slow", 2.5}}).beta_slow, 2.5);
   EXPECT_EQ(yarn({{"attention_factor", 1.5}, {"truncate", true}}).attention_factor, 1.5);
@@ -497,6 +541,140 @@ TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
   ASSERT_EQ(notices().size(), 1u);
   EXPECT_NE(notices()[0].find("factor is 4, as \"rope_scaling.factor\""), std::string::npos);
   EXPECT_NE(notices()[0].find("= 2 instead"), std::string::npos);
+}
+
+// The fields of longrope of a Phi-4 mini with heads of 16 channels, of which 12 are rotated
+json with_longrope(const json& scaling) {
+  return {{"model_type", "phi3"},
+          {"vocab_size", 64},
+          {"hidden_size", 64},
+          {"num_attention_heads", 4},
+          {"max_position_embeddings", 131072},
+          {"original_max_position_embeddings", 4096},
+          {"partial_rotary_factor", 0.75},
+          {"rope_scaling", scaling}};
+}
+const json kShortFactors{1, 1, 1.25, 1.5, 2, 2}, kLongFactors{1, 1.5, 2.5, 8, 20, 30.5};
+
+TEST_F(FamilyConfig, LongropeIsReadAsPhiWritesIt) {
+  const json published{{"long_factor", kLongFactors}, {"short_factor", kShortFactors}, {"type", "longrope"}};
+  const Rope rope = read(with_longrope(published)).rope;
+  EXPECT_EQ(rope.scaling, RopeScaling::kLongrope);
+  EXPECT_EQ(rope.original_context, 4096);
+  EXPECT_EQ(rope.share, 0.75);
+  EXPECT_EQ(rope.short_factors, (std::vector<double>{1, 1, 1.25, 1.5, 2, 2}));
+  EXPECT_EQ(rope.long_factors, (std::vector<double>{1, 1.5, 2.5, 8, 20, 30.5}));
+  EXPECT_NEAR(rope.attention_factor, std::sqrt(1 + 5.0 / 12), 1e-15);  // 32 x 4096 positions
+
+  const auto with = [&](const json& more) {
+    json scaling = published;
+    scaling.update(more);
+    return read(with_longrope(scaling)).rope;
+  };
+  EXPECT_EQ(with({{"type", "su"}}), rope);
+  EXPECT_EQ(with({{"original_max_position_embeddings", 4096}, {"factor", 32.0}}), rope);
+  EXPECT_NEAR(with({{"factor", 16.0}}).attention_factor, std::sqrt(1 + 4.0 / 12), 1e-15);
+  EXPECT_EQ(with({{"factor", 16.0}, {"attention_factor", 1.25}}).attention_factor, 1.25);
+  EXPECT_EQ(with({{"factor", 1.0}}).attention_factor, 1);
+
+  json five = with_longrope(nullptr);  // transformers 5
+  five.erase("partial_rotary_factor");
+  five["rope_parameters"] = published;
+  five["rope_parameters"].update({{"rope_type", "longrope"},
+                                  {"rope_theta", 1e4},
+                                  {"partial_rotary_factor", 0.75},
+                                  {"original_max_position_embeddings", 4096}});
+  EXPECT_EQ(read(five).rope, rope);
+  EXPECT_EQ(found(five).field_of("model.rope.long_factors"), "rope_parameters.long_factor");
+
+  json llama = with_longrope(published);
+  llama["model_type"] = "llama", llama["head_dim"] = 12;
+  llama.erase("partial_rotary_factor");
+  EXPECT_EQ(read(llama).rope.long_factors, rope.long_factors);
+  llama.erase("original_max_position_embeddings");
+  EXPECT_EQ(read(llama).rope.original_context, 131072);
+  llama["rope_scaling"]["original_max_position_embeddings"] = 1024;
+  EXPECT_EQ(read(llama).rope.original_context, 1024);
+}
+
+// microsoft/Phi-4-mini-instruct
+TEST_F(FamilyConfig, APhi4MiniIsItsPreset) {
+  const ModelConfig expected = preset_model(Preset::kPhi4Mini);
+  json fields = json::parse(R"({
+    "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "bos_token_id": 199999, "embd_pdrop": 0.0,
+    "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+    "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": false,
+    "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
+    "pad_token_id": 199999, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 200064})");
+  fields["rope_scaling"] = {{"long_factor", expected.rope.long_factors},
+                            {"short_factor", expected.rope.short_factors},
+                            {"type", "longrope"}};
+  EXPECT_EQ(read(fields), expected);
+  EXPECT_EQ(expected.parameters(), 3'836'021'760);
+  EXPECT_EQ(expected.rope.long_factors.size(), 48u);
+  EXPECT_STREQ(family_of(expected), "phi3");
+  EXPECT_EQ(canonical(expected).rope, expected.rope);
+  const auto refuse = [&](const json& more, std::initializer_list<std::string_view> words) {
+    json changed = fields;
+    changed.update(more);
+    expect_error([&] { read(changed); }, words);
+  };
+  refuse({{"full_attn_mod", 2}}, {"\"full_attn_mod\" is 2"});
+  refuse({{"interpolate_factor", 4}}, {"\"interpolate_factor\" is 4"});
+  refuse({{"lm_head_bias", true}}, {"\"lm_head_bias\" is true"});
+  refuse({{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
+}
+
+TEST_F(FamilyConfig, LongropeIsWrittenAsPhiWritesIt) {
+  json fields =
+      with_longrope({{"type", "longrope"}, {"long_factor", kLongFactors}, {"short_factor", kShortFactors}});
+  const ModelConfig model = read(fields);
+  json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+  EXPECT_EQ(written["model_type"], "phi3");
+  EXPECT_EQ(written["rope_scaling"], fields["rope_scaling"]);
+  EXPECT_EQ(written["original_max_position_embeddings"], 4096);
+  EXPECT_EQ(read(written), model);
+
+  ModelConfig shorter = model;  // whose scores keep the factor that they were trained with
+  shorter.context = 8192;
+  written = json::parse(hugging_face_config(shorter, DType::kF32).dump());
+  EXPECT_EQ(written["rope_scaling"]["attention_factor"], model.rope.attention_factor);
+  EXPECT_EQ(read(written), shorter);
+}
+
+TEST_F(FamilyConfig, LongropeThatDoesNotFitIsRefused) {
+  const auto refuse = [&](const json& more, std::initializer_list<std::string_view> words) {
+    json scaling{{"type", "longrope"}, {"long_factor", kLongFactors}, {"short_factor", kShortFactors}};
+    scaling.update(more);
+    expect_error([&] { read(with_longrope(scaling)); }, words);
+  };
+  refuse({{"long_factor", {1, 2, 3}}},
+         {"\"rope_scaling.long_factor\" has 3 numbers", "expected 6", "rotated"});
+  refuse({{"short_factor", json(std::vector<int>(8, 1))}},
+         {"\"rope_scaling.short_factor\" has 8 numbers", "expected 6"});
+  refuse({{"long_factor", nullptr}}, {"\"rope_scaling.long_factor\" is missing", "longrope"});
+  refuse({{"long_factor", 4}}, {"\"rope_scaling.long_factor\" must be a list of numbers", "found 4"});
+  refuse({{"long_factor", json::array()}}, {"\"rope_scaling.long_factor\" must be a list", "found []"});
+  refuse({{"short_factor", {1, 1, 0, 1, 1, 1}}}, {"\"rope_scaling.short_factor[2]\"", "above 0", "found 0"});
+  refuse({{"short_factor", {1, 1, 1, "a", 1, 1}}}, {"\"rope_scaling.short_factor[3]\"", "found \"a\""});
+  refuse(
+      {{"original_max_position_embeddings", 8192}},
+      {"rope_scaling.original_max_position_embeddings is 8192", "original_max_position_embeddings is 4096"});
+  refuse({{"long_mscale", 1.25}}, {"\"rope_scaling.long_mscale\" is 1.25", "longrope"});
+  json fields = with_longrope({{"type", "longrope"},
+                               {"long_factor", kLongFactors},
+                               {"short_factor", kShortFactors},
+                               {"original_max_position_embeddings", 2048}});
+  fields.erase("original_max_position_embeddings");
+  expect_error([&] { read(fields); }, {"is 2048", "is 4096 where it is absent"});
+  fields["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_EQ(read(fields).rope.original_context, 4096);
+  fields["original_max_position_embeddings"] = 1;
+  expect_error([&] { read(fields); }, {"\"original_max_position_embeddings\" must be at least 2", "found 1"});
 }
 
 TEST_F(FamilyConfig, DropoutOfAttentionIsReadAndNoticed) {
@@ -660,12 +838,26 @@ TEST_F(FamilyConfig, APhi3IsALlamaInOtherWords) {
   EXPECT_EQ(read(five).rope.share, 0.75);
 }
 
+TEST_F(FamilyConfig, WindowsOfPhi3) {
+  EXPECT_TRUE(read({{"model_type", "phi3"}}).window.all_full());
+  for (const int64_t window : {2047, 262144}) {
+    ModelConfig model = read_with(kPhi4, {{"sliding_window", window}});
+    EXPECT_EQ(model.window, Windows(window));
+    EXPECT_STREQ(family_of(model), "mistral");
+    model.rope.share = 0.75;
+    const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+    EXPECT_EQ(written["model_type"], "phi3");
+    EXPECT_EQ(written["sliding_window"], window);
+    EXPECT_EQ(read(written), model);
+  }
+}
+
 TEST_F(FamilyConfig, WhatOfPhi3IsNotComputedIsRefused) {
-  EXPECT_EQ(read_with(kPhi4, {{"sliding_window", 262144}}), read(json::parse(kPhi4)));
-  refused(kPhi4, {{"sliding_window", 2047}}, {"\"sliding_window\" is 2047", "max_position_embeddings"});
-  for (const char* type : {"longrope", "su", "yarn", "linear"})
+  refused(kPhi4, {{"sliding_window", 0}}, {"\"sliding_window\" is 0", "null"});
+  refused(kPhi4, {{"layer_types", {"sliding_attention"}}}, {"\"layer_types\" is", "full_attention"});
+  for (const char* type : {"llama3", "yarn", "linear"})
     refused(kPhi4, {{"rope_scaling", {{"type", type}, {"factor", 4.0}}}},
-            {"\"rope_scaling.rope_type\" must be one of \"default\"", type});
+            {"\"rope_scaling.rope_type\" must be one of \"default\", \"longrope\", \"su\", found", type});
   refused(kPhi4, {{"hidden_act", "gelu"}}, {"\"hidden_act\"", "silu"});
 }
 

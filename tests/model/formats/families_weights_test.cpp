@@ -195,6 +195,60 @@ TEST_F(FamilyWeights, AFolderHasTheTensorsOfItsModelType) {
   EXPECT_TRUE(has("model.layers.0.self_attn.qkv_proj.weight", {128, 32}));
 }
 
+// Both names of its tensors, as transformers publishes and as it holds them
+TEST_F(FamilyWeights, OfAModelWithImagesTheTensorsOfTextsAreRead) {
+  const std::vector<FamilyModel> all = family_models();
+  const ModelConfig model = std::ranges::find(all, "gemma3", &FamilyModel::name)->model;
+  std::vector<FolderTensor> tensors = tensors_of(model);
+  describe(model);
+  write_tensors(file, tensors);
+  const Loaded plain = load(model);
+  json text = json::parse(read_file(folder_ / "config.json"));
+  write_fields(folder_,
+               {{"model_type", "gemma3"}, {"text_config", text}, {"vision_config", {{"layers", 2}}}});
+  expect_refused(model, {"language_model.embed_tokens.weight"});
+
+  const std::vector<FolderTensor> images = {{"vision_tower.encoder.layers.0.norm.weight", {4}, {1, 2, 3, 4}},
+                                            {"multi_modal_projector.projection_weight", {2, 1}, {5, 6}}};
+  for (const bool published : {true, false}) {
+    std::vector<FolderTensor> with_images;
+    for (FolderTensor tensor : tensors) {
+      const std::string lead = "model.", text_lead = "language_model.";
+      ASSERT_TRUE(tensor.name.starts_with(lead));
+      tensor.name = published ? text_lead + tensor.name : lead + text_lead + tensor.name.substr(lead.size());
+      with_images.push_back(tensor);
+    }
+    for (FolderTensor tensor : images) {
+      if (!published) tensor.name = "model." + tensor.name;
+      with_images.push_back(tensor);
+    }
+    write_tensors(file, with_images);
+    EXPECT_EQ(load(model), plain) << published;
+    const std::vector<std::string> notices = check_weights(folder_, model, PositionExtension::kNone);
+    ASSERT_EQ(notices.size(), 1u);
+    EXPECT_NE(notices[0].find("2 tensors of the part for images, 24 B, are left out"), std::string::npos)
+        << notices[0];
+
+    // The head is tied to the table, whatever else a file says
+    FolderTensor head{published ? "language_model.lm_head.weight" : "lm_head.weight",
+                      {61, 32},
+                      tensor_of(tensors, "model.embed_tokens.weight").values};
+    with_images.push_back(head);
+    write_tensors(file, with_images);
+    EXPECT_EQ(load(model), plain) << published;
+    with_images.back().values[3] += 1;
+    write_tensors(file, with_images);
+    expect_refused(model, {"lm_head.weight", "differ"});
+    with_images.back() = {"audio_tower.weight", {1}, {1}};
+    write_tensors(file, with_images);
+    expect_refused(model, {"Gemma 3", "audio_tower.weight"});
+  }
+  write_fields(folder_, text);  // the model of texts has no tensors of images
+  tensors.push_back(images[0]);
+  write_tensors(file, tensors);
+  expect_refused(model, {"Gemma 3", images[0].name});
+}
+
 TEST_F(FamilyWeights, JoinedLayersHaveOneAdapter) {
   const std::vector<FamilyModel> all = family_models();
   ModelConfig model = std::ranges::find(all, "phi3", &FamilyModel::name)->model;

@@ -108,6 +108,10 @@ void randomize(Random& random, std::vector<std::string>& member, const Paths&) {
   }
 }
 
+void randomize(Random& random, std::vector<double>& member, const Numbers& kind) {
+  for (int64_t i = random_whole(random, 0, 9); i > 0; --i)
+    randomize(random, member.emplace_back(), Number{.above = 0, .at_most = kind.at_most});
+}
 void randomize(Random& random, std::vector<DataSource>& member, const Sources&) {
   member.resize(1 + random() % 3);
   for (DataSource& source : member) {
@@ -162,9 +166,18 @@ void make_valid(Random& random, Config::Model& model) {
   const Rope random_rope = rope;
   rope = {.theta = random_rope.theta, .scaling = random_rope.scaling};
   if (own) rope.share = static_cast<double>(random_whole(random, 1, 4)) / 4;
-  if (rope.scaling != RopeScaling::kNone) rope.factor = random_rope.factor;
-  if (rope.scaling == RopeScaling::kLlama3 || rope.scaling == RopeScaling::kYarn)
+  const bool is_longrope = rope.scaling == RopeScaling::kLongrope;
+  if (rope.scaling != RopeScaling::kNone && !is_longrope) rope.factor = random_rope.factor;
+  if (rope.scaling == RopeScaling::kLlama3 || rope.scaling == RopeScaling::kYarn || is_longrope)
     rope.original_context = random_rope.original_context;
+  if (is_longrope) {
+    if (rope.original_context == 1) rope.original_context = 2;
+    const auto pairs = static_cast<size_t>(model.resolved().rotated_channels() / 2);
+    for (std::vector<double>* factors : {&rope.short_factors, &rope.long_factors})
+      while (factors->size() < pairs)
+        randomize(random, factors->emplace_back(), Number{.above = 0, .at_most = 1e6});
+    rope.attention_factor = random_rope.attention_factor;
+  }
   if (rope.scaling == RopeScaling::kLlama3)
     std::tie(rope.low_frequency, rope.high_frequency) =
         std::minmax(random_rope.low_frequency, random_rope.high_frequency);

@@ -42,7 +42,7 @@ TEST_F(ModelKeys, NestedSectionsArePrintedAndRead) {
   const std::string yaml = print_config(config);
   EXPECT_NE(yaml.find("\n  rope:\n    # "), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("\n    scaling: yarn\n"), std::string::npos) << yaml;
-  EXPECT_NE(yaml.find("\n    attention_factor: auto\n  dropout:\n    # "), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("\n    long_factors: none\n  dropout:\n    # "), std::string::npos) << yaml;
   EXPECT_EQ(load(yaml), config);
   EXPECT_NE(config_lines(config).find("model.rope.factor: 4\n"), std::string::npos);
 }
@@ -110,6 +110,18 @@ TEST_F(ModelKeys, EveryKeyOfAModelIsAKey) {
     const bool is_of_model = key.starts_with("model.") && !others.contains(key);
     EXPECT_EQ(members.contains(key), is_of_model) << key;
   }
+}
+
+TEST_F(ModelKeys, OfLongrope) {
+  const std::string eight = "[1, 1, 1.5, 2, 2, 2, 3e0, 4]";
+  const Config config = load(std::string(kLlama) + "  context: 64\n  rope:\n    scaling: longrope\n" +
+                                 "    original_context: 16\n    short_factors: " + eight + "\n",
+                             {"model.rope.long_factors=1,1,1,1,2,2,2,5.25"});
+  const Rope& rope = config.model.rope;
+  EXPECT_EQ(rope.short_factors, (std::vector<double>{1, 1, 1.5, 2, 2, 2, 3, 4}));
+  EXPECT_EQ(rope.long_factors, (std::vector<double>{1, 1, 1, 1, 2, 2, 2, 5.25}));
+  EXPECT_NE(config_lines(config).find("model.rope.short_factors: [1, 1, 1.5, 2, 2, 2, 3, 4]\n"),
+            std::string::npos);
 }
 
 // One value for the section, or its keys; on the command line the last one wins.
@@ -209,6 +221,15 @@ TEST_F(ModelKeys, OfRotaryPositions) {
                    {"--set model.rope.scaling=yarn", "model.rope.scaling", "yarn", "model.rope.factor", "1",
                     "(default)", "--set model.rope.factor=4"}));
   EXPECT_EQ(load(kLlama, {"model.rope.scaling=yarn", "model.rope.factor=1"}).model.rope.factor, 1);
+  EXPECT_TRUE(says(with({"model.rope.scaling=longrope", "model.rope.short_factors=[1,1]"}),
+                   {"model.rope.short_factors", "has 2 numbers", "8 pairs", "model.rope.scaling longrope",
+                    "a list of 8", "train.init_from"}));
+  EXPECT_TRUE(says(with({"model.rope.long_factors=[1,2]"}),
+                   {"model.rope.long_factors [1, 2]", "has no effect with", "model.rope.scaling none"}));
+  for (const char* wrong : {"[1,0]", "[1,two]", "[]", "{1: 2}", "1,,2", "[1,-3]", "7e6"})
+    EXPECT_TRUE(says(with({std::string("model.rope.long_factors=") + wrong}),
+                     {"model.rope.long_factors must be none, or a list of numbers above 0", "found"}))
+        << wrong;
   EXPECT_TRUE(
       says(with({"model.rope.scaling=yran"}), {"--set model.rope.scaling=yran", "model.rope.scaling", "none",
                                                "linear", "llama3", "yarn", "\"yran\"", "yarn"}));

@@ -36,7 +36,8 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kQwen3_32b, 32'762'123'264},   {Preset::kGemma3_270m, 268'098'176},
       {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
       {Preset::kOlmo2_1b, 1'484'916'736},     {Preset::kOlmo2_7b, 7'298'617'344},
-      {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936}};
+      {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
+      {Preset::kPhi4Mini, 3'836'021'760}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());

@@ -51,7 +51,12 @@ names = (
      "attention.key_length": "head_dim", "attention.value_length": "head_dim", "rope.dimension_count": "head_dim"}
 )
 for key, name in names.items():
-    expect(key, fields[f"{arch}.{key}"], take(name))
+    wanted = take(name)
+    if key == "rope.dimension_count" and config.get("partial_rotary_factor"):
+        wanted = int(wanted * config["partial_rotary_factor"])
+    expect(key, fields[f"{arch}.{key}"], wanted)
+if arch == "phi3":  # 0: none
+    expect("sliding_window", fields["phi3.attention.sliding_window"], config["sliding_window"] or 0)
 epsilon = ("layer_norm_epsilon", "attention.layer_norm_epsilon") if gpt2 else (
     "rms_norm_eps", "attention.layer_norm_rms_epsilon")
 near(epsilon[1], fields[f"{arch}.{epsilon[1]}"], config[epsilon[0]])
@@ -107,6 +112,14 @@ if scaling.get("rope_type") == "llama3":
         wanted = 1 if wave < high else scaling["factor"] if wave > low else 1 / ((1 - smooth) / scaling["factor"] + smooth)
         near(f"rope_freqs {i}", float(found), wanted)
     seen.add("rope_freqs.weight")
+if scaling.get("type") == "longrope":
+    for name, of in (("rope_factors_long.weight", "long_factor"), ("rope_factors_short.weight", "short_factor")):
+        expect(name, tensors[name].data.tolist(), np.float32(scaling[of]).tolist())
+        seen.add(name)
+    original, context = config["original_max_position_embeddings"], config["max_position_embeddings"]
+    expect("original context", fields[f"{arch}.rope.scaling.original_context_length"], original)
+    wanted = scaling.get("attention_factor", np.sqrt(1 + max(np.log(context / original), 0) / np.log(original)))
+    near("attn_factor", fields[f"{arch}.rope.scaling.attn_factor"], wanted)
 expect("the tensors", set(tensors), seen)
 
 # The tokenizer

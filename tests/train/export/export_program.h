@@ -60,6 +60,24 @@ inline std::vector<SmallModel> small_models() {
   const ModelConfig olmo2 = changed([](ModelConfig& m) {
     m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.head_dim = 16;
   });
+  const auto phi3 = [&](int64_t original_context) {  // 0: its angles are not scaled
+    return changed([&](ModelConfig& m) {
+      m.head_dim = 16;
+      m.rope = {.theta = 5000, .share = 0.75};
+      if (original_context == 0) return;
+      m.rope.scaling = RopeScaling::kLongrope, m.rope.original_context = original_context;
+      m.rope.short_factors = {1, 1, 1.25, 1.5, 2, 2.5}, m.rope.long_factors = {1, 1.5, 2, 4, 8, 20};
+    });
+  };
+  ModelConfig phi3_window = phi3(0);
+  phi3_window.window = Windows(phi3_window.context);
+  // llama.cpp takes the long factors of the first, in a context of 256, and the short ones of the second, as
+  // transformers does for the texts of check_llama_cpp.py.
+  ModelConfig longrope_short = phi3(256);
+  longrope_short.context = 512;
+  ModelConfig llama_longrope = phi3(4);
+  llama_longrope.rope.share = 1, llama_longrope.rope.attention_factor = 1.5;
+  llama_longrope.rope.short_factors.resize(8, 3), llama_longrope.rope.long_factors.resize(8, 30);
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
   own_factor.rope.attention_factor = 1.5;
   return {{"gpt2", "gpt2", small_gpt2()},
@@ -72,7 +90,12 @@ inline std::vector<SmallModel> small_models() {
           {"llama_biases", "llama3", biases},
           {"qwen2", "qwen2", qwen2},
           {"qwen3", "qwen2", qwen3},
-          {"olmo2", "llama3", olmo2}};
+          {"olmo2", "llama3", olmo2},
+          {"phi3", "llama3", phi3(0)},
+          {"phi3_window", "llama3", phi3_window},
+          {"phi3_longrope", "llama3", phi3(4)},
+          {"phi3_longrope_short", "llama3", longrope_short},
+          {"llama_longrope", "llama3", llama_longrope}};
 }
 
 // Weights as large as those of a trained model, so that logits differ

@@ -74,6 +74,18 @@ TokenizerDefinition small_of_characters() {
   return made;
 }
 
+TEST(GgufTokenizer, ANameThatLlamaCppTakesForPhi3) {
+  const std::vector<std::string> of_phi3{"<unk>", "<s>", "</s>", "a", "<|endoftext|>"}, others{"a", "b"};
+  for (const char* name : {"Phi-3-mini", "my_phi3_run", "a model", "phi-4"}) {
+    EXPECT_EQ(name_for_llama_cpp(name, of_phi3), name);
+    const std::string found = name_for_llama_cpp(name, others);
+    EXPECT_EQ(found, name == std::string("Phi-3-mini")    ? "Phi- 3-mini"
+                     : name == std::string("my_phi3_run") ? "my_phi 3_run"
+                                                          : name);
+  }
+  EXPECT_EQ(name_for_llama_cpp("PHI3 of phi-3", others), "PHI 3 of phi- 3");
+}
+
 TEST(GgufTokenizer, OfCharacters) {
   const GgufTokenizer made = gguf_tokenizer(small_of_characters(), 268, {{"bos_token_id", 1}}, "");
   EXPECT_EQ(value<std::string>(made, "ggml.model"), "llama");

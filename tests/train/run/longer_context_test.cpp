@@ -104,6 +104,41 @@ TEST_F(LongerContext, AResumedRunKeepsItsAngles) {
   refused(other, {"another model", "model.rope.factor=8"});
 }
 
+// Heads of 16 channels have 8 pairs; the original context is that of the first model, 32.
+const Words kLongrope{"model.rope.scaling=longrope", "model.rope.short_factors=[1,1,1,1.5,2,2,2,2.5]",
+                      "model.rope.long_factors=[1,1.25,1.5,2,4,8,16,32]"};
+
+TEST_F(LongerContext, LongropeIsInCheckpointsAndInRunsFromThem) {
+  runs("long", longer(kLongrope));
+  const nlohmann::json config = written("long");
+  EXPECT_EQ(config["original_max_position_embeddings"], 32);
+  EXPECT_EQ(config["rope_scaling"]["type"], "longrope");
+  EXPECT_EQ(config["rope_scaling"]["long_factor"], (nlohmann::json{1, 1.25, 1.5, 2, 4, 8, 16, 32}));
+  EXPECT_FALSE(config["rope_scaling"].contains("attention_factor"));
+
+  const std::string from = "train.init_from=long/checkpoints/step_00000008";
+  runs("again", {from, "train.steps=4"});
+  const std::string again = read_file(folder / "again/config.yaml");
+  EXPECT_NE(again.find("long_factors: [1, 1.25, 1.5, 2, 4, 8, 16, 32]\n"), std::string::npos) << again;
+  EXPECT_NE(again.find("short_factors: [1, 1, 1, 1.5, 2, 2, 2, 2.5]\n"), std::string::npos);
+  Words longer_run = words("again", {from, "train.steps=8"});
+  longer_run.push_back("--resume");
+  EXPECT_EQ(train(longer_run).status, 0);
+  Words other = words("again", {from, "train.steps=12", "model.rope.long_factors=[1,1,1,1,1,1,1,1]"});
+  other.push_back("--resume");
+  refused(other, {"another model", "model.rope.long_factors=[1, 1, 1, 1, 1, 1, 1, 1]"});
+
+  // Sequences of the original context have the other list.
+  const Words short_sequences{from, "train.sequence_length=32", "train.steps=4"};
+  Words other_factors = short_sequences;
+  other_factors.push_back("model.rope.long_factors=[9,9,9,9,9,9,9,9]");
+  runs("shorter", short_sequences), runs("shorter_too", other_factors);
+  EXPECT_EQ(losses("shorter"), losses("shorter_too"));
+  other_factors.back() = "model.rope.short_factors=[9,9,9,9,9,9,9,9]";
+  runs("shorter_other", other_factors);
+  EXPECT_NE(losses("shorter"), losses("shorter_other"));
+}
+
 // transformers opens the checkpoint and computes the loss that the run recorded.
 TEST_F(LongerContext, TransformersComputesTheSame) {
   const char* python = std::getenv("TESSERA_PYTHON");
@@ -112,9 +147,9 @@ TEST_F(LongerContext, TransformersComputesTheSame) {
     GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
   std::string text = read_file(folder / "text.txt").substr(1000, 3 * 128 + 7);
   write("held_out.txt", text);
-  for (const Words& angles :
-       {Words{"model.rope.scaling=yarn", "model.rope.factor=4"},
-        Words{"model.rope.scaling=linear", "model.rope.factor=4"}, Words{"model.rope.theta=160000"}}) {
+  for (const Words& angles : {Words{"model.rope.scaling=yarn", "model.rope.factor=4"},
+                              Words{"model.rope.scaling=linear", "model.rope.factor=4"},
+                              Words{"model.rope.theta=160000"}, kLongrope}) {
     Words settings = longer(angles);
     settings.insert(settings.end(), {"data.validation=held_out.txt", "evaluation.sequences=1000"});
     const std::string run = "by_" + angles[0].substr(angles[0].find('=') + 1);
