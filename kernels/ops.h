@@ -197,8 +197,8 @@ struct RmsNormBackward {
   void check_on(Device device) const;
 };
 
-// RMSNorm of some heads of each token, all their channels as one row: y = x rstd (offset + weight), where rstd
-// is that of RmsNormForward over the C = count D channels. The norm of queries and keys in OLMo 2: Walsh et
+// RMSNorm of some heads of each token, all their channels as one row: y = x rstd (offset + weight), where
+// rstd is that of RmsNormForward over the C = count D channels. OLMo 2 norms queries and keys so: Walsh et
 // al., arXiv:2501.00656.
 struct HeadsNormForward {
   static constexpr const char* kName = "rmsnorm of heads forward";

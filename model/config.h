@@ -1,4 +1,4 @@
-// The sizes and variants of a transformer: GPT-2, Llama, Qwen, SmolLM, Gemma and OLMo are configurations of one.
+// The sizes and variants of a transformer: GPT-2, Llama, Qwen, Gemma, OLMo and Phi are configurations of one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// OLMo 2: Walsh et al., arXiv:2501.00656. A Llama whose norms follow attention and the MLP, with a norm of all
-// heads of queries, and of keys, together.
+// OLMo 2: Walsh et al., arXiv:2501.00656. A Llama whose norms follow attention and the MLP, with a norm of
+// all heads of queries, and of keys, together.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
