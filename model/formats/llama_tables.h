@@ -1,4 +1,4 @@
-// What Llama and the families after it (Mistral, Qwen2, Qwen3, Phi-3) have in common in their files.
+// What Llama and the families after it (Mistral, Qwen2, Qwen3, Phi-3, OLMo 2) have in common in their files.
 #pragma once
 
 #include <algorithm>
