@@ -46,8 +46,8 @@ std::vector<std::string> unpack(std::string_view packed, int count) {
   return all;
 }
 
-// The main thread may hold any lock, or wait forever, and so may whoever reads stdout: nothing here waits for
-// them. `error`: empty if another rank reports it.
+// The main thread may hold any lock or wait forever, and so may the reader of stdout: nothing here waits for
+// either. `error`: empty if another rank reports it.
 [[noreturn]] void end_process(int code, const std::string& error) {
   std::signal(SIGALRM, SIG_DFL);
   alarm(2);

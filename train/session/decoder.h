@@ -35,8 +35,8 @@ class Decoder {
   // copied, so that both draw as if each had been read. The slot may be the one that has it, which may have
   // ended or gone on meanwhile. Error: as start(); there was no start() that succeeded.
   void start_copy(int64_t slot, int64_t sequence, int64_t drawn = 0);
-  // Puts further tokens after the text of a slot, as the next turn of a conversation: draws go on from those
-  // before. Error: as start(); an idle slot.
+  // Adds tokens to the text of a slot, such as the next turn of a conversation. The count of its draws
+  // continues. Error: as start(); an idle slot.
   void append(int64_t slot, std::span<const int32_t> tokens);
   void stop(int64_t slot);  // idle until the next start()
 

@@ -18,7 +18,8 @@ std::vector<int32_t> prompt_tokens(const Tokenizer& tokenizer, const Config::Sam
 
 // The continuation of config.prompt, without it; ends at the end-of-text token. The draws depend on (seed,
 // step) alone. Only tokens that the tokenizer knows are drawn. Without any token in the prompt it starts
-// from the end-of-text token. A text that outgrows the session's longest sample goes on from its last half.
+// from the end-of-text token. A text that grows longer than the session's longest sample continues from its
+// second half.
 // `goes_on` is called before each token, and says whether there is one. It gets whether the text is done, by
 // its end or by its length; a text that is not done when it returns false is nothing. Ranks that sample
 // together make equally many forwards by it: a rank whose text is done before that of rank 0 goes on drawing.

@@ -70,7 +70,7 @@ TEST_F(DocumentsOfARun, RanksAndMicroBatchesShareOneLoss) {
   trains(by(1, "small", packed({"train.micro_batch=1", "train.recompute=block"})));
   expect_near(values("small", "loss"), values("one", "loss"));
 
-  // A mean over what counts, by position too: the sums add up to that of all.
+  // A mean over the tokens that count. So it is for each range of positions, whose sums add up to the whole.
   const nlohmann::json& last = evaluations.back();
   EXPECT_EQ(lines("two", "evaluation").back()["loss_tokens"], last["loss_tokens"]);
   const auto by_range = last["position_losses"], theirs = lines("two", "evaluation")[0]["position_losses"];
