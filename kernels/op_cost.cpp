@@ -196,11 +196,14 @@ OpCost cost(const AdamWNorms& a) {
 OpCost cost(const MuonMomentum& a) { return moved(a.gradient, a.mean, a.mean, a.direction); }
 // A polynomial is three GEMMs, of which A and A A are symmetric: half of each would do.
 OpCost cost(const Orthogonalise& a) {
-  const auto rows = static_cast<double>(a.matrix.shape[0]), columns = static_cast<double>(a.matrix.shape[1]),
-             least = std::min(rows, columns);
-  OpCost all = moved(a.matrix, a.matrix);
-  all.flops =
-      static_cast<double>(a.polynomials.size()) * (3 * least * rows * columns + least * least * least);
+  OpCost all;
+  for (const Tensor& matrix : a.matrices) {
+    const auto rows = static_cast<double>(matrix.shape[0]), columns = static_cast<double>(matrix.shape[1]),
+               least = std::min(rows, columns);
+    all += moved(matrix, matrix);
+    all.flops +=
+        static_cast<double>(a.polynomials.size()) * (3 * least * rows * columns + least * least * least);
+  }
   return all;
 }
 OpCost cost(const NormaliseRows& a) { return moved(a.matrix, a.matrix, a.squares, a.squares); }

@@ -246,8 +246,10 @@ void list(const MuonMomentum& a, const Lists& to) {
   to.written("mean", a.mean)("direction", a.direction);
 }
 void list(const Orthogonalise& a, const Lists& to) {
-  to.read("matrix", a.matrix);
-  to.written("matrix", a.matrix);
+  for (const Tensor& matrix : a.matrices) {
+    to.read("matrix", matrix);
+    to.written("matrix", matrix);
+  }
 }
 void list(const NormaliseRows& a, const Lists& to) {
   to.read("matrix", a.matrix)("squares", a.squares);

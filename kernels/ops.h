@@ -792,14 +792,16 @@ struct MuonMomentum {
 // Second: X becomes scale times its nearest matrix with orthonormal rows or columns, near enough. X / (margin
 // |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after the
 // other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of zeros
-// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32.
+// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Matrices of one shape
+// go together, so that small ones fill a device; the bits of each are those that it has alone.
 struct Orthogonalise {
   static constexpr const char* kName = "orthogonalise";
   struct Polynomial {
     double a, b, c;
   };
-  Tensor matrix;                            // [m, n]
-  Tensor room;                              // of its dtype, room_for() elements, undefined afterwards
+  static constexpr size_t kMost = 32;
+  std::span<const Tensor> matrices;         // [m, n] each, 1 to kMost
+  Tensor room;                              // of their dtype, room_for() elements each, undefined afterwards
   std::span<const Polynomial> polynomials;  // an odd number of them
   double margin = 1;                        // at least 1
   double scale = 1;

@@ -43,11 +43,13 @@ Muon::Muon(Arena& arena, ParamStore& store, const MuonConfig& config) : store_(s
   int64_t directions = 0, gathered = 0, room = 0;
   for (const Group& group : groups_) {
     int64_t own = 0;
-    for (const size_t bucket : group.buckets) own += matrices_of(bucket, 0);
+    for (const size_t bucket : group.buckets) own += Orthogonalise::piece(matrices_of(bucket, 0));
     directions = std::max(directions, own);
-    for (int rank = 0; rank < ranks(); ++rank) gathered = std::max(gathered, room_for_gathered(group, rank));
-    for (const Matrix& one : group.matrices)
-      room = std::max(room, Orthogonalise::room_for(one.rows, one.columns));
+    for (int rank = 0; rank < ranks(); ++rank) {
+      gathered = std::max(gathered, room_for_gathered(group, rank));
+      for (const std::vector<size_t>& batch : batches(group, rank))
+        room = std::max(room, static_cast<int64_t>(batch.size()) * room_for(group.matrices[batch.front()]));
+    }
   }
   const auto take = [&](const char* name, int64_t elements) {
     return elements == 0 ? Tensor{} : arena.alloc(MemoryTag::kOptimizer, name, store.dtype(), {elements});
@@ -118,15 +120,36 @@ bool Muon::has_all(const Matrix& matrix, int rank) const {
 int64_t Muon::room_for_gathered(const Group& group, int rank) const {
   int64_t elements = 0;
   for (const Matrix& one : group.matrices)
-    if (one.owner == rank && !has_all(one, rank)) elements += Orthogonalise::piece(one.numel());
+    if (one.owner == rank && !has_all(one, rank)) elements += Orthogonalise::piece(offset(one) + one.numel());
   return elements;
+}
+
+std::vector<std::vector<size_t>> Muon::batches(const Group& group, int rank) const {
+  const int64_t room = config_.group_bytes / 2 / static_cast<int64_t>(size_of(store_.dtype()));
+  std::vector<std::vector<size_t>> all;
+  for (size_t i = 0; i < group.matrices.size(); ++i) {
+    const Matrix& one = group.matrices[i];
+    if (one.owner != rank) continue;
+    const auto takes = [&](const std::vector<size_t>& batch) {
+      const Matrix& first = group.matrices[batch.front()];
+      const auto more = static_cast<int64_t>(batch.size()) + 1;
+      return first.rows == one.rows && first.columns == one.columns && batch.size() < Orthogonalise::kMost &&
+             more * room_for(one) <= room;
+    };
+    const auto found = std::ranges::find_if(all, takes);
+    if (found == all.end())
+      all.push_back({i});
+    else
+      found->push_back(i);
+  }
+  return all;
 }
 
 Tensor Muon::directions_of(size_t group, size_t bucket) {
   int64_t first = 0;
   for (const size_t b : groups_[group].buckets) {
     if (b == bucket) break;
-    first += matrices_of(b);
+    first += Orthogonalise::piece(matrices_of(b));
   }
   return turn_of(group).directions.rows(first, matrices_of(bucket));
 }
@@ -148,8 +171,8 @@ std::vector<Tensor> Muon::owned(size_t group) {
     if (one.owner == rank && has_all(one, rank)) {
       whole = own_part(group, one);
     } else if (one.owner == rank) {
-      whole = turn_of(group).gathered.rows(used, one.numel());
-      used += Orthogonalise::piece(one.numel());
+      whole = turn_of(group).gathered.rows(used + offset(one), one.numel());
+      used += Orthogonalise::piece(offset(one) + one.numel());
     }
     all.push_back(whole);
   }
@@ -193,19 +216,22 @@ void Muon::compute(size_t group, const Update& update) {
   store_.axis().wait_for(turn_of(group).collectives);
   const std::vector<Tensor> whole = owned(group);
   const bool polar = config_.method == Orthogonal::kPolarExpress;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    const Matrix& one = groups_[group].matrices[i];
-    if (!whole[i]) continue;
-    const Tensor matrix = whole[i].view({one.rows, one.columns});
+  for (const std::vector<size_t>& batch : batches(groups_[group], store_.axis().rank())) {
+    std::vector<Tensor> matrices;
+    for (const size_t i : batch) {
+      const Matrix& one = groups_[group].matrices[i];
+      matrices.push_back(whole[i].view({one.rows, one.columns}));
+    }
+    const Shape& shape = matrices.front().shape;
     update.stream.run(
-        Orthogonalise{.matrix = matrix,
+        Orthogonalise{.matrices = matrices,
                       .room = room_,
                       .polynomials = polar ? std::span<const Polynomial>(kPolarExpress) : kNewtonSchulz,
                       .margin = polar ? kMargin : 1,
-                      .scale = kRms * std::sqrt(static_cast<double>(std::max(one.rows, one.columns)))});
-    if (config_.variance)
-      update.stream.run(NormaliseRows{.matrix = matrix,
-                                      .squares = squares_of(one),
+                      .scale = kRms * std::sqrt(static_cast<double>(std::max(shape[0], shape[1])))});
+    for (size_t i = 0; config_.variance && i < batch.size(); ++i)
+      update.stream.run(NormaliseRows{.matrix = matrices[i],
+                                      .squares = squares_of(groups_[group].matrices[batch[i]]),
                                       .beta = config_.beta2,
                                       .rms = kRms,
                                       .grad_norm = update.step.grad_norm,

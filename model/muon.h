@@ -49,6 +49,11 @@ class Muon {
     int64_t numel() const { return rows * columns; }
     int64_t end() const { return first + numel(); }
   };
+  // A gathered matrix is aligned as one that stays where it is, so that the same GEMMs serve it.
+  static int64_t offset(const Matrix& matrix) { return matrix.first % 8; }
+  static int64_t room_for(const Matrix& matrix) {
+    return Orthogonalise::room_for(matrix.rows, matrix.columns);
+  }
   struct Group {
     std::vector<size_t> buckets;
     std::vector<Matrix> matrices;
@@ -74,6 +79,8 @@ class Muon {
   Range part_of(const Matrix& matrix, int rank) const;
   bool has_all(const Matrix& matrix, int rank) const;
   int64_t room_for_gathered(const Group& group, int rank) const;
+  // Indices of matrices of one shape that a rank owns, as many as there is room for together
+  std::vector<std::vector<size_t>> batches(const Group& group, int rank) const;
   Tensor directions_of(size_t group, size_t bucket);
   Tensor own_part(size_t group, const Matrix& matrix);
   Tensor squares_of(const Matrix& matrix) const;
@@ -89,7 +96,7 @@ class Muon {
   MuonConfig config_;
   std::vector<Group> groups_;
   std::vector<Turn> turns_;
-  Tensor room_;  // of Orthogonalise
+  Tensor room_;  // of Orthogonalise, as large as half a group unless one matrix needs more
 };
 
 }  // namespace tessera

@@ -49,6 +49,14 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_ad
                : "memory");
 }
 
+// An 8 x 8 matrix of 16-bit elements, of which lane l holds row l/4, columns 2(l%4), +1: transposed
+// (9.7.14.5.17 movmatrix)
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
+  uint32_t y;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // d += a b for a 16 x 16 (row), b 16 x 8 (col), d 16 x 8 in fp32 (9.7.14.5.14 mma). Thread l of a warp holds
 //   a[0]: row l/4, columns 2(l%4), +1;  a[1]: row + 8;  a[2]: columns + 8;  a[3]: both
 //   b0: rows 2(l%4), +1, column l/4;  b1: rows + 8

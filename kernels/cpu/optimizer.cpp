@@ -223,31 +223,33 @@ void run(const MuonMomentum& a, const Launch& /*on*/) {
 }
 
 void run(const Orthogonalise& a, const Launch& /*on*/) {
-  const OrthogonalGemms all = gemms_of(a);
-  const float* matrix = a.matrix.as<float>();
-  float* first = all.first.as<float>();
-  const int64_t rows = a.matrix.shape[0], columns = a.matrix.shape[1], count = rows * columns;
-  double squares = 0;
-  for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(matrix[i]) * matrix[i];
-  const auto factor = squares > 0 ? static_cast<float>(1 / (a.margin * std::sqrt(squares))) : 0.0f;
-#pragma omp parallel for simd
-  for (int64_t i = 0; i < count; ++i) first[i] = matrix[i] * factor;
   const auto operand = [](const tessera::GemmMatrix& matrix) {
     return Matrix{
         .data = static_cast<const float*>(matrix.data), .row = matrix.ld, .transposed = matrix.transposed};
   };
-  for (const tessera::Gemm& gemm : all.gemms) {
-    if (gemm.beta != 0)
-      std::memcpy(gemm.d.data, gemm.c, static_cast<size_t>(gemm.m * gemm.n) * sizeof(float));
-    multiply({.rows = gemm.m,
-              .columns = gemm.n,
-              .terms = gemm.k,
-              .scale = gemm.alpha,
-              .a = operand(gemm.a),
-              .b = operand(gemm.b),
-              .keep = gemm.beta,
-              .result = static_cast<float*>(gemm.d.data),
-              .row = gemm.d.ld});
+  for (size_t one = 0; one < a.matrices.size(); ++one) {
+    const OrthogonalGemms all = gemms_of(a, one);
+    const float* matrix = a.matrices[one].as<float>();
+    float* first = all.first.as<float>();
+    const int64_t count = all.first.numel();
+    double squares = 0;
+    for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(matrix[i]) * matrix[i];
+    const auto factor = squares > 0 ? static_cast<float>(1 / (a.margin * std::sqrt(squares))) : 0.0f;
+#pragma omp parallel for simd
+    for (int64_t i = 0; i < count; ++i) first[i] = matrix[i] * factor;
+    for (const tessera::Gemm& gemm : all.gemms) {
+      if (gemm.beta != 0)
+        std::memcpy(gemm.d.data, gemm.c, static_cast<size_t>(gemm.m * gemm.n) * sizeof(float));
+      multiply({.rows = gemm.m,
+                .columns = gemm.n,
+                .terms = gemm.k,
+                .scale = gemm.alpha,
+                .a = operand(gemm.a),
+                .b = operand(gemm.b),
+                .keep = gemm.beta,
+                .result = static_cast<float*>(gemm.d.data),
+                .row = gemm.d.ld});
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/sm90/problem.h"
@@ -21,6 +22,10 @@ class GemmRunner final : public GemmLibrary {
   // False if there is no algorithm for it, as with odd sizes and an epilogue; nothing is then enqueued.
   bool try_run(const Gemm& gemm, void* workspace, cudaStream_t stream);
   void run(const Gemm& gemm, void* workspace, cudaStream_t stream);  // fails where try_run() is false
+
+  // GEMMs of one shape as one kernel of ours, unless cuBLASLt's were asked for. False: we have no kernel for
+  // them; nothing is then enqueued.
+  bool try_run_batch(std::span<const Gemm> gemms, cudaStream_t stream);
 
   GemmPlatform platform() const override;
   std::vector<GemmAlgorithm> algorithms(const GemmKey& key, int most) override;

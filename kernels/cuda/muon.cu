@@ -1,8 +1,9 @@
 // Muon: the mean of the gradients, an orthonormal matrix near it, and the update of the weights. The first
 // and the last are one pass over their elements, as AdamW's; between them are GEMMs (kernels/gemm/
-// orthogonal_gemms.h), of a matrix that is first divided by its norm: each block writes a partial sum of
+// orthogonal_gemms.h), of matrices that are first divided by their norms: each block writes a partial sum of
 // squares, and the next kernel adds these in order.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cuda/adamw.cuh"
 #include "kernels/cuda/cuda_backend.h"
@@ -111,9 +112,16 @@ __global__ __launch_bounds__(kMuonThreads) void muon_update_kernel(T* param, uin
       p.store_one(one, update(p.load_one(one), static_cast<float>(direction[one])));
 }
 
+// The matrices of an Orthogonalise: a row of blocks each
 template <class T>
-__global__ __launch_bounds__(kMuonThreads) void matrix_squares_kernel(const T* x, int64_t count,
-                                                                      float* partials) {
+struct Matrices {
+  T *x[Orthogonalise::kMost], *y[Orthogonalise::kMost];
+};
+
+template <class T>
+__global__ __launch_bounds__(kMuonThreads) void matrix_squares_kernel(
+    const __grid_constant__ Matrices<T> matrices, int64_t count, float* partials) {
+  const T* x = matrices.x[blockIdx.y];
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kMuonThreads;
   float sum[1] = {};
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < count; i += stride) {
@@ -122,15 +130,17 @@ __global__ __launch_bounds__(kMuonThreads) void matrix_squares_kernel(const T* x
   }
   __shared__ float scratch[kMaxWarps][1];
   block_sum(sum, scratch);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum[0];
+  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum[0];
 }
 
 template <class T>
-__global__ __launch_bounds__(kMuonThreads) void divide_by_norm_kernel(const T* x, T* y, int64_t count,
-                                                                      const float* partials,
-                                                                      int64_t partial_count, float margin) {
+__global__ __launch_bounds__(kMuonThreads) void divide_by_norm_kernel(
+    const __grid_constant__ Matrices<T> matrices, int64_t count, const float* partials, float margin) {
+  const T* x = matrices.x[blockIdx.y];
+  T* y = matrices.y[blockIdx.y];
   float sum[1] = {};
-  for (int64_t i = threadIdx.x; i < partial_count; i += kMuonThreads) sum[0] += partials[i];
+  for (int64_t i = threadIdx.x; i < gridDim.x; i += kMuonThreads)
+    sum[0] += partials[blockIdx.y * gridDim.x + i];
   __shared__ float scratch[kMaxWarps][1];
   block_sum(sum, scratch);
   const float factor = sum[0] > 0 ? 1 / (margin * sqrtf(sum[0])) : 0.0f;
@@ -244,21 +254,33 @@ void CudaBackend::run_op(const MuonMomentum& a, const Launch& on) {
   TESSERA_CUDA_LAUNCHED();
 }
 
+// The matrices go through each GEMM together where we have a kernel for that, else one after the other.
 void CudaBackend::run_op(const Orthogonalise& a, const Launch& on) {
-  const OrthogonalGemms all = gemms_of(a);
-  const int64_t count = a.matrix.numel();
-  const auto blocks =
-      static_cast<unsigned>(std::min(kMaxNormBlocks, cuda::divide_up(count, int64_t{kMuonThreads} * 8)));
-  auto* partials =
-      reinterpret_cast<float*>(on.scratch(a.kName, kMaxNormBlocks * static_cast<int64_t>(sizeof(float))));
-  with_real_type(a.matrix.dtype, [&]<class T>() {
-    matrix_squares_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(a.matrix.as<T>(), count, partials);
+  const size_t matrices = a.matrices.size();
+  std::vector<OrthogonalGemms> all;
+  for (size_t i = 0; i < matrices; ++i) all.push_back(gemms_of(a, i));
+  const int64_t count = all.front().first.numel();
+  const dim3 blocks(
+      static_cast<unsigned>(std::min(kMaxNormBlocks, cuda::divide_up(count, int64_t{kMuonThreads} * 8))),
+      static_cast<unsigned>(matrices));
+  auto* partials = reinterpret_cast<float*>(
+      on.scratch(a.kName, int64_t{blocks.x} * blocks.y * static_cast<int64_t>(sizeof(float))));
+  with_real_type(a.room.dtype, [&]<class T>() {
+    Matrices<T> of{};
+    for (size_t i = 0; i < matrices; ++i)
+      of.x[i] = a.matrices[i].template as<T>(), of.y[i] = all[i].first.template as<T>();
+    matrix_squares_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, count, partials);
     TESSERA_CUDA_LAUNCHED();
-    divide_by_norm_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(
-        a.matrix.as<T>(), all.first.as<T>(), count, partials, blocks, static_cast<float>(a.margin));
+    divide_by_norm_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, count, partials,
+                                                                  static_cast<float>(a.margin));
     TESSERA_CUDA_LAUNCHED();
   });
-  for (const Gemm& one : all.gemms) gemm(one, on);
+  std::vector<Gemm> together(matrices);
+  for (size_t step = 0; step < all.front().gemms.size(); ++step) {
+    for (size_t i = 0; i < matrices; ++i) together[i] = all[i].gemms[step];
+    if (gemms_.try_run_batch(together, on.stream)) continue;
+    for (const Gemm& one : together) gemm(one, on);
+  }
 }
 
 void CudaBackend::run_op(const MuonUpdate& a, const Launch& on) {

@@ -60,7 +60,8 @@ struct Gemm {
   GemmMatrix a, b, d;
   void* c = nullptr;  // none: d
   float alpha = 1, beta = 0;
-  bool may_add = false;  // whatever beta is, the algorithm is one that adds: gradients need it
+  bool symmetric = false;  // d and c are their own transposes: half of d may be computed
+  bool may_add = false;    // whatever beta is, the algorithm is one that adds: gradients need it
   int batch = 1;
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   Activation activation = Activation::kGelu;  // of the epilogue, if it has one

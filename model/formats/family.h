@@ -103,6 +103,7 @@ struct Family {
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
   WithImages with_images = {};
+  bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 
 extern const Family kGpt2, kGemma3, kLlama, kMistral, kQwen2, kQwen3, kOlmo2, kPhi3, kTessera;

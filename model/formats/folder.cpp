@@ -380,7 +380,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
   // transformers' default ids may be outside a small vocabulary
   config["bos_token_id"] = model.vocab_size - 1;
   config["eos_token_id"] = model.vocab_size - 1;
-  if (&family == &kPhi3) config["pad_token_id"] = nullptr;
+  if (family.pads) config["pad_token_id"] = nullptr;
   config["torch_dtype"] = name_in_torch(weights);
   return config;
 }

@@ -96,6 +96,7 @@ constinit const Family kGemma3{
     .with_images = {.name = "gemma3",
                     .harmless = kHarmlessBesideText,
                     .image_tensors = R"((model\.)?(vision_tower|multi_modal_projector)\..*)"},
+    .pads = true,
 };
 
 }  // namespace tessera

@@ -51,6 +51,7 @@ constinit const Family kOlmo2{
     .block = "layers.{}.",
     .tensors = kOlmo2Tensors,
     .buffers = kLlamaBuffers,
+    .pads = true,
 };
 
 }  // namespace tessera

@@ -73,6 +73,7 @@ constinit const Family kPhi3{
     .block = "layers.{}.",
     .tensors = kPhi3Tensors,
     .buffers = kLlamaBuffers,
+    .pads = true,
 };
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
 // Muon on the GPU: its operations beside fp64, and updates by several ranks.
+#include "kernels/gemm/gemm.h"
 #include "tests/cuda/several_gpus.h"
 #include "tests/cuda/twin.h"
 #include "tests/muon_steps.h"
@@ -6,42 +7,93 @@
 namespace tessera::testing {
 namespace {
 
-using CudaMuon = CudaTest;
+struct CudaMuon : CudaTest {
+  // Values that bf16 has
+  static Tensor bf16_normal(HostTensors& make, const Shape& shape) {
+    const Tensor t = make.normal(shape);
+    for (float& value : floats(t)) value = static_cast<float>(nearest_bf16(value));
+    return t;
+  }
+  // The matrices after the polynomials, times 0.7
+  std::vector<std::vector<float>> orthogonal(const std::vector<Tensor>& matrices, DType dtype,
+                                             const MuonReference& reference, GemmSource source) {
+    const Stream& stream = cuda();
+    cuda().backend().gemms()->take_from(source);
+    Arena arena = Arena::cuda();
+    HostTensors make;
+    const Shape& shape = matrices.front().shape;
+    std::vector<Tensor> on_device;
+    for (const Tensor& matrix : matrices) {
+      on_device.push_back(arena.alloc(MemoryTag::kData, "matrix", dtype, shape));
+      stream.run(Copy{matrix, on_device.back()});
+    }
+    const auto count = static_cast<int64_t>(matrices.size());
+    stream.run(Orthogonalise{.matrices = on_device,
+                             .room = arena.alloc(MemoryTag::kData, "room", dtype,
+                                                 {count * Orthogonalise::room_for(shape[0], shape[1])}),
+                             .polynomials = reference.polynomials,
+                             .margin = reference.margin,
+                             .scale = 0.7});
+    std::vector<std::vector<float>> all;
+    for (const Tensor& matrix : on_device) {
+      const Tensor found = make.poisoned(shape);
+      stream.run(Copy{matrix, found});
+      stream.synchronize();
+      all.emplace_back(floats(found).begin(), floats(found).end());
+    }
+    cuda().backend().gemms()->take_from(GemmSource::kCublasLt);
+    return all;
+  }
+};
 using CudaMuonOfRanks = SeveralGpus;
 
-// Odd sizes, one or many tiles of GEMMs. Each result of a GEMM is rounded to bf16: the same roundings in fp64
-// show how far from exact that may be, up to chance.
+// Odd sizes, one or many tiles of GEMMs, with cuBLASLt's and with ours. Each result of a GEMM is rounded to
+// bf16: the same roundings in fp64 show how far from exact that may be, up to chance.
 TEST_F(CudaMuon, AMatrixGoesThroughThePolynomials) {
-  const Stream& stream = cuda();
-  Arena arena = Arena::cuda();
   HostTensors make;
-  for (const auto [rows, columns] :
-       {std::pair{1, 1}, {1, 9}, {9, 1}, {7, 5}, {33, 17}, {48, 131}, {70, 70}, {200, 96}, {128, 512}})
-    for (const MuonReference& reference : {kPolarExpressReference, kNewtonSchulzReference})
-      for (const DType dtype : {DType::kF32, DType::kBF16}) {
-        Arena::Scope scope(arena);
-        const Tensor host = make.normal({rows, columns}), found = make.poisoned({rows, columns}),
-                     matrix = arena.alloc(MemoryTag::kData, "matrix", dtype, {rows, columns}),
-                     room = arena.alloc(MemoryTag::kData, "room", dtype,
-                                        {Orthogonalise::room_for(rows, columns)});
-        stream.run(Copy{host, matrix});
-        stream.run(Copy{matrix, host});
-        stream.run(Orthogonalise{.matrix = matrix,
-                                 .room = room,
-                                 .polynomials = reference.polynomials,
-                                 .margin = reference.margin,
-                                 .scale = 0.7});
-        stream.run(Copy{matrix, found});
-        stream.synchronize();
-        const std::vector<double> expected = orthogonal_reference(host, reference, 0.7);
-        double allowed = 0x1p-17;  // some 64 roundings, of longer sums than on the CPU
-        if (dtype == DType::kBF16) {
-          const std::vector<double> rounded = orthogonal_reference(host, reference, 0.7, Rounded::kToBf16);
-          const std::vector<float> as_floats(rounded.begin(), rounded.end());
-          allowed = 1.5 * relative_error(as_floats, expected) + 0x1p-9;
+  for (const auto [rows, columns] : {std::pair{1, 1},
+                                     {1, 9},
+                                     {9, 1},
+                                     {7, 5},
+                                     {33, 17},
+                                     {48, 131},
+                                     {70, 70},
+                                     {8, 8},
+                                     {72, 264},
+                                     {200, 96},
+                                     {128, 512},
+                                     {264, 264},
+                                     {520, 264},
+                                     {336, 608}})
+    for (const MuonReference& reference : {kPolarExpressReference, kNewtonSchulzReference}) {
+      const Tensor host = bf16_normal(make, {rows, columns});
+      const std::vector<double> expected = orthogonal_reference(host, reference, 0.7),
+                                rounded = orthogonal_reference(host, reference, 0.7, Rounded::kToBf16);
+      const std::vector<float> as_floats(rounded.begin(), rounded.end());
+      const double allowed[] = {0x1p-17,  // some 64 roundings, of longer sums than on the CPU
+                                1.5 * relative_error(as_floats, expected) + 0x1p-9};
+      for (const GemmSource source : {GemmSource::kCublasLt, GemmSource::kAuto})
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          const std::vector<float> found = orthogonal({host}, dtype, reference, source).front();
+          EXPECT_LT(relative_error(found, expected), allowed[dtype == DType::kBF16])
+              << rows << " x " << columns << " " << name_of(dtype) << " " << name_of(source);
         }
-        EXPECT_LT(relative_error(floats(found), expected), allowed)
-            << rows << " x " << columns << " " << name_of(dtype);
+    }
+}
+
+// Several at a time, as many as there may be: the bits of each are those that it has alone.
+TEST_F(CudaMuon, MatricesTogetherHaveTheBitsOfEachAlone) {
+  HostTensors make;
+  for (const auto [rows, columns] : {std::pair{7, 5}, {264, 264}, {272, 512}, {512, 272}})
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const size_t count : {size_t{2}, size_t{5}, Orthogonalise::kMost}) {
+        std::vector<Tensor> all;
+        for (size_t i = 0; i < count; ++i) all.push_back(bf16_normal(make, {rows, columns}));
+        const auto together = orthogonal(all, dtype, kPolarExpressReference, GemmSource::kAuto);
+        for (size_t i = 0; i < count; ++i)
+          EXPECT_EQ(together[i],
+                    orthogonal({all[i]}, dtype, kPolarExpressReference, GemmSource::kAuto).front())
+              << rows << " x " << columns << " " << name_of(dtype) << ", " << i << " of " << count;
       }
 }
 

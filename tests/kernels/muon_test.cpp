@@ -25,8 +25,11 @@ struct MuonOnCpu : ::testing::Test {
     const Tensor result = make.empty(matrix.shape);
     cpu.run(Copy{matrix, result});
     const Tensor room = make.empty({Orthogonalise::room_for(matrix.shape[0], matrix.shape[1])});
-    cpu.run(Orthogonalise{
-        .matrix = result, .room = room, .polynomials = polynomials, .margin = margin, .scale = scale});
+    cpu.run(Orthogonalise{.matrices = {&result, 1},
+                          .room = room,
+                          .polynomials = polynomials,
+                          .margin = margin,
+                          .scale = scale});
     return result;
   }
 };
@@ -209,8 +212,8 @@ TEST_F(MuonOnCpu, WhatDoesNotFitIsNamed) {
   const std::array polynomials = {Orthogonalise::Polynomial{1, 0, 0}, Orthogonalise::Polynomial{1, 0, 0}};
   const auto message = [&](const Tensor& matrix, const Tensor& room, size_t count) -> std::string {
     try {
-      cpu.run(
-          Orthogonalise{.matrix = matrix, .room = room, .polynomials = std::span(polynomials).first(count)});
+      cpu.run(Orthogonalise{
+          .matrices = {&matrix, 1}, .room = room, .polynomials = std::span(polynomials).first(count)});
     } catch (const Error& error) {
       return error.what();
     }

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "kernels/attention/common/view.h"
-#include "kernels/attention/decode/ptx.cuh"
 #include "kernels/attention/decode/shape.h"
+#include "kernels/attention/sm80/ptx.cuh"
 
 namespace tessera::attention::decode {
 

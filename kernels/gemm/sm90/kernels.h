@@ -3,6 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
+#include "kernels/gemm/gemm.h"
+
 namespace tessera::gemm {
 
 struct Problem;
@@ -16,5 +20,7 @@ Run run_gelu, run_gelu_exact, run_relu, run_relu2;
 Run run_gelu_backward, run_gelu_exact_backward, run_relu_backward, run_relu2_backward;
 Run run_gelu_fp8, run_gelu_exact_fp8;  // with FP8 operands, as the next
 Run run_gelu_backward_fp8, run_gelu_exact_backward_fp8;
+
+cudaError_t run_batch_kernel(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream);
 
 }  // namespace tessera::gemm

@@ -1,5 +1,7 @@
 #include "kernels/gemm/sm90/problem.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 #include "kernels/gemm/sm90/kernels.h"
 #include "kernels/gemm/sm90/shape.h"
@@ -7,7 +9,11 @@
 namespace tessera::gemm {
 namespace {
 
-constexpr int64_t kAlignment = 16;  // bytes, required by TMA
+constexpr int64_t kAlignment = 16;                      // bytes, required by TMA
+constexpr int64_t kMostOfBatchSize = int64_t{1} << 20;  // tiles of a batch are counted in 32 bits
+[[maybe_unused]] constexpr const char* kNoKernels =
+    "this build has no GEMMs of its own: TESSERA_CUDA_ARCHS must have 90a; configure with "
+    "-DTESSERA_CUDA_ARCHS=90a";
 static_assert(kTileRows == kRowsOfPartial && kTileColumns == kColumnsOfPartial);
 
 bool is_aligned(const void* data, int64_t bytes) {
@@ -149,9 +155,29 @@ void run(const Problem& problem, int multiprocessors, cudaStream_t stream) {
         problem.k, problem.n, cudaGetErrorString(status));
 #else
   (void)problem, (void)multiprocessors, (void)stream;
-  fail(
-      "this build has no GEMMs of its own: TESSERA_CUDA_ARCHS must have 90a; configure with "
-      "-DTESSERA_CUDA_ARCHS=90a");
+  fail(kNoKernels);
+#endif
+}
+
+bool serves_batch(std::span<const Gemm> gemms) {
+  const auto serves = [](const Gemm& one) {
+    const int64_t sizes = one.m | one.n | one.k;
+    return one.dtype == DType::kBF16 && one.batch == 1 && one.epilogue == GemmEpilogue::kNone &&
+           one.sums == nullptr && !(one.a.transposed && one.b.transposed) && fits(one.a, one.dtype) &&
+           fits(one.b, one.dtype) && fits(one.d, one.dtype) && is_aligned(one.c, kAlignment) &&
+           sizes * 2 % kAlignment == 0 && std::max({one.m, one.n, one.k}) <= kMostOfBatchSize;
+  };
+  return !gemms.empty() && gemms.size() <= kMostOfBatch && std::ranges::all_of(gemms, serves);
+}
+
+void run_batch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
+#ifdef TESSERA_GEMM_SM90
+  const cudaError_t status = run_batch_kernel(gemms, multiprocessors, stream);
+  check(status == cudaSuccess, "our kernel for {} GEMMs of [{}, {}] x [{}, {}] cannot be launched: {}",
+        gemms.size(), gemms[0].m, gemms[0].k, gemms[0].k, gemms[0].n, cudaGetErrorString(status));
+#else
+  (void)gemms, (void)multiprocessors, (void)stream;
+  fail(kNoKernels);
 #endif
 }
 

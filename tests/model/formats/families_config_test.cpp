@@ -871,6 +871,17 @@ TEST_F(FamilyConfig, GPT2IsWrittenAsBefore) {
             R"("resid_pdrop":0.0,"bos_token_id":60,"eos_token_id":60,"torch_dtype":"float32"})");
 }
 
+// Else transformers would train all rows of the table but that of its default padding token.
+TEST_F(FamilyConfig, NoTokenOfOursIsForPadding) {
+  for (const FamilyModel& family : family_models()) {
+    const json config = hugging_face_config(family.model, DType::kF32);
+    const std::string name = config["model_type"];
+    const bool pads = name == "gemma3_text" || name == "phi3" || name == "olmo2";
+    EXPECT_EQ(config.contains("pad_token_id"), pads) << name;
+    EXPECT_TRUE(!pads || config["pad_token_id"].is_null()) << name;
+  }
+}
+
 TEST_F(FamilyConfig, AModelOfNoFamilyIsRefusedWithTheKeysToChange) {
   const std::vector<FamilyModel> all = family_models();
   const ModelConfig gpt2 = all[0].model, llama = all[1].model;

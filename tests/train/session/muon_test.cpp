@@ -221,7 +221,8 @@ TEST_F(Muons, StepsAreThoseOfPyTorch) {
                            .max_norm = 0,
                            .momentum = reference["momentum"],
                            .step = step++});
-      cpu.run(Orthogonalise{.matrix = direction.view({rows, columns}),
+      const Tensor matrix = direction.view({rows, columns});
+      cpu.run(Orthogonalise{.matrices = {&matrix, 1},
                             .room = room,
                             .polynomials = kNewtonSchulzReference.polynomials,
                             .scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)))});

@@ -58,6 +58,13 @@ inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
   load_matrices<false>(d, shared_address);
 }
 
+inline uint32_t transpose_8x8(uint32_t x) {
+  const auto all = emulator::give("movmatrix", ~0u, x);
+  const int row = emulator::lane() / 4, column = emulator::lane() % 4 * 2;
+  const auto element = [&](int r, int c) { return all[4 * r + c / 2] >> 16 * (c % 2) & 0xffff; };
+  return element(column + 1, row) << 16 | element(column, row);
+}
+
 inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   struct Registers {
     uint32_t a[4], b[2];

@@ -1,0 +1,335 @@
+// GEMMs of one shape in one kernel: d[M, N] = alpha a[M, K] b[K, N] + beta c, for matrices that would not
+// fill the device one after the other. In bf16; sums are fp32 and a result is rounded once.
+//
+// Tiles of all of them are walked as one list by clusters of two CTAs (persistent). A cluster computes tiles
+// of [256, 256], of which each CTA has 128 rows. One warpgroup loads 64 of K into a slot of a ring: the CTA's
+// part of a, and half of its columns of b, which goes to both CTAs. Two multiply, 64 rows each (wgmma), and
+// write a result panel by panel through shared memory.
+//
+// Of a symmetric d only tiles on and above the diagonal are computed. One above it is also written across
+// it: its 8 x 8 blocks are transposed in registers. What a tile is, and in which order it adds, does not
+// depend on the other GEMMs: same arguments, same bits.
+#include <cuda_bf16.h>
+
+#include <span>
+
+#include "kernels/gemm/sm90/kernels.h"
+#include "kernels/gemm/sm90/problem.h"
+#include "kernels/hopper/cluster_launch.h"
+#include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tensor_map.h"
+#include "kernels/hopper/tile.cuh"
+
+namespace tessera::gemm {
+namespace {
+
+using namespace hopper;
+using ptx::Major;
+
+constexpr int kCluster = 2, kConsumers = 2;
+constexpr int kRows = kConsumers * kWarpgroupRows, kColumns = 256;  // of d, of a CTA
+constexpr int kTile = kColumns;
+static_assert(kTile == kCluster * kRows);  // square, so that a tile across the diagonal is one, too
+constexpr int kBlockK = kPanel, kSlots = 4;
+constexpr int kThreads = (kConsumers + 1) * kWarpgroup;
+constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+constexpr int kPanels = kColumns / kPanel, kSteps = kPanel / 16;
+
+// An operand in a slot: its rows or columns of d, by 64 of K, as they are stored
+template <Major kMajor, int kSize>
+struct Operand {
+  static constexpr bool kSum = kMajor == Major::kSum;
+  using InSlot = Tile<kSum ? kSize : kBlockK, kSum ? kBlockK : kSize>;
+  static __device__ __forceinline__ uint64_t at(uint32_t base, int first, int k) {
+    const InSlot tile{base};
+    return kSum ? tile.sum_cols(first, k) : tile.sum_rows(k, first);
+  }
+};
+constexpr int kABytes = kRows * kBlockK * 2, kSlotBytes = kABytes + kColumns * kBlockK * 2;
+// A panel of 64 rows and 64 columns of d on its way out, and the same across the diagonal
+using Panel = Tile<kWarpgroupRows, kPanel>;
+constexpr int kPanelsOfConsumer = 2;
+constexpr int kSharedBytes =
+    kSlots * kSlotBytes + kConsumers * kPanelsOfConsumer * Panel::kBytes + Ring<kSlots>::kBytes;
+static_assert(kSharedBytes <= kSharedBytesOfCta);
+
+struct Arguments {
+  CUtensorMap a[kMostOfBatch], b[kMostOfBatch], d[kMostOfBatch];
+  const __nv_bfloat16* c[kMostOfBatch];  // [m, n], ld from one row to the next; none: beta is 0
+  int64_t ld;
+  float alpha, beta;
+  int m, n;
+  int row_tiles, column_tiles, steps;  // of K
+  int tiles_of_one, tiles;
+  bool symmetric;
+};
+
+struct TilePlace {
+  int one;  // which GEMM
+  int row, column;
+  bool mirrored;
+};
+// Of a symmetric d row after row, from the diagonal on; else along the side that has fewer tiles, so that
+// what clusters read at a time stays in L2
+__device__ __forceinline__ TilePlace place_of(const Arguments& args, int index) {
+  TilePlace tile{.one = index / args.tiles_of_one, .mirrored = false};
+  int rest = index % args.tiles_of_one, row, column;
+  if (args.symmetric) {
+    for (row = 0; rest >= args.row_tiles - row; ++row) rest -= args.row_tiles - row;
+    column = row + rest;
+    tile.mirrored = column > row;
+  } else if (args.row_tiles < args.column_tiles) {
+    row = rest % args.row_tiles, column = rest / args.row_tiles;
+  } else {
+    row = rest / args.column_tiles, column = rest % args.column_tiles;
+  }
+  tile.row = row * kTile, tile.column = column * kTile;
+  return tile;
+}
+
+struct Memory {
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t a(int slot) const { return base + slot * kSlotBytes; }
+  __device__ __forceinline__ uint32_t b(int slot) const { return a(slot) + kABytes; }
+  __device__ __forceinline__ Panel panel(int consumer, int which) const {
+    return {base + kSlots * kSlotBytes + (consumer * kPanelsOfConsumer + which) * Panel::kBytes};
+  }
+  __device__ __forceinline__ Ring<kSlots> ring() const { return {panel(kConsumers, 0).base}; }
+};
+
+// By one thread
+template <Major kA, Major kB>
+__device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int worker, int workers,
+                                     int rank) {
+  constexpr uint16_t kAll = (1 << kCluster) - 1;
+  const Ring<kSlots> ring = memory.ring();
+  RingPlace<kSlots> at;
+  for (int index = worker; index < args.tiles; index += workers) {
+    const TilePlace tile = place_of(args, index);
+    const CUtensorMap &a = args.a[tile.one], &b = args.b[tile.one];
+    const int row = tile.row + rank * kRows;
+    for (int step = 0; step < args.steps; ++step, at.next()) {
+      const uint32_t full = ring.begin_fill(at, kSlotBytes);
+      const int k = step * kBlockK;
+      if constexpr (kA == Major::kSum) {
+        ptx::load_box(memory.a(at.slot), a, full, k, row);
+      } else {
+#pragma unroll
+        for (int panel = 0; panel < kRows / kPanel; ++panel)
+          ptx::load_box(memory.a(at.slot) + panel * kBlockK * kPanel * 2, a, full, row + panel * kPanel, k);
+      }
+      if constexpr (kB == Major::kSum) {
+        constexpr int kPart = kColumns / kCluster;
+        ptx::load_box_to(kAll, memory.b(at.slot) + rank * kPart * kBlockK * 2, b, full, k,
+                         tile.column + rank * kPart);
+      } else {
+        constexpr int kPart = kPanels / kCluster;
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) {
+          const int panel = rank * kPart + j;
+          ptx::load_box_to(kAll, memory.b(at.slot) + panel * kBlockK * kPanel * 2, b, full,
+                           tile.column + panel * kPanel, k);
+        }
+      }
+    }
+  }
+}
+
+using Sums = float[kColumns / 2];  // of a thread: wgmma's layout (kernels/hopper/ptx.cuh)
+
+// d = a b over all of K, for 64 rows of d
+template <Major kA, Major kB>
+__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots>& at, int steps,
+                                         int consumer, int thread) {
+  const Ring<kSlots> ring = memory.ring();
+  RingPlace<kSlots> before = at;
+  const auto release = [&] {
+    if (thread < kCluster) ring.release_at(before, thread);
+  };
+#pragma unroll
+  for (float& sum : d) sum = 0;
+  ptx::hold(d);
+  for (int step = 0; step < steps; ++step) {
+    ring.wait_full(at);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBlockK; k += kStepK)
+      ptx::Wgmma<kColumns>::shared<kA, kB>(
+          d, Operand<kA, kRows>::at(memory.a(at.slot), consumer * kWarpgroupRows, k),
+          Operand<kB, kColumns>::at(memory.b(at.slot), 0, k), true);
+    ptx::wgmma_commit();
+    if (step > 0) {
+      ptx::wgmma_wait<1>();
+      release();
+    }
+    before = at;
+    at.next();
+  }
+  ptx::wgmma_wait<0>();
+  release();
+  ptx::hold(d);
+}
+
+// What a consumer does with its sums, a panel of 64 columns at a time. Of 16 columns, a step, a thread has
+// four pairs: two rows of the columns c, c + 1, and of c + 8, c + 9.
+struct Epilogue {
+  const Memory& memory;
+  const Arguments& args;
+  int me, thread;
+  using Pairs = uint32_t[kSteps][4];  // of bf16
+
+  __device__ __forceinline__ void barrier() const { ptx::barrier_sync(1 + me, kWarpgroup); }
+
+  // c's elements where the thread's sums of a panel are
+  __device__ __forceinline__ void read(const TilePlace& tile, int row, int panel, Pairs& c) const {
+    const __nv_bfloat16* from = args.c[tile.one];
+    if (from == nullptr) return;
+    const int first = row + thread / 32 * 16 + thread % 32 / 4,
+              column = tile.column + panel * kPanel + thread % 4 * 2;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = first + i % 2 * 8, at = column + 16 * step + i / 2 * 8;
+        c[step][i] =
+            r < args.m && at < args.n ? *reinterpret_cast<const uint32_t*>(from + r * args.ld + at) : 0;
+      }
+  }
+
+  // Where a thread gives the address of its row of 16 x 16 elements
+  __device__ __forceinline__ uint32_t at(Panel to, int row, int chunk) const {
+    return to.chunk_at(row + thread % 16, chunk + thread % 32 / 16);
+  }
+
+  __device__ __forceinline__ void finish(const Sums& d, const TilePlace& tile, int row, Pairs& c) const {
+    const Panel out = memory.panel(me, 0), across = memory.panel(me, 1);
+    const int warp = thread / 32;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      Pairs pairs;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* sums = &d[32 * panel + 8 * step + 2 * i];
+          float low = args.alpha * sums[0], high = args.alpha * sums[1];
+          if (args.beta != 0) {
+            low = fmaf(args.beta, __uint_as_float(c[step][i] << 16), low);
+            high = fmaf(args.beta, __uint_as_float(c[step][i] & 0xffff0000), high);
+          }
+          pairs[step][i] = ptx::pack_bf16(low, high);
+        }
+      if (panel + 1 < kPanels) read(tile, row, panel + 1, c);  // they come while these are written
+      if (thread == 0) ptx::bulk_wait_read<0>();
+      barrier();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const uint32_t(&p)[4] = pairs[step];
+        ptx::stmatrix_x4(at(out, 16 * warp, 2 * step), p[0], p[1], p[2], p[3]);
+        if (tile.mirrored)
+          ptx::stmatrix_x4(at(across, 16 * step, 2 * warp), ptx::transpose_8x8(p[0]),
+                           ptx::transpose_8x8(p[2]), ptx::transpose_8x8(p[1]), ptx::transpose_8x8(p[3]));
+      }
+      ptx::fence_shared_for_async();
+      barrier();
+      if (thread == 0) {
+        const int column = tile.column + panel * kPanel;
+        ptx::store_box(args.d[tile.one], out.base, column, row);
+        if (tile.mirrored) ptx::store_box(args.d[tile.one], across.base, row, column);
+        ptx::bulk_commit();
+      }
+    }
+  }
+};
+
+template <Major kA, Major kB>
+__device__ __forceinline__ void consume(const Memory& memory, const Arguments& args, int worker, int workers,
+                                        int rank) {
+  const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
+  const Epilogue epilogue{memory, args, me, thread};
+  RingPlace<kSlots> at;
+  for (int index = worker; index < args.tiles; index += workers) {
+    const TilePlace tile = place_of(args, index);
+    const int row = tile.row + rank * kRows + me * kWarpgroupRows;
+    Epilogue::Pairs c{};
+    epilogue.read(tile, row, 0, c);
+    Sums d;
+    multiply<kA, kB>(d, memory, at, args.steps, me, thread);
+    epilogue.finish(d, tile, row, c);
+  }
+  if (thread == 0) ptx::bulk_wait_read<0>();  // before the shared memory is gone
+}
+
+template <Major kA, Major kB>
+__global__ __launch_bounds__(kThreads, 1) void batch_kernel(const __grid_constant__ Arguments args) {
+  extern __shared__ __align__(1024) char shared[];
+  const Memory memory{static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
+  const int rank = static_cast<int>(ptx::cluster_rank()), worker = blockIdx.x / kCluster,
+            workers = gridDim.x / kCluster;
+  if (threadIdx.x == 0) {
+    memory.ring().init(kCluster * kConsumers);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::cluster_sync();  // no CTA arrives at barriers, or fills memory, that another has not initialised
+  if (threadIdx.x < kWarpgroup) {
+    ptx::give_registers<kProducerRegisters>();
+    if (threadIdx.x == 0) load<kA, kB>(memory, args, worker, workers, rank);
+  } else {
+    ptx::take_registers<kConsumerRegisters>();
+    consume<kA, kB>(memory, args, worker, workers, rank);
+  }
+  ptx::cluster_sync();  // no CTA ends while another still fills its memory, or arrives there
+}
+
+int count(int64_t size, int64_t of_one) { return static_cast<int>(cuda::divide_up(size, of_one)); }
+
+template <Major kA, Major kB>
+cudaError_t launch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
+  const Gemm& first = gemms.front();
+  const int rows = count(first.m, kTile), columns = count(first.n, kTile),
+            of_one = first.symmetric ? rows * (rows + 1) / 2 : rows * columns;
+  Arguments args{.a = {},
+                 .b = {},
+                 .d = {},
+                 .c = {},
+                 .ld = first.d.ld,
+                 .alpha = first.alpha,
+                 .beta = first.beta,
+                 .m = static_cast<int>(first.m),
+                 .n = static_cast<int>(first.n),
+                 .row_tiles = rows,
+                 .column_tiles = columns,
+                 .steps = count(first.k, kBlockK),
+                 .tiles_of_one = of_one,
+                 .tiles = of_one * static_cast<int>(gemms.size()),
+                 .symmetric = first.symmetric};
+  const auto map = [](CUtensorMap& to, const GemmMatrix& of, int64_t rows, int64_t columns, int box_rows) {
+    return make_tensor_map(
+        to,
+        MatrixBoxes{.data = of.data, .rows = rows, .columns = columns, .ld = of.ld, .box_rows = box_rows});
+  };
+  for (size_t i = 0; i < gemms.size(); ++i) {
+    const Gemm& one = gemms[i];
+    if (one.beta != 0) args.c[i] = static_cast<const __nv_bfloat16*>(one.c != nullptr ? one.c : one.d.data);
+    if (!(kA == Major::kSum ? map(args.a[i], one.a, one.m, one.k, kRows)
+                            : map(args.a[i], one.a, one.k, one.m, kBlockK)) ||
+        !(kB == Major::kSum ? map(args.b[i], one.b, one.n, one.k, kColumns / kCluster)
+                            : map(args.b[i], one.b, one.k, one.n, kBlockK)) ||
+        !map(args.d[i], one.d, one.m, one.n, kWarpgroupRows))
+      return cudaErrorInvalidValue;
+  }
+  return launch_clusters(batch_kernel<kA, kB>, std::min(args.tiles, multiprocessors / kCluster), kCluster,
+                         kThreads, kSharedBytes, stream, args);
+}
+
+}  // namespace
+
+cudaError_t run_batch_kernel(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
+  const Gemm& first = gemms.front();
+  if (first.a.transposed) return launch<Major::kOther, Major::kOther>(gemms, multiprocessors, stream);
+  return first.b.transposed ? launch<Major::kSum, Major::kSum>(gemms, multiprocessors, stream)
+                            : launch<Major::kSum, Major::kOther>(gemms, multiprocessors, stream);
+}
+
+}  // namespace tessera::gemm
