@@ -682,16 +682,17 @@ void MuonMomentum::check_on(Device device) const {
 void Orthogonalise::check_on(Device device) const {
   check(!matrices.empty() && matrices.size() <= kMost, "{}: there must be 1 to {} matrices, found {}", kName,
         kMost, matrices.size());
-  const Tensor& first = matrices.front();
-  check(first && computes_in(first.dtype, device) && first.device == device && first.shape.rank() == 2,
-        "{}: matrices must be [m, n] in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
-        first.to_string());
-  for (const Tensor& other : matrices)
-    check_fields(kName, device, {{"matrix", other, first.dtype, first.shape}});
-  const int64_t wanted = static_cast<int64_t>(matrices.size()) * room_for(first.shape[0], first.shape[1]);
-  check(room && room.dtype == first.dtype && room.device == device && room.numel() >= wanted,
-        "{}: room must have {} elements of {}, found {}", kName, wanted, name_of(first.dtype),
-        room.to_string());
+  const DType dtype = matrices.front().dtype;
+  int64_t wanted = 0;
+  for (const Tensor& matrix : matrices) {
+    check(matrix && computes_in(matrix.dtype, device) && matrix.dtype == dtype && matrix.device == device &&
+              matrix.shape.rank() == 2,
+          "{}: matrices must be [m, n] each, in one of {} on {}, found {}", kName, names_of_dtypes(device),
+          name_of(device), matrix.to_string());
+    wanted += room_for(matrix);
+  }
+  check(room && room.dtype == dtype && room.device == device && room.numel() >= wanted,
+        "{}: room must have {} elements of {}, found {}", kName, wanted, name_of(dtype), room.to_string());
   check(polynomials.size() % 2 == 1, "{}: the number of polynomials must be odd, found {}", kName,
         polynomials.size());
   check(margin >= 1, "{}: margin must be at least 1, found {}", kName, margin);

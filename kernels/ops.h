@@ -789,22 +789,23 @@ struct MuonMomentum {
   void check_on(Device device) const;
 };
 
-// Second: X becomes scale times its nearest matrix with orthonormal rows or columns, near enough. X / (margin
+// Second: X becomes its nearest matrix with orthonormal rows or columns, near enough, times a number that
+// gives an exact one the root mean square `rms`: rms sqrt(the larger side). X / (margin
 // |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after the
 // other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of zeros
-// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Matrices of one shape
-// go together, so that small ones fill a device; the bits of each are those that it has alone.
+// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Several go together, so
+// that small ones fill a device; the bits of each are those that it has alone.
 struct Orthogonalise {
   static constexpr const char* kName = "orthogonalise";
   struct Polynomial {
     double a, b, c;
   };
-  static constexpr size_t kMost = 32;
+  static constexpr size_t kMost = 24;
   std::span<const Tensor> matrices;         // [m, n] each, 1 to kMost
   Tensor room;                              // of their dtype, room_for() elements each, undefined afterwards
   std::span<const Polynomial> polynomials;  // an odd number of them
   double margin = 1;                        // at least 1
-  double scale = 1;
+  double rms = 1;
 
   // Elements of a matrix in the room, where three begin at multiples of 128
   static constexpr int64_t piece(int64_t elements) { return (elements + 127) / 128 * 128; }
@@ -812,6 +813,7 @@ struct Orthogonalise {
     const int64_t least = std::min(rows, columns);
     return piece(rows * columns) + 2 * piece(least * least);
   }
+  static int64_t room_for(const Tensor& matrix) { return room_for(matrix.shape[0], matrix.shape[1]); }
   void check_on(Device device) const;
 };
 

@@ -47,8 +47,7 @@ Muon::Muon(Arena& arena, ParamStore& store, const MuonConfig& config) : store_(s
     directions = std::max(directions, own);
     for (int rank = 0; rank < ranks(); ++rank) {
       gathered = std::max(gathered, room_for_gathered(group, rank));
-      for (const std::vector<size_t>& batch : batches(group, rank))
-        room = std::max(room, static_cast<int64_t>(batch.size()) * room_for(group.matrices[batch.front()]));
+      for (const Batch& batch : batches(group, rank)) room = std::max(room, batch.room);
     }
   }
   const auto take = [&](const char* name, int64_t elements) {
@@ -124,23 +123,17 @@ int64_t Muon::room_for_gathered(const Group& group, int rank) const {
   return elements;
 }
 
-std::vector<std::vector<size_t>> Muon::batches(const Group& group, int rank) const {
-  const int64_t room = config_.group_bytes / 2 / static_cast<int64_t>(size_of(store_.dtype()));
-  std::vector<std::vector<size_t>> all;
+std::vector<Muon::Batch> Muon::batches(const Group& group, int rank) const {
+  const int64_t most = 2 * config_.group_bytes / static_cast<int64_t>(size_of(store_.dtype()));
+  std::vector<Batch> all;
   for (size_t i = 0; i < group.matrices.size(); ++i) {
     const Matrix& one = group.matrices[i];
     if (one.owner != rank) continue;
-    const auto takes = [&](const std::vector<size_t>& batch) {
-      const Matrix& first = group.matrices[batch.front()];
-      const auto more = static_cast<int64_t>(batch.size()) + 1;
-      return first.rows == one.rows && first.columns == one.columns && batch.size() < Orthogonalise::kMost &&
-             more * room_for(one) <= room;
-    };
-    const auto found = std::ranges::find_if(all, takes);
-    if (found == all.end())
-      all.push_back({i});
-    else
-      found->push_back(i);
+    const int64_t room = Orthogonalise::room_for(one.rows, one.columns);
+    if (all.empty() || all.back().room + room > most || all.back().matrices.size() == Orthogonalise::kMost)
+      all.emplace_back();
+    all.back().matrices.push_back(i);
+    all.back().room += room;
   }
   return all;
 }
@@ -216,22 +209,21 @@ void Muon::compute(size_t group, const Update& update) {
   store_.axis().wait_for(turn_of(group).collectives);
   const std::vector<Tensor> whole = owned(group);
   const bool polar = config_.method == Orthogonal::kPolarExpress;
-  for (const std::vector<size_t>& batch : batches(groups_[group], store_.axis().rank())) {
+  for (const Batch& batch : batches(groups_[group], store_.axis().rank())) {
     std::vector<Tensor> matrices;
-    for (const size_t i : batch) {
+    for (const size_t i : batch.matrices) {
       const Matrix& one = groups_[group].matrices[i];
       matrices.push_back(whole[i].view({one.rows, one.columns}));
     }
-    const Shape& shape = matrices.front().shape;
     update.stream.run(
         Orthogonalise{.matrices = matrices,
                       .room = room_,
                       .polynomials = polar ? std::span<const Polynomial>(kPolarExpress) : kNewtonSchulz,
                       .margin = polar ? kMargin : 1,
-                      .scale = kRms * std::sqrt(static_cast<double>(std::max(shape[0], shape[1])))});
-    for (size_t i = 0; config_.variance && i < batch.size(); ++i)
+                      .rms = kRms});
+    for (size_t i = 0; config_.variance && i < matrices.size(); ++i)
       update.stream.run(NormaliseRows{.matrix = matrices[i],
-                                      .squares = squares_of(groups_[group].matrices[batch[i]]),
+                                      .squares = squares_of(groups_[group].matrices[batch.matrices[i]]),
                                       .beta = config_.beta2,
                                       .rms = kRms,
                                       .grad_norm = update.step.grad_norm,

@@ -51,9 +51,6 @@ class Muon {
   };
   // A gathered matrix is aligned as one that stays where it is, so that the same GEMMs serve it.
   static int64_t offset(const Matrix& matrix) { return matrix.first % 8; }
-  static int64_t room_for(const Matrix& matrix) {
-    return Orthogonalise::room_for(matrix.rows, matrix.columns);
-  }
   struct Group {
     std::vector<size_t> buckets;
     std::vector<Matrix> matrices;
@@ -79,8 +76,12 @@ class Muon {
   Range part_of(const Matrix& matrix, int rank) const;
   bool has_all(const Matrix& matrix, int rank) const;
   int64_t room_for_gathered(const Group& group, int rank) const;
-  // Indices of matrices of one shape that a rank owns, as many as there is room for together
-  std::vector<std::vector<size_t>> batches(const Group& group, int rank) const;
+  // Matrices of a group that a rank owns and makes orthonormal together
+  struct Batch {
+    std::vector<size_t> matrices;  // indices
+    int64_t room = 0;
+  };
+  std::vector<Batch> batches(const Group& group, int rank) const;
   Tensor directions_of(size_t group, size_t bucket);
   Tensor own_part(size_t group, const Matrix& matrix);
   Tensor squares_of(const Matrix& matrix) const;
@@ -96,7 +97,7 @@ class Muon {
   MuonConfig config_;
   std::vector<Group> groups_;
   std::vector<Turn> turns_;
-  Tensor room_;  // of Orthogonalise, as large as half a group unless one matrix needs more
+  Tensor room_;  // of Orthogonalise, for a batch: at most two groups' bytes, unless one matrix needs more
 };
 
 }  // namespace tessera

@@ -227,17 +227,17 @@ void run(const Orthogonalise& a, const Launch& /*on*/) {
     return Matrix{
         .data = static_cast<const float*>(matrix.data), .row = matrix.ld, .transposed = matrix.transposed};
   };
-  for (size_t one = 0; one < a.matrices.size(); ++one) {
-    const OrthogonalGemms all = gemms_of(a, one);
+  const std::vector<OrthogonalGemms> all = gemms_of(a);
+  for (size_t one = 0; one < all.size(); ++one) {
     const float* matrix = a.matrices[one].as<float>();
-    float* first = all.first.as<float>();
-    const int64_t count = all.first.numel();
+    float* first = all[one].first.as<float>();
+    const int64_t count = all[one].first.numel();
     double squares = 0;
     for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(matrix[i]) * matrix[i];
     const auto factor = squares > 0 ? static_cast<float>(1 / (a.margin * std::sqrt(squares))) : 0.0f;
 #pragma omp parallel for simd
     for (int64_t i = 0; i < count; ++i) first[i] = matrix[i] * factor;
-    for (const tessera::Gemm& gemm : all.gemms) {
+    for (const tessera::Gemm& gemm : all[one].gemms) {
       if (gemm.beta != 0)
         std::memcpy(gemm.d.data, gemm.c, static_cast<size_t>(gemm.m * gemm.n) * sizeof(float));
       multiply({.rows = gemm.m,

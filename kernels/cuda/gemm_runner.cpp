@@ -299,10 +299,12 @@ std::optional<gemm::Problem> GemmRunner::own(const Gemm& gemm) {
   return plan_for(key_of(gemm)).is_own ? gemm::problem_of(gemm) : std::nullopt;
 }
 
-bool GemmRunner::try_run_batch(std::span<const Gemm> gemms, cudaStream_t stream) {
-  if (!has_own_ || source_ == GemmSource::kCublasLt || !gemm::serves_batch(gemms)) return false;
+bool GemmRunner::serves_batch(const Gemm& gemm) const {
+  return has_own_ && source_ != GemmSource::kCublasLt && gemm::serves_batch(gemm);
+}
+
+void GemmRunner::run_batch(std::span<const Gemm> gemms, cudaStream_t stream) {
   gemm::run_batch(gemms, multiprocessors_, stream);
-  return true;
 }
 
 bool GemmRunner::try_run(const Gemm& gemm, void* workspace, cudaStream_t stream) {

@@ -23,9 +23,10 @@ class GemmRunner final : public GemmLibrary {
   bool try_run(const Gemm& gemm, void* workspace, cudaStream_t stream);
   void run(const Gemm& gemm, void* workspace, cudaStream_t stream);  // fails where try_run() is false
 
-  // GEMMs of one shape as one kernel of ours, unless cuBLASLt's were asked for. False: we have no kernel for
-  // them; nothing is then enqueued.
-  bool try_run_batch(std::span<const Gemm> gemms, cudaStream_t stream);
+  // Several GEMMs as one kernel of ours, at most gemm::kMostOfBatch. False: not of this one, or cuBLASLt's
+  // were asked for.
+  bool serves_batch(const Gemm& gemm) const;
+  void run_batch(std::span<const Gemm> gemms, cudaStream_t stream);
 
   GemmPlatform platform() const override;
   std::vector<GemmAlgorithm> algorithms(const GemmKey& key, int most) override;

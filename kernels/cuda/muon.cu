@@ -112,40 +112,49 @@ __global__ __launch_bounds__(kMuonThreads) void muon_update_kernel(T* param, uin
       p.store_one(one, update(p.load_one(one), static_cast<float>(direction[one])));
 }
 
-// The matrices of an Orthogonalise: a row of blocks each
+// The matrices of an Orthogonalise: a row of blocks each, of which as many work as a matrix has alone
+__host__ __device__ constexpr int64_t norm_blocks(int64_t count) {
+  const int64_t blocks = (count + kMuonThreads * 8 - 1) / (kMuonThreads * 8);
+  return blocks < kMaxNormBlocks ? blocks : kMaxNormBlocks;
+}
 template <class T>
 struct Matrices {
   T *x[Orthogonalise::kMost], *y[Orthogonalise::kMost];
+  int64_t counts[Orthogonalise::kMost];
 };
 
 template <class T>
 __global__ __launch_bounds__(kMuonThreads) void matrix_squares_kernel(
-    const __grid_constant__ Matrices<T> matrices, int64_t count, float* partials) {
+    const __grid_constant__ Matrices<T> matrices, float* partials) {
   const T* x = matrices.x[blockIdx.y];
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kMuonThreads;
+  const int64_t count = matrices.counts[blockIdx.y], blocks = norm_blocks(count);
+  if (blockIdx.x >= blocks) return;
   float sum[1] = {};
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < count; i += stride) {
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < count;
+       i += blocks * kMuonThreads) {
     const float value = static_cast<float>(x[i]);
     sum[0] += value * value;
   }
   __shared__ float scratch[kMaxWarps][1];
   block_sum(sum, scratch);
-  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum[0];
+  if (threadIdx.x == 0) partials[blockIdx.y * kMaxNormBlocks + blockIdx.x] = sum[0];
 }
 
 template <class T>
 __global__ __launch_bounds__(kMuonThreads) void divide_by_norm_kernel(
-    const __grid_constant__ Matrices<T> matrices, int64_t count, const float* partials, float margin) {
+    const __grid_constant__ Matrices<T> matrices, const float* partials, float margin) {
   const T* x = matrices.x[blockIdx.y];
   T* y = matrices.y[blockIdx.y];
+  const int64_t count = matrices.counts[blockIdx.y], blocks = norm_blocks(count);
+  if (blockIdx.x >= blocks) return;
   float sum[1] = {};
-  for (int64_t i = threadIdx.x; i < gridDim.x; i += kMuonThreads)
-    sum[0] += partials[blockIdx.y * gridDim.x + i];
+  for (int64_t i = threadIdx.x; i < blocks; i += kMuonThreads)
+    sum[0] += partials[blockIdx.y * kMaxNormBlocks + i];
   __shared__ float scratch[kMaxWarps][1];
   block_sum(sum, scratch);
   const float factor = sum[0] > 0 ? 1 / (margin * sqrtf(sum[0])) : 0.0f;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kMuonThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < count; i += stride)
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < count;
+       i += blocks * kMuonThreads)
     y[i] = static_cast<T>(static_cast<float>(x[i]) * factor);
 }
 
@@ -254,32 +263,35 @@ void CudaBackend::run_op(const MuonMomentum& a, const Launch& on) {
   TESSERA_CUDA_LAUNCHED();
 }
 
-// The matrices go through each GEMM together where we have a kernel for that, else one after the other.
+// Matrices go through each GEMM together where we have a kernel for that, the others one after the other.
+static_assert(Orthogonalise::kMost <= gemm::kMostOfBatch);
 void CudaBackend::run_op(const Orthogonalise& a, const Launch& on) {
   const size_t matrices = a.matrices.size();
-  std::vector<OrthogonalGemms> all;
-  for (size_t i = 0; i < matrices; ++i) all.push_back(gemms_of(a, i));
-  const int64_t count = all.front().first.numel();
-  const dim3 blocks(
-      static_cast<unsigned>(std::min(kMaxNormBlocks, cuda::divide_up(count, int64_t{kMuonThreads} * 8))),
-      static_cast<unsigned>(matrices));
-  auto* partials = reinterpret_cast<float*>(
-      on.scratch(a.kName, int64_t{blocks.x} * blocks.y * static_cast<int64_t>(sizeof(float))));
+  const std::vector<OrthogonalGemms> all = gemms_of(a);
+  int64_t largest = 0;
+  for (const Tensor& matrix : a.matrices) largest = std::max(largest, matrix.numel());
+  const dim3 blocks(static_cast<unsigned>(norm_blocks(largest)), static_cast<unsigned>(matrices));
+  auto* partials = reinterpret_cast<float*>(on.scratch(
+      a.kName, static_cast<int64_t>(matrices) * kMaxNormBlocks * static_cast<int64_t>(sizeof(float))));
   with_real_type(a.room.dtype, [&]<class T>() {
     Matrices<T> of{};
-    for (size_t i = 0; i < matrices; ++i)
+    for (size_t i = 0; i < matrices; ++i) {
       of.x[i] = a.matrices[i].template as<T>(), of.y[i] = all[i].first.template as<T>();
-    matrix_squares_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, count, partials);
+      of.counts[i] = a.matrices[i].numel();
+    }
+    matrix_squares_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, partials);
     TESSERA_CUDA_LAUNCHED();
-    divide_by_norm_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, count, partials,
-                                                                  static_cast<float>(a.margin));
+    divide_by_norm_kernel<<<blocks, kMuonThreads, 0, on.stream>>>(of, partials, static_cast<float>(a.margin));
     TESSERA_CUDA_LAUNCHED();
   });
-  std::vector<Gemm> together(matrices);
   for (size_t step = 0; step < all.front().gemms.size(); ++step) {
-    for (size_t i = 0; i < matrices; ++i) together[i] = all[i].gemms[step];
-    if (gemms_.try_run_batch(together, on.stream)) continue;
-    for (const Gemm& one : together) gemm(one, on);
+    std::vector<Gemm> together;
+    for (const OrthogonalGemms& of : all)
+      if (const Gemm& one = of.gemms[step]; gemms_.serves_batch(one))
+        together.push_back(one);
+      else
+        gemm(one, on);
+    if (!together.empty()) gemms_.run_batch(together, on.stream);
   }
 }
 

@@ -12,6 +12,6 @@ struct OrthogonalGemms {
   Tensor first;             // [m, n] in the room: X before the first polynomial
   std::vector<Gemm> gemms;  // one after the other; the last one writes the matrix
 };
-OrthogonalGemms gemms_of(const Orthogonalise& op, size_t matrix);
+std::vector<OrthogonalGemms> gemms_of(const Orthogonalise& op);  // of each matrix
 
 }  // namespace tessera

@@ -14,37 +14,38 @@ struct CudaMuon : CudaTest {
     for (float& value : floats(t)) value = static_cast<float>(nearest_bf16(value));
     return t;
   }
-  // The matrices after the polynomials, times 0.7
+  // The matrices after the polynomials, with a root mean square of 0.7 or so
   std::vector<std::vector<float>> orthogonal(const std::vector<Tensor>& matrices, DType dtype,
                                              const MuonReference& reference, GemmSource source) {
     const Stream& stream = cuda();
-    cuda().backend().gemms()->take_from(source);
+    GemmLibrary& library = *stream.backend().gemms();
+    library.take_from(source);
     Arena arena = Arena::cuda();
     HostTensors make;
-    const Shape& shape = matrices.front().shape;
     std::vector<Tensor> on_device;
+    int64_t room = 0;
     for (const Tensor& matrix : matrices) {
-      on_device.push_back(arena.alloc(MemoryTag::kData, "matrix", dtype, shape));
+      on_device.push_back(arena.alloc(MemoryTag::kData, "matrix", dtype, matrix.shape));
       stream.run(Copy{matrix, on_device.back()});
+      room += Orthogonalise::room_for(matrix);
     }
-    const auto count = static_cast<int64_t>(matrices.size());
     stream.run(Orthogonalise{.matrices = on_device,
-                             .room = arena.alloc(MemoryTag::kData, "room", dtype,
-                                                 {count * Orthogonalise::room_for(shape[0], shape[1])}),
+                             .room = arena.alloc(MemoryTag::kData, "room", dtype, {room}),
                              .polynomials = reference.polynomials,
                              .margin = reference.margin,
-                             .scale = 0.7});
+                             .rms = 0.7});
     std::vector<std::vector<float>> all;
     for (const Tensor& matrix : on_device) {
-      const Tensor found = make.poisoned(shape);
+      const Tensor found = make.poisoned(matrix.shape);
       stream.run(Copy{matrix, found});
       stream.synchronize();
       all.emplace_back(floats(found).begin(), floats(found).end());
     }
-    cuda().backend().gemms()->take_from(GemmSource::kCublasLt);
+    library.take_from(GemmSource::kCublasLt);
     return all;
   }
 };
+
 using CudaMuonOfRanks = SeveralGpus;
 
 // Odd sizes, one or many tiles of GEMMs, with cuBLASLt's and with ours. Each result of a GEMM is rounded to
@@ -67,8 +68,9 @@ TEST_F(CudaMuon, AMatrixGoesThroughThePolynomials) {
                                      {336, 608}})
     for (const MuonReference& reference : {kPolarExpressReference, kNewtonSchulzReference}) {
       const Tensor host = bf16_normal(make, {rows, columns});
-      const std::vector<double> expected = orthogonal_reference(host, reference, 0.7),
-                                rounded = orthogonal_reference(host, reference, 0.7, Rounded::kToBf16);
+      const double scale = 0.7 * std::sqrt(std::max(rows, columns));
+      const std::vector<double> expected = orthogonal_reference(host, reference, scale),
+                                rounded = orthogonal_reference(host, reference, scale, Rounded::kToBf16);
       const std::vector<float> as_floats(rounded.begin(), rounded.end());
       const double allowed[] = {0x1p-17,  // some 64 roundings, of longer sums than on the CPU
                                 1.5 * relative_error(as_floats, expected) + 0x1p-9};
@@ -81,20 +83,24 @@ TEST_F(CudaMuon, AMatrixGoesThroughThePolynomials) {
     }
 }
 
-// Several at a time, as many as there may be: the bits of each are those that it has alone.
+// Wide, tall and square ones at a time, up to as many as there may be: the bits of each are those that it has
+// alone.
 TEST_F(CudaMuon, MatricesTogetherHaveTheBitsOfEachAlone) {
   HostTensors make;
-  for (const auto [rows, columns] : {std::pair{7, 5}, {264, 264}, {272, 512}, {512, 272}})
-    for (const DType dtype : {DType::kF32, DType::kBF16})
-      for (const size_t count : {size_t{2}, size_t{5}, Orthogonalise::kMost}) {
-        std::vector<Tensor> all;
-        for (size_t i = 0; i < count; ++i) all.push_back(bf16_normal(make, {rows, columns}));
-        const auto together = orthogonal(all, dtype, kPolarExpressReference, GemmSource::kAuto);
-        for (size_t i = 0; i < count; ++i)
-          EXPECT_EQ(together[i],
-                    orthogonal({all[i]}, dtype, kPolarExpressReference, GemmSource::kAuto).front())
-              << rows << " x " << columns << " " << name_of(dtype) << ", " << i << " of " << count;
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{264, 264}, {272, 512}, {7, 5},   {512, 272},
+                                                     {776, 64},  {40, 8},    {8, 2056}};
+  for (const DType dtype : {DType::kF32, DType::kBF16})
+    for (const size_t count : {size_t{2}, size_t{6}, Orthogonalise::kMost}) {
+      std::vector<Tensor> all;
+      for (size_t i = 0; i < count; ++i) {
+        const auto [rows, columns] = kShapes[(i + count) % std::size(kShapes)];
+        if (rows % 8 == 0 || count > 2) all.push_back(bf16_normal(make, {rows, columns}));
       }
+      const auto together = orthogonal(all, dtype, kPolarExpressReference, GemmSource::kAuto);
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_EQ(together[i], orthogonal({all[i]}, dtype, kPolarExpressReference, GemmSource::kAuto).front())
+            << all[i].to_string() << " " << name_of(dtype) << ", " << i << " of " << count;
+    }
 }
 
 TEST_F(CudaMuon, UpdatesAreThoseOfTheCpuToRounding) {

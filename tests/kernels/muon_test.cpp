@@ -22,6 +22,7 @@ struct MuonOnCpu : ::testing::Test {
   }
   Tensor orthogonal(const Tensor& matrix, std::span<const Orthogonalise::Polynomial> polynomials,
                     double margin = 1, double scale = 1) {
+    const auto larger = static_cast<double>(std::max(matrix.shape[0], matrix.shape[1]));
     const Tensor result = make.empty(matrix.shape);
     cpu.run(Copy{matrix, result});
     const Tensor room = make.empty({Orthogonalise::room_for(matrix.shape[0], matrix.shape[1])});
@@ -29,7 +30,7 @@ struct MuonOnCpu : ::testing::Test {
                           .room = room,
                           .polynomials = polynomials,
                           .margin = margin,
-                          .scale = scale});
+                          .rms = scale / std::sqrt(larger)});
     return result;
   }
 };

@@ -1,5 +1,5 @@
-// GEMMs of one shape in one kernel: d[M, N] = alpha a[M, K] b[K, N] + beta c, for matrices that would not
-// fill the device one after the other. In bf16; sums are fp32 and a result is rounded once.
+// Several GEMMs in one kernel: d[M, N] = alpha a[M, K] b[K, N] + beta c, for matrices that would not fill the
+// device one after the other. In bf16; sums are fp32 and a result is rounded once.
 //
 // Tiles of all of them are walked as one list by clusters of two CTAs (persistent). A cluster computes tiles
 // of [256, 256], of which each CTA has 128 rows. One warpgroup loads 64 of K into a slot of a ring: the CTA's
@@ -11,7 +11,10 @@
 // depend on the other GEMMs: same arguments, same bits.
 #include <cuda_bf16.h>
 
+#include <algorithm>
+#include <functional>
 #include <span>
+#include <vector>
 
 #include "kernels/gemm/sm90/kernels.h"
 #include "kernels/gemm/sm90/problem.h"
@@ -53,15 +56,23 @@ constexpr int kSharedBytes =
     kSlots * kSlotBytes + kConsumers * kPanelsOfConsumer * Panel::kBytes + Ring<kSlots>::kBytes;
 static_assert(kSharedBytes <= kSharedBytesOfCta);
 
-struct Arguments {
-  CUtensorMap a[kMostOfBatch], b[kMostOfBatch], d[kMostOfBatch];
-  const __nv_bfloat16* c[kMostOfBatch];  // [m, n], ld from one row to the next; none: beta is 0
+// How the operands are stored: which dimension of each is contiguous
+enum class Stored { kSumSum, kSumOther, kOtherOther };
+
+struct One {
+  const __nv_bfloat16* c;  // [m, n], ld from one row to the next; none: beta is 0
   int64_t ld;
   float alpha, beta;
   int m, n;
   int row_tiles, column_tiles, steps;  // of K
-  int tiles_of_one, tiles;
+  int tiles_end;                       // its tiles, and those of the GEMMs before it
+  Stored stored;
   bool symmetric;
+};
+struct Arguments {
+  One ones[kMostOfBatch];  // the longest sums first: the last tiles to begin are short ones
+  CUtensorMap a[kMostOfBatch], b[kMostOfBatch], d[kMostOfBatch];
+  int tiles;
 };
 
 struct TilePlace {
@@ -72,16 +83,18 @@ struct TilePlace {
 // Of a symmetric d row after row, from the diagonal on; else along the side that has fewer tiles, so that
 // what clusters read at a time stays in L2
 __device__ __forceinline__ TilePlace place_of(const Arguments& args, int index) {
-  TilePlace tile{.one = index / args.tiles_of_one, .mirrored = false};
-  int rest = index % args.tiles_of_one, row, column;
-  if (args.symmetric) {
-    for (row = 0; rest >= args.row_tiles - row; ++row) rest -= args.row_tiles - row;
+  TilePlace tile{.one = 0, .mirrored = false};
+  int rest = index, row, column;
+  while (index >= args.ones[tile.one].tiles_end) rest = index - args.ones[tile.one++].tiles_end;
+  const One& one = args.ones[tile.one];
+  if (one.symmetric) {
+    for (row = 0; rest >= one.row_tiles - row; ++row) rest -= one.row_tiles - row;
     column = row + rest;
     tile.mirrored = column > row;
-  } else if (args.row_tiles < args.column_tiles) {
-    row = rest % args.row_tiles, column = rest / args.row_tiles;
+  } else if (one.row_tiles < one.column_tiles) {
+    row = rest % one.row_tiles, column = rest / one.row_tiles;
   } else {
-    row = rest / args.column_tiles, column = rest % args.column_tiles;
+    row = rest / one.column_tiles, column = rest % one.column_tiles;
   }
   tile.row = row * kTile, tile.column = column * kTile;
   return tile;
@@ -98,40 +111,55 @@ struct Memory {
   __device__ __forceinline__ Ring<kSlots> ring() const { return {panel(kConsumers, 0).base}; }
 };
 
-// By one thread
+// By one thread: the operands of a tile
 template <Major kA, Major kB>
-__device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int worker, int workers,
-                                     int rank) {
+__device__ __forceinline__ void load_tile(const Memory& memory, const Arguments& args, const TilePlace& tile,
+                                          RingPlace<kSlots>& place, int rank) {
   constexpr uint16_t kAll = (1 << kCluster) - 1;
   const Ring<kSlots> ring = memory.ring();
+  const CUtensorMap &a = args.a[tile.one], &b = args.b[tile.one];
+  const int row = tile.row + rank * kRows, steps = args.ones[tile.one].steps;
+  RingPlace<kSlots> at = place;
+  for (int step = 0; step < steps; ++step, at.next()) {
+    const uint32_t full = ring.begin_fill(at, kSlotBytes);
+    const int k = step * kBlockK;
+    if constexpr (kA == Major::kSum) {
+      ptx::load_box(memory.a(at.slot), a, full, k, row);
+    } else {
+#pragma unroll
+      for (int panel = 0; panel < kRows / kPanel; ++panel)
+        ptx::load_box(memory.a(at.slot) + panel * kBlockK * kPanel * 2, a, full, row + panel * kPanel, k);
+    }
+    if constexpr (kB == Major::kSum) {
+      constexpr int kPart = kColumns / kCluster;
+      ptx::load_box_to(kAll, memory.b(at.slot) + rank * kPart * kBlockK * 2, b, full, k,
+                       tile.column + rank * kPart);
+    } else {
+      constexpr int kPart = kPanels / kCluster;
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) {
+        const int panel = rank * kPart + j;
+        ptx::load_box_to(kAll, memory.b(at.slot) + panel * kBlockK * kPanel * 2, b, full,
+                         tile.column + panel * kPanel, k);
+      }
+    }
+  }
+  place = at;
+}
+__device__ __forceinline__ void load(const Memory& memory, const Arguments& args, int worker, int workers,
+                                     int rank) {
   RingPlace<kSlots> at;
   for (int index = worker; index < args.tiles; index += workers) {
     const TilePlace tile = place_of(args, index);
-    const CUtensorMap &a = args.a[tile.one], &b = args.b[tile.one];
-    const int row = tile.row + rank * kRows;
-    for (int step = 0; step < args.steps; ++step, at.next()) {
-      const uint32_t full = ring.begin_fill(at, kSlotBytes);
-      const int k = step * kBlockK;
-      if constexpr (kA == Major::kSum) {
-        ptx::load_box(memory.a(at.slot), a, full, k, row);
-      } else {
-#pragma unroll
-        for (int panel = 0; panel < kRows / kPanel; ++panel)
-          ptx::load_box(memory.a(at.slot) + panel * kBlockK * kPanel * 2, a, full, row + panel * kPanel, k);
-      }
-      if constexpr (kB == Major::kSum) {
-        constexpr int kPart = kColumns / kCluster;
-        ptx::load_box_to(kAll, memory.b(at.slot) + rank * kPart * kBlockK * 2, b, full, k,
-                         tile.column + rank * kPart);
-      } else {
-        constexpr int kPart = kPanels / kCluster;
-#pragma unroll
-        for (int j = 0; j < kPart; ++j) {
-          const int panel = rank * kPart + j;
-          ptx::load_box_to(kAll, memory.b(at.slot) + panel * kBlockK * kPanel * 2, b, full,
-                           tile.column + panel * kPanel, k);
-        }
-      }
+    switch (args.ones[tile.one].stored) {
+      case Stored::kSumSum:
+        load_tile<Major::kSum, Major::kSum>(memory, args, tile, at, rank);
+        break;
+      case Stored::kSumOther:
+        load_tile<Major::kSum, Major::kOther>(memory, args, tile, at, rank);
+        break;
+      case Stored::kOtherOther:
+        load_tile<Major::kOther, Major::kOther>(memory, args, tile, at, rank);
     }
   }
 }
@@ -177,14 +205,16 @@ struct Epilogue {
   const Memory& memory;
   const Arguments& args;
   int me, thread;
+  TilePlace tile;
+  int row;                            // the first of the consumer's
   using Pairs = uint32_t[kSteps][4];  // of bf16
 
   __device__ __forceinline__ void barrier() const { ptx::barrier_sync(1 + me, kWarpgroup); }
 
   // c's elements where the thread's sums of a panel are
-  __device__ __forceinline__ void read(const TilePlace& tile, int row, int panel, Pairs& c) const {
-    const __nv_bfloat16* from = args.c[tile.one];
-    if (from == nullptr) return;
+  __device__ __forceinline__ void read(int panel, Pairs& c) const {
+    const One& one = args.ones[tile.one];
+    if (one.c == nullptr) return;
     const int first = row + thread / 32 * 16 + thread % 32 / 4,
               column = tile.column + panel * kPanel + thread % 4 * 2;
 #pragma unroll
@@ -193,7 +223,7 @@ struct Epilogue {
       for (int i = 0; i < 4; ++i) {
         const int r = first + i % 2 * 8, at = column + 16 * step + i / 2 * 8;
         c[step][i] =
-            r < args.m && at < args.n ? *reinterpret_cast<const uint32_t*>(from + r * args.ld + at) : 0;
+            r < one.m && at < one.n ? *reinterpret_cast<const uint32_t*>(one.c + r * one.ld + at) : 0;
       }
   }
 
@@ -202,7 +232,8 @@ struct Epilogue {
     return to.chunk_at(row + thread % 16, chunk + thread % 32 / 16);
   }
 
-  __device__ __forceinline__ void finish(const Sums& d, const TilePlace& tile, int row, Pairs& c) const {
+  __device__ __forceinline__ void finish(const Sums& d, Pairs& c) const {
+    const float alpha = args.ones[tile.one].alpha, beta = args.ones[tile.one].beta;
     const Panel out = memory.panel(me, 0), across = memory.panel(me, 1);
     const int warp = thread / 32;
 #pragma unroll
@@ -213,14 +244,14 @@ struct Epilogue {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* sums = &d[32 * panel + 8 * step + 2 * i];
-          float low = args.alpha * sums[0], high = args.alpha * sums[1];
-          if (args.beta != 0) {
-            low = fmaf(args.beta, __uint_as_float(c[step][i] << 16), low);
-            high = fmaf(args.beta, __uint_as_float(c[step][i] & 0xffff0000), high);
+          float low = alpha * sums[0], high = alpha * sums[1];
+          if (beta != 0) {
+            low = fmaf(beta, __uint_as_float(c[step][i] << 16), low);
+            high = fmaf(beta, __uint_as_float(c[step][i] & 0xffff0000), high);
           }
           pairs[step][i] = ptx::pack_bf16(low, high);
         }
-      if (panel + 1 < kPanels) read(tile, row, panel + 1, c);  // they come while these are written
+      if (panel + 1 < kPanels) read(panel + 1, c);  // they come while these are written
       if (thread == 0) ptx::bulk_wait_read<0>();
       barrier();
 #pragma unroll
@@ -243,25 +274,37 @@ struct Epilogue {
   }
 };
 
-template <Major kA, Major kB>
 __device__ __forceinline__ void consume(const Memory& memory, const Arguments& args, int worker, int workers,
                                         int rank) {
   const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
-  const Epilogue epilogue{memory, args, me, thread};
   RingPlace<kSlots> at;
   for (int index = worker; index < args.tiles; index += workers) {
     const TilePlace tile = place_of(args, index);
-    const int row = tile.row + rank * kRows + me * kWarpgroupRows;
+    const int steps = args.ones[tile.one].steps;
+    const Epilogue epilogue{.memory = memory,
+                            .args = args,
+                            .me = me,
+                            .thread = thread,
+                            .tile = tile,
+                            .row = tile.row + rank * kRows + me * kWarpgroupRows};
     Epilogue::Pairs c{};
-    epilogue.read(tile, row, 0, c);
+    epilogue.read(0, c);
     Sums d;
-    multiply<kA, kB>(d, memory, at, args.steps, me, thread);
-    epilogue.finish(d, tile, row, c);
+    switch (args.ones[tile.one].stored) {
+      case Stored::kSumSum:
+        multiply<Major::kSum, Major::kSum>(d, memory, at, steps, me, thread);
+        break;
+      case Stored::kSumOther:
+        multiply<Major::kSum, Major::kOther>(d, memory, at, steps, me, thread);
+        break;
+      case Stored::kOtherOther:
+        multiply<Major::kOther, Major::kOther>(d, memory, at, steps, me, thread);
+    }
+    epilogue.finish(d, c);
   }
   if (thread == 0) ptx::bulk_wait_read<0>();  // before the shared memory is gone
 }
 
-template <Major kA, Major kB>
 __global__ __launch_bounds__(kThreads, 1) void batch_kernel(const __grid_constant__ Arguments args) {
   extern __shared__ __align__(1024) char shared[];
   const Memory memory{static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
@@ -274,62 +317,59 @@ __global__ __launch_bounds__(kThreads, 1) void batch_kernel(const __grid_constan
   ptx::cluster_sync();  // no CTA arrives at barriers, or fills memory, that another has not initialised
   if (threadIdx.x < kWarpgroup) {
     ptx::give_registers<kProducerRegisters>();
-    if (threadIdx.x == 0) load<kA, kB>(memory, args, worker, workers, rank);
+    if (threadIdx.x == 0) load(memory, args, worker, workers, rank);
   } else {
     ptx::take_registers<kConsumerRegisters>();
-    consume<kA, kB>(memory, args, worker, workers, rank);
+    consume(memory, args, worker, workers, rank);
   }
   ptx::cluster_sync();  // no CTA ends while another still fills its memory, or arrives there
 }
 
 int count(int64_t size, int64_t of_one) { return static_cast<int>(cuda::divide_up(size, of_one)); }
 
-template <Major kA, Major kB>
-cudaError_t launch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
-  const Gemm& first = gemms.front();
-  const int rows = count(first.m, kTile), columns = count(first.n, kTile),
-            of_one = first.symmetric ? rows * (rows + 1) / 2 : rows * columns;
-  Arguments args{.a = {},
-                 .b = {},
-                 .d = {},
-                 .c = {},
-                 .ld = first.d.ld,
-                 .alpha = first.alpha,
-                 .beta = first.beta,
-                 .m = static_cast<int>(first.m),
-                 .n = static_cast<int>(first.n),
-                 .row_tiles = rows,
-                 .column_tiles = columns,
-                 .steps = count(first.k, kBlockK),
-                 .tiles_of_one = of_one,
-                 .tiles = of_one * static_cast<int>(gemms.size()),
-                 .symmetric = first.symmetric};
+// False where the driver refuses a tensor map
+bool describe(const Gemm& gemm, size_t at, Arguments& args) {
+  const Stored stored = gemm.a.transposed   ? Stored::kOtherOther
+                        : gemm.b.transposed ? Stored::kSumSum
+                                            : Stored::kSumOther;
+  const int rows = count(gemm.m, kTile), columns = count(gemm.n, kTile);
+  args.tiles += gemm.symmetric ? rows * (rows + 1) / 2 : rows * columns;
+  const void* c = gemm.c != nullptr ? gemm.c : gemm.d.data;
+  args.ones[at] = {.c = gemm.beta != 0 ? static_cast<const __nv_bfloat16*>(c) : nullptr,
+                   .ld = gemm.d.ld,
+                   .alpha = gemm.alpha,
+                   .beta = gemm.beta,
+                   .m = static_cast<int>(gemm.m),
+                   .n = static_cast<int>(gemm.n),
+                   .row_tiles = rows,
+                   .column_tiles = columns,
+                   .steps = count(gemm.k, kBlockK),
+                   .tiles_end = args.tiles,
+                   .stored = stored,
+                   .symmetric = gemm.symmetric};
   const auto map = [](CUtensorMap& to, const GemmMatrix& of, int64_t rows, int64_t columns, int box_rows) {
     return make_tensor_map(
         to,
         MatrixBoxes{.data = of.data, .rows = rows, .columns = columns, .ld = of.ld, .box_rows = box_rows});
   };
-  for (size_t i = 0; i < gemms.size(); ++i) {
-    const Gemm& one = gemms[i];
-    if (one.beta != 0) args.c[i] = static_cast<const __nv_bfloat16*>(one.c != nullptr ? one.c : one.d.data);
-    if (!(kA == Major::kSum ? map(args.a[i], one.a, one.m, one.k, kRows)
-                            : map(args.a[i], one.a, one.k, one.m, kBlockK)) ||
-        !(kB == Major::kSum ? map(args.b[i], one.b, one.n, one.k, kColumns / kCluster)
-                            : map(args.b[i], one.b, one.k, one.n, kBlockK)) ||
-        !map(args.d[i], one.d, one.m, one.n, kWarpgroupRows))
-      return cudaErrorInvalidValue;
-  }
-  return launch_clusters(batch_kernel<kA, kB>, std::min(args.tiles, multiprocessors / kCluster), kCluster,
-                         kThreads, kSharedBytes, stream, args);
+  return (stored == Stored::kOtherOther ? map(args.a[at], gemm.a, gemm.k, gemm.m, kBlockK)
+                                        : map(args.a[at], gemm.a, gemm.m, gemm.k, kRows)) &&
+         (stored == Stored::kSumSum ? map(args.b[at], gemm.b, gemm.n, gemm.k, kColumns / kCluster)
+                                    : map(args.b[at], gemm.b, gemm.k, gemm.n, kBlockK)) &&
+         map(args.d[at], gemm.d, gemm.m, gemm.n, kWarpgroupRows);
 }
 
 }  // namespace
 
 cudaError_t run_batch_kernel(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
-  const Gemm& first = gemms.front();
-  if (first.a.transposed) return launch<Major::kOther, Major::kOther>(gemms, multiprocessors, stream);
-  return first.b.transposed ? launch<Major::kSum, Major::kSum>(gemms, multiprocessors, stream)
-                            : launch<Major::kSum, Major::kOther>(gemms, multiprocessors, stream);
+  std::vector<const Gemm*> by_length;
+  for (const Gemm& gemm : gemms) by_length.push_back(&gemm);
+  std::ranges::stable_sort(by_length, std::greater<>(), &Gemm::k);
+  Arguments args{};
+  for (size_t i = 0; i < by_length.size(); ++i)
+    if (!describe(*by_length[i], i, args)) return cudaErrorInvalidValue;
+  return launch_clusters(batch_kernel, std::min(args.tiles, multiprocessors / kCluster), kCluster, kThreads,
+                         kSharedBytes, stream, args);
 }
 
 }  // namespace tessera::gemm

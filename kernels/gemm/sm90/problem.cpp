@@ -159,22 +159,20 @@ void run(const Problem& problem, int multiprocessors, cudaStream_t stream) {
 #endif
 }
 
-bool serves_batch(std::span<const Gemm> gemms) {
-  const auto serves = [](const Gemm& one) {
-    const int64_t sizes = one.m | one.n | one.k;
-    return one.dtype == DType::kBF16 && one.batch == 1 && one.epilogue == GemmEpilogue::kNone &&
-           one.sums == nullptr && !(one.a.transposed && one.b.transposed) && fits(one.a, one.dtype) &&
-           fits(one.b, one.dtype) && fits(one.d, one.dtype) && is_aligned(one.c, kAlignment) &&
-           sizes * 2 % kAlignment == 0 && std::max({one.m, one.n, one.k}) <= kMostOfBatchSize;
-  };
-  return !gemms.empty() && gemms.size() <= kMostOfBatch && std::ranges::all_of(gemms, serves);
+bool serves_batch(const Gemm& gemm) {
+  const int64_t sizes = gemm.m | gemm.n | gemm.k;
+  return gemm.dtype == DType::kBF16 && gemm.batch == 1 && gemm.epilogue == GemmEpilogue::kNone &&
+         gemm.sums == nullptr && !(gemm.a.transposed && gemm.b.transposed) && fits(gemm.a, gemm.dtype) &&
+         fits(gemm.b, gemm.dtype) && fits(gemm.d, gemm.dtype) && is_aligned(gemm.c, kAlignment) &&
+         sizes * 2 % kAlignment == 0 && std::max({gemm.m, gemm.n, gemm.k}) <= kMostOfBatchSize;
 }
 
 void run_batch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream) {
 #ifdef TESSERA_GEMM_SM90
   const cudaError_t status = run_batch_kernel(gemms, multiprocessors, stream);
-  check(status == cudaSuccess, "our kernel for {} GEMMs of [{}, {}] x [{}, {}] cannot be launched: {}",
-        gemms.size(), gemms[0].m, gemms[0].k, gemms[0].k, gemms[0].n, cudaGetErrorString(status));
+  check(status == cudaSuccess,
+        "our kernel for {} GEMMs, of [{}, {}] x [{}, {}] first, cannot be launched: {}", gemms.size(),
+        gemms[0].m, gemms[0].k, gemms[0].k, gemms[0].n, cudaGetErrorString(status));
 #else
   (void)gemms, (void)multiprocessors, (void)stream;
   fail(kNoKernels);

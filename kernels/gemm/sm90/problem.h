@@ -98,11 +98,11 @@ bool is_preferred(const Problem& problem, int multiprocessors);
 
 void run(const Problem& problem, int multiprocessors, cudaStream_t stream);
 
-// GEMMs of one shape, layout, alpha and beta as one kernel, at most kMostOfBatch: each in bf16 without
-// epilogue, any alpha and beta, a transposed only where b is not. The bits of each are those that it has
-// alone. Of a symmetric one half is computed.
-inline constexpr int kMostOfBatch = 32;
-bool serves_batch(std::span<const Gemm> gemms);
+// GEMMs of any sizes as one kernel, at most kMostOfBatch: in bf16 without epilogue, any alpha and beta, a
+// transposed only where b is not. The bits of each are those that it has alone. Of a symmetric one half is
+// computed.
+inline constexpr int kMostOfBatch = 24;
+bool serves_batch(const Gemm& gemm);
 void run_batch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream);
 
 }  // namespace tessera::gemm

@@ -225,7 +225,7 @@ TEST_F(Muons, StepsAreThoseOfPyTorch) {
       cpu.run(Orthogonalise{.matrices = {&matrix, 1},
                             .room = room,
                             .polynomials = kNewtonSchulzReference.polynomials,
-                            .scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)))});
+                            .rms = 0.2});
       cpu.run(MuonUpdate{.param = weight,
                          .low = {},
                          .direction = direction,
