@@ -19,7 +19,7 @@ void fill_random(const Stream& stream, const Tensor& matrix) {
   for (int64_t row = 0; row < matrix.shape[0]; row += kRows) stream.run(Copy{block, matrix.rows(row, kRows)});
 }
 
-constexpr int64_t kSmallest = 1024, kLargest = 8192;
+constexpr int64_t kSizes[] = {512, 1024, 8192};
 constexpr double kLongEnough = 1e-3;  // seconds of a GEMM: a device that needs them gets no larger one
 
 // GEMMs of one size
@@ -75,14 +75,16 @@ class Gemms {
 double measure_gemm_flops(const Stream& stream, Arena& arena, bool fp8) {
   const int count =
       stream.device() == Device::kCuda ? 10 : 1;  // so that waiting for the device does not count
-  for (int64_t size = kSmallest;; size = kLargest) {
+  double best = 0;  // of a few, since other programs may use the machine
+  int64_t measured = 0;
+  for (const int64_t size : kSizes) {
     const Arena::Scope scope(arena);
     const Gemms gemms(stream, arena, size, fp8);
-    // The best of a few, since other programs may use the machine
-    double best = gemms.seconds(count);
+    best = gemms.seconds(count), measured = size;
     for (int i = 1; i < 5; ++i) best = std::min(best, gemms.seconds(count));
-    if (size == kLargest || best > kLongEnough) return 2.0 * static_cast<double>(size * size * size) / best;
+    if (best > kLongEnough) break;
   }
+  return 2.0 * static_cast<double>(measured * measured * measured) / best;
 }
 
 }  // namespace tessera
