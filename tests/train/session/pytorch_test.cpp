@@ -1,5 +1,7 @@
 // The CPU against PyTorch: loss, every gradient, ten AdamW steps.
+#include "tests/data/support.h"
 #include "tests/model_variants.h"
+#include "tests/process.h"
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 
@@ -72,6 +74,40 @@ TEST_P(PyTorchFamily, CpuAgreesInEveryGradientAndInTenLosses) {
 
 INSTANTIATE_TEST_SUITE_P(All, PyTorchFamily, ::testing::ValuesIn(kFamilyFixtures),
                          [](const auto& family) { return std::string(family.param); });
+
+// Sizes, groups, angles, windows and biases as nobody chose them; TESSERA_SEED draws others. What a model
+// makes of roundings is what transformers' own fp32 makes of them, up to chance.
+using RandomFamilies = InTempFolder;
+
+TEST_F(RandomFamilies, AreThoseOfTransformers) {
+  const char* python = std::getenv("TESSERA_PYTHON");
+  const std::string program = python ? python : "/usr/bin/python3";
+  if (run_process(program, {"-c", "import torch, transformers, safetensors"}, {.folder = folder_}).status !=
+      0)
+    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  const char* seed = std::getenv("TESSERA_SEED");
+  const ProcessResult made = run_process(
+      program,
+      {TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_, "28", seed ? seed : "1"},
+      {.folder = folder_});
+  ASSERT_EQ(made.status, 0) << made.out << made.error;
+  for (const auto& one : std::filesystem::directory_iterator(folder_)) {
+    const std::string name = one.path().filename();
+    SCOPED_TRACE(name);
+    const ReferenceErrors e = compare_with_pytorch({}, DType::kF32, AttentionKind::kFlash, 1, one.path());
+    std::ifstream file(one.path() / "reference.json");
+    const nlohmann::json theirs = nlohmann::json::parse(file)["in_fp32"];
+    const auto allowed = [&](const char* of, double times) {
+      return tolerance::kCpuAgainstPyTorch + times * theirs[of].get<double>();
+    };
+    EXPECT_LT(e.first_loss, tolerance::kCpuAgainstPyTorch);
+    EXPECT_LT(e.gradients, allowed("gradients", 4)) << e.worst_gradient;
+    EXPECT_LT(e.losses, allowed("losses", 16));  // steps enlarge differences by chance
+    EXPECT_LT(e.grad_norms, allowed("grad_norms", 16));
+    for (const auto& [of, error] : theirs.items())
+      EXPECT_LT(error.get<double>(), 1e-3) << of << ": too much for a comparison";
+  }
+}
 
 }  // namespace
 }  // namespace tessera::testing
