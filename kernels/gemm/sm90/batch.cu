@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/gemm/sm90/kernels.h"
+#include "kernels/gemm/sm90/multiply.cuh"
 #include "kernels/gemm/sm90/problem.h"
 #include "kernels/hopper/cluster_launch.h"
 #include "kernels/hopper/ring.cuh"
@@ -170,33 +171,10 @@ using Sums = float[kColumns / 2];  // of a thread: wgmma's layout (kernels/hoppe
 template <Major kA, Major kB>
 __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots>& at, int steps,
                                          int consumer, int thread) {
-  const Ring<kSlots> ring = memory.ring();
-  RingPlace<kSlots> before = at;
-  const auto release = [&] {
-    if (thread < kCluster) ring.release_at(before, thread);
-  };
-#pragma unroll
-  for (float& sum : d) sum = 0;
-  ptx::hold(d);
-  for (int step = 0; step < steps; ++step) {
-    ring.wait_full(at);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockK; k += kStepK)
-      ptx::Wgmma<kColumns>::shared<kA, kB>(
-          d, Operand<kA, kRows>::at(memory.a(at.slot), consumer * kWarpgroupRows, k),
-          Operand<kB, kColumns>::at(memory.b(at.slot), 0, k), true);
-    ptx::wgmma_commit();
-    if (step > 0) {
-      ptx::wgmma_wait<1>();
-      release();
-    }
-    before = at;
-    at.next();
-  }
-  ptx::wgmma_wait<0>();
-  release();
-  ptx::hold(d);
+  gemm::multiply<kA, kB, kColumns, kBlockK, kCluster>(
+      d, memory.ring(), at, steps, thread,
+      [=](int slot, int k) { return Operand<kA, kRows>::at(memory.a(slot), consumer * kWarpgroupRows, k); },
+      [=](int slot, int k) { return Operand<kB, kColumns>::at(memory.b(slot), 0, k); });
 }
 
 // What a consumer does with its sums, a panel of 64 columns at a time. Of 16 columns, a step, a thread has

@@ -15,6 +15,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/gemm/sm90/kernels.h"
+#include "kernels/gemm/sm90/multiply.cuh"
 #include "kernels/gemm/sm90/problem.h"
 #include "kernels/gemm/sm90/split.h"
 #include "kernels/hopper/cluster_launch.h"
@@ -165,33 +166,10 @@ __device__ __forceinline__ void sum(const Memory& memory, const Arguments& args,
 // d = a^T b over some steps of K, for 64 rows of d
 __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots>& at, int steps,
                                          int consumer, int thread) {
-  const Ring<kSlots> ring = memory.ring();
-  RingPlace<kSlots> before = at;
-  const auto release = [&] {
-    if (thread < kCluster) ring.release_at(before, thread);
-  };
-#pragma unroll
-  for (float& sum : d) sum = 0;
-  ptx::hold(d);
-  for (int step = 0; step < steps; ++step) {
-    ring.wait_full(at);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < kBlockK; k += kStepK)
-      ptx::Wgmma<kColumns>::shared<Major::kOther, Major::kOther>(
-          d, memory.a(at.slot).sum_rows(k, consumer * kWarpgroupRows), memory.b(at.slot).sum_rows(k, 0),
-          true);
-    ptx::wgmma_commit();
-    if (step > 0) {
-      ptx::wgmma_wait<1>();
-      release();
-    }
-    before = at;
-    at.next();
-  }
-  ptx::wgmma_wait<0>();
-  release();
-  ptx::hold(d);
+  gemm::multiply<Major::kOther, Major::kOther, kColumns, kBlockK, kCluster>(
+      d, memory.ring(), at, steps, thread,
+      [=](int slot, int k) { return memory.a(slot).sum_rows(k, consumer * kWarpgroupRows); },
+      [=](int slot, int k) { return memory.b(slot).sum_rows(k, 0); });
 }
 
 // Rounds and stores one four of a thread, of the 64 rows from `row` on
