@@ -238,11 +238,17 @@ std::vector<TextOfBlocks> entries_by_block(const Written& value) {
 }
 
 std::string WindowPattern::expected() const {
-  return "full, or a whole number of tokens of at least 1; a pattern of blocks: 1024*5,full";
+  return "full, or a whole number of tokens of at least 1; a pattern of blocks: 1024*5,full or [1024, full]";
 }
 
-Windows WindowPattern::read(const Written& value) const {
-  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
+Windows WindowPattern::read(const Written& written) const {
+  Written value = written;
+  for (const Written& entry : written.values) {  // of a list
+    if (entry.kind != Written::Kind::kPlain) refuse(written, expected());
+    value.text += (value.text.empty() ? "" : ",") + entry.text;
+  }
+  if (written.kind == Written::Kind::kList) value.kind = Written::Kind::kPlain;
+  if (value.kind != Written::Kind::kPlain) refuse(written, expected());
   std::vector<Windows::Run> pattern;
   const std::string_view text = value.text;
   int64_t blocks = 0;

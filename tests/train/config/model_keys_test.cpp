@@ -386,13 +386,17 @@ TEST_F(ModelKeys, HowManyTokensEachBlockSees) {
   EXPECT_EQ(round_trip("1024*5,full"), Windows({{1024, 5}, {Windows::kFull}}));
   EXPECT_EQ(round_trip("full*3,64"), Windows({{Windows::kFull, 3}, {64}}));
   EXPECT_EQ(load(qwen3, {"model.window=64,64*3"}).model.window, Windows(64));
+  for (const char* list : {"[64*2, full]", "[64, 64, full]"})
+    EXPECT_EQ(load(qwen3, {std::string("model.window=") + list, "model.layers=4"}).model.window,
+              Windows({{64, 2}, {Windows::kFull}}))
+        << list;
   const auto refused = [&](const std::string& value) {
     return refusal(qwen3, {"model.window=" + value, "model.layers=4"});
   };
   EXPECT_TRUE(says(refused("64*4,full"), {"model.window", "5 blocks", "model.layers", "4", "repeats"}));
   EXPECT_TRUE(says(refused("0"), {"model.window", "full", "at least 1", "found 0"}));
-  for (const char* bad :
-       {"-1", "none", "1.5", "99999999999", "64,", ",full", "64, full", "[64, full]", "\"64\"", ""})
+  for (const char* bad : {"-1", "none", "1.5", "99999999999", "64,", ",full", "64, full", "\"64\"", "", "[]",
+                          "[64, [full]]", "[64, \"full\"]", "[\"\", 64]", "{64: full}"})
     EXPECT_TRUE(says(refused(bad), {"model.window", "full"})) << bad;
   for (const char* bad : {"64*0,full", "64*x,full", "64*2*2"})
     EXPECT_TRUE(says(refused(bad), {"model.window", "number of blocks", bad})) << bad;
