@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/base/split.h"
+
 namespace tessera {
 namespace {
 
@@ -22,6 +24,14 @@ TEST(Text, Utf8PrefixFindsTheFirstBadByteAnywhere) {
       text[bad] = '\xff';
       EXPECT_EQ(utf8_prefix(text), bad);
     }
+}
+
+TEST(Text, SplitKeepsEmptyParts) {
+  using Parts = std::vector<std::string_view>;
+  EXPECT_EQ(split("a,bc", ','), Parts({"a", "bc"}));
+  EXPECT_EQ(split("a+bc", ','), Parts({"a+bc"}));
+  EXPECT_EQ(split(",a,,", ','), Parts({"", "a", "", ""}));
+  EXPECT_EQ(split("", ','), Parts({""}));
 }
 
 TEST(Text, EveryCodePointIsWrittenAndRead) {

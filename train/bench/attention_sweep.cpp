@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/split.h"
 #include "train/bench/attention_results.h"
 
 namespace tessera {
@@ -113,14 +114,10 @@ std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, De
 std::vector<int64_t> parse_attention_shape(const std::string& text) {
   constexpr int64_t kLargest = 1 << 30;
   std::vector<int64_t> sizes;
-  size_t at = 0;
-  while (at <= text.size()) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    const std::string part = text.substr(at, comma - at);
+  for (const std::string_view part : split(text, ',')) {
     const bool digits =
         !part.empty() && part.size() <= 10 && part.find_first_not_of("0123456789") == part.npos;
-    sizes.push_back(digits ? std::stoll(part) : 0);
-    at = comma + 1;
+    sizes.push_back(digits ? std::stoll(std::string(part)) : 0);
   }
   const bool good = sizes.size() == 4 &&
                     std::all_of(sizes.begin(), sizes.end(), [](int64_t s) { return s > 0 && s <= kLargest; });

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/base/check.h"
+#include "kernels/base/split.h"
 
 namespace tessera {
 namespace {
@@ -26,16 +27,13 @@ int64_t parse_length(std::string_view number, std::string_view text) {
 
 std::vector<int64_t> parse_sequence_lengths(std::string_view text) {
   std::set<int64_t> lengths;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    const std::string_view part = text.substr(at, comma - at);
+  for (const std::string_view part : split(text, ',')) {
     const size_t dots = part.find(kRange);
     const int64_t first = parse_length(part.substr(0, dots), text);
     const int64_t last = dots == part.npos ? first : parse_length(part.substr(dots + kRange.size()), text);
     check(first <= last, "--seq-lens must have ranges that go up, as in 512..65536; found \"{}\"", part);
     for (int64_t length = first; length < last; length *= 2) lengths.insert(length);
     lengths.insert(last);
-    at = comma + 1;
   }
   return {lengths.begin(), lengths.end()};
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/split.h"
 #include "model/dropout.h"
 
 namespace tessera {
@@ -144,12 +145,8 @@ std::vector<double> Numbers::read(const Written& value) const {
   if (is_text) {
     std::string_view text = value.text;
     if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
-    for (size_t first = 0; first <= text.size();) {
-      const size_t end = std::min(text.find(',', first), text.size());
-      const std::string_view one = text.substr(first, end - first);
+    for (const std::string_view one : split(text, ','))
       texts.emplace_back(one.substr(std::min(one.find_first_not_of(' '), one.size())));
-      first = end + 1;
-    }
   }
   for (const Written& one : value.values)
     texts.push_back(one.kind == Written::Kind::kPlain ? one.text : one.describe());
@@ -194,9 +191,8 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
     refuse(value, join_words(known),
            fmt::format("; several have a plus between them: {}+{}", words[0], words[1]));
   Written one = value;
-  for (size_t first = 0; first <= value.text.size();) {
-    const size_t plus = std::min(value.text.find('+', first), value.text.size());
-    one.text = value.text.substr(first, plus - first);
+  for (const std::string_view word : split(value.text, '+')) {
+    one.text = word;
     const bool alone = one.text == "none" || (!value.also.empty() && one.text == value.also);
     check(!alone, "{}: {} must be \"{}\" alone, or words with a plus between them, found {}", value.where,
           value.key, one.text, value.describe());
@@ -204,7 +200,6 @@ std::vector<size_t> read_words(const Written& value, const std::vector<std::stri
     check(std::find(places.begin(), places.end(), place - 1) == places.end(),
           "{}: {} names {} twice, found {}", value.where, value.key, one.text, value.describe());
     places.push_back(place - 1);
-    first = plus + 1;
   }
   return places;
 }
@@ -222,14 +217,12 @@ TextOfBlocks without_blocks(const Written& value, std::string_view text) {
 
 std::vector<TextOfBlocks> entries_by_block(const Written& value) {
   std::vector<TextOfBlocks> entries;
-  const std::string_view text = value.text;
-  for (size_t first = 0; first <= text.size();) {
-    const size_t end = std::min(text.find(',', first), text.size());
-    entries.push_back(without_blocks(value, text.substr(first, end - first)));
-    first = end + 1;
+  const std::vector<std::string_view> texts = split(value.text, ',');
+  for (const std::string_view text : texts) {
+    entries.push_back(without_blocks(value, text));
     check(value.also.empty() || entries.back().text != value.also, "{}: {} must be \"{}\" alone, found {}",
           value.where, value.key, value.also, value.describe());
-    check(entries.back().blocks || end == text.size(),
+    check(entries.back().blocks || entries.size() == texts.size(),
           "{}: {}: each entry but the last needs a number of blocks, as in none*12,linear, found {}; several "
           "words of the same blocks have a plus between them: norms+attention",
           value.where, value.key, value.describe());
@@ -241,27 +234,26 @@ std::string WindowPattern::expected() const {
   return "full, or a whole number of tokens of at least 1; a pattern of blocks: 1024*5,full or [1024, full]";
 }
 
-Windows WindowPattern::read(const Written& written) const {
-  Written value = written;
-  for (const Written& entry : written.values) {  // of a list
-    if (entry.kind != Written::Kind::kPlain) refuse(written, expected());
-    value.text += (value.text.empty() ? "" : ",") + entry.text;
+Windows WindowPattern::read(const Written& value) const {
+  if (value.kind == Written::Kind::kList) {  // [1024, full] is 1024,full
+    Written joined{.key = value.key, .where = value.where, .kind = Written::Kind::kPlain, .text = ""};
+    for (const Written& entry : value.values) {
+      if (entry.kind != Written::Kind::kPlain) refuse(value, expected());
+      joined.text += (joined.text.empty() ? "" : ",") + entry.text;
+    }
+    return read(joined);
   }
-  if (written.kind == Written::Kind::kList) value.kind = Written::Kind::kPlain;
-  if (value.kind != Written::Kind::kPlain) refuse(written, expected());
+  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
   std::vector<Windows::Run> pattern;
-  const std::string_view text = value.text;
   int64_t blocks = 0;
-  for (size_t first = 0; first <= text.size();) {
-    const size_t end = std::min(text.find(',', first), text.size());
-    const TextOfBlocks entry = without_blocks(value, text.substr(first, end - first));
+  for (const std::string_view text : split(value.text, ',')) {
+    const TextOfBlocks entry = without_blocks(value, text);
     Windows::Run& run = pattern.emplace_back();
     run.blocks = entry.blocks.value_or(1), blocks += run.blocks;
     if (entry.text != "full") {
       const bool is_number = parse(entry.text, run.window) == std::errc{};
       if (!is_number || run.window < 1 || run.window > Whole{}.at_most) refuse(value, expected());
     }
-    first = end + 1;
     if (blocks > Windows::kMostBlocks)
       refuse(value, fmt::format("a pattern of at most {} blocks", Windows::kMostBlocks));
   }
@@ -319,9 +311,8 @@ Freeze FrozenParts::read(const Written& value) const {
   if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted) refuse(value, expected());
   if (value.text == "none") return freeze;
   std::string seen = "+";
-  for (size_t first = 0; first <= value.text.size();) {
-    const size_t plus = std::min(value.text.find('+', first), value.text.size());
-    const std::string word = value.text.substr(first, plus - first);
+  for (const std::string_view text : split(value.text, '+')) {
+    const std::string word(text);
     check(seen.find("+" + word + "+") == seen.npos, "{}: {} names {} twice, found {}", value.where, value.key,
           word, value.describe());
     seen += word + "+";
@@ -334,7 +325,6 @@ Freeze FrozenParts::read(const Written& value) const {
     } else {
       refuse(value, expected());
     }
-    first = plus + 1;
   }
   return freeze;
 }
@@ -348,12 +338,9 @@ namespace {
 // "0:1024,800:8192" as the entries of a map
 std::vector<std::pair<std::string, std::string>> pairs_in(std::string_view text) {
   std::vector<std::pair<std::string, std::string>> pairs;
-  for (size_t first = 0; first <= text.size();) {
-    const size_t end = std::min(text.find(',', first), text.size());
-    const std::string_view pair = text.substr(first, end - first);
+  for (const std::string_view pair : split(text, ',')) {
     const size_t colon = std::min(pair.find(':'), pair.size());
     pairs.emplace_back(pair.substr(0, colon), pair.substr(std::min(colon + 1, pair.size())));
-    first = end + 1;
   }
   return pairs;
 }

@@ -137,7 +137,7 @@ struct ByBlockOf {
 // full, tokens, or a pattern of both with numbers of blocks, which repeats
 struct WindowPattern {
   std::string expected() const;
-  Windows read(const Written& written) const;
+  Windows read(const Written& value) const;
   std::string write(const Windows& value) const { return text_of(value); }
 };
 
