@@ -4,14 +4,13 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <regex>
 #include <sstream>
 
 #include "tests/attn_mask.h"
-#include "tests/process.h"
+#include "tests/python.h"
 
 namespace tessera::testing {
 namespace {
@@ -150,8 +149,7 @@ TEST_F(AttentionLibrary, BuildRefusesSlowWgmma) {
 
 // Against PyTorch in fp64 and in bf16: the table of docs/examples/attention.py
 TEST_F(AttentionLibrary, AgreesWithPyTorch) {
-  const char* named = std::getenv("TESSERA_PYTHON");
-  const std::string python = named ? named : "/usr/bin/python3";
+  const std::string python = python_program();
   if (run_process(python, {"-c", "import torch; torch.zeros(1, device='cuda')"}, {.folder = folder}).status !=
       0)
     GTEST_SKIP() << python << " has no torch with CUDA and a GPU; TESSERA_PYTHON names another";

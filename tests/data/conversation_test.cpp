@@ -3,14 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/chat/chat_request.h"
 #include "data/sample_encoder.h"
 #include "tests/data/tokenizers/support.h"
-#include "tests/process.h"
+#include "tests/python.h"
 
 namespace tessera {
 namespace {
@@ -170,13 +169,8 @@ TEST_F(Conversations, ATextCannotForgeASpecialToken) {
 
 // transformers itself, from the Python that TESSERA_PYTHON names (pip install transformers jinja2)
 TEST_F(Conversations, HaveTheIdsOfTransformers) {
-  const char* named = std::getenv("TESSERA_PYTHON");
-  const std::string python = named ? named : "/usr/bin/python3";
-  const auto run = [&](const std::vector<std::string>& arguments) {
-    return testing::run_process(python, arguments, {.folder = folder_});
-  };
-  if (run({"-c", "import transformers, jinja2"}).status != 0)
-    GTEST_SKIP() << python << " has no transformers with jinja2; TESSERA_PYTHON names another";
+  if (const auto missing = testing::missing_in_python("transformers, jinja2", folder_); !missing.empty())
+    GTEST_SKIP() << missing;
   with_llama3();  // writes its file
   // In the fixtures a marker takes the blanks beside it, and offsets leave them out: neither is so for chat
   // models.
@@ -202,8 +196,10 @@ TEST_F(Conversations, HaveTheIdsOfTransformers) {
                       {"template", chat},
                       {"messages", json::parse(line_of(talk))["messages"]},
                       {"out", (folder_ / fmt::format("{}.ids", jobs.size())).string()}});
-  const auto result = run({TESSERA_SOURCE_DIR "/tests/data/render_with_transformers.py",
-                           write("jobs.json", jobs.dump()).string()});
+  const auto result = testing::run_process(testing::python_program(),
+                                           {TESSERA_SOURCE_DIR "/tests/data/render_with_transformers.py",
+                                            write("jobs.json", jobs.dump()).string()},
+                                           {.folder = folder_});
   ASSERT_EQ(result.status, 0) << result.error;
   for (const json& job : jobs) {
     const auto tokenizer = load_tokenizer(job["tokenizer"]);

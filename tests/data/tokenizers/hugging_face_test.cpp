@@ -1,11 +1,10 @@
 // Hugging Face's `tokenizers` itself, from the Python that TESSERA_PYTHON names (pip install tokenizers).
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/bpe_trainer.h"
 #include "tests/data/tokenizers/support.h"
-#include "tests/process.h"
+#include "tests/python.h"
 #include "tests/shared_data.h"
 
 namespace tessera {
@@ -17,14 +16,12 @@ using nlohmann::json;
 class HuggingFace : public InTempFolder {
  protected:
   void SetUp() override {
-    const char* named = std::getenv("TESSERA_PYTHON");
-    python_ = named ? named : "/usr/bin/python3";
-    if (run({"-c", "import tokenizers"}).status != 0)
-      GTEST_SKIP() << python_ << " has no tokenizers; TESSERA_PYTHON names another";
+    if (const auto missing = testing::missing_in_python("tokenizers", folder_); !missing.empty())
+      GTEST_SKIP() << missing;
   }
 
   testing::ProcessResult run(std::vector<std::string> arguments) const {
-    return testing::run_process(python_, arguments, {.folder = folder_});
+    return testing::run_process(testing::python_program(), arguments, {.folder = folder_});
   }
   std::string script() const {
     return std::string(TESSERA_SOURCE_DIR) + "/tests/data/tokenizers/encode_with_hugging_face.py";
@@ -77,8 +74,6 @@ class HuggingFace : public InTempFolder {
                                    << std::ranges::mismatch(found, wanted).in1 - found.begin();
     }
   }
-
-  std::string python_;
 };
 
 TEST_F(HuggingFace, IdsOfItsOwnTokenizers) {

@@ -1,6 +1,5 @@
 // Exports, read by the programs that they are for, in the Python that TESSERA_PYTHON names.
-#include <cstdlib>
-
+#include "tests/python.h"
 #include "tests/tolerances.h"
 #include "tests/train/export/export_program.h"
 
@@ -11,20 +10,11 @@ namespace fs = std::filesystem;
 
 class ExportInPython : public ExportProgram {
  protected:
-  // Skips the test unless Python has these packages.
-  void needs(const std::string& packages) {
-    const char* named = std::getenv("TESSERA_PYTHON");
-    python_ = named ? named : "/usr/bin/python3";
-    if (run_process(python_, {"-c", "import " + packages}, {.folder = folder}).status != 0)
-      missing_ = python_ + " lacks one of " + packages + "; TESSERA_PYTHON names another";
-  }
   void passes(const char* script, std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), std::string(TESSERA_SOURCE_DIR "/tests/train/export/") + script);
-    const ProcessResult result = run_process(python_, arguments, {.folder = folder});
+    const ProcessResult result = run_process(python_program(), arguments, {.folder = folder});
     EXPECT_EQ(result.status, 0) << result.out << result.error;
   }
-
-  std::string python_, missing_;
 };
 
 std::string pre_tokenizer_of(const SmallModel& model) {
@@ -35,8 +25,8 @@ std::string pre_tokenizer_of(const SmallModel& model) {
 
 // llama.cpp's own reader, names and rounding
 TEST_F(ExportInPython, GgufReadsTheFile) {
-  needs("gguf, numpy, safetensors");
-  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  if (const auto missing = missing_in_python("gguf, numpy, safetensors", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   for (const SmallModel& one : small_models()) {
     make_model(one.name, one.model, one.tokenizer);
     for (const char* format : {"f32", "f16", "bf16", "q8_0"}) {
@@ -48,8 +38,8 @@ TEST_F(ExportInPython, GgufReadsTheFile) {
 }
 
 TEST_F(ExportInPython, LlamaCppComputesTheSame) {
-  needs("xllamacpp, torch, transformers");
-  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  if (const auto missing = missing_in_python("xllamacpp, torch, transformers", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   std::vector<std::string> arguments{fmt::format("{}", tolerance::kLlamaCpp)};
   for (const SmallModel& one : small_models()) {
     make_model(one.name, one.model, one.tokenizer);
@@ -60,8 +50,8 @@ TEST_F(ExportInPython, LlamaCppComputesTheSame) {
 }
 
 TEST_F(ExportInPython, TransformersComputesTheSame) {
-  needs("torch, transformers");
-  if (!missing_.empty()) GTEST_SKIP() << missing_;
+  if (const auto missing = missing_in_python("torch, transformers", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   for (const SmallModel& one : small_models()) {
     SCOPED_TRACE(one.name);
     make_model(one.name, one.model, one.tokenizer);

@@ -1,8 +1,8 @@
 // A model with rotary positions that continues at a longer context than it was trained on: what the program
 // says, computes, writes and refuses.
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "tests/python.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -141,10 +141,8 @@ TEST_F(LongerContext, LongropeIsInCheckpointsAndInRunsFromThem) {
 
 // transformers opens the checkpoint and computes the loss that the run recorded.
 TEST_F(LongerContext, TransformersComputesTheSame) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
-    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  if (const auto missing = missing_in_python("torch, transformers", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   std::string text = read_file(folder / "text.txt").substr(1000, 3 * 128 + 7);
   write("held_out.txt", text);
   for (const Words& angles : {Words{"model.rope.scaling=yarn", "model.rope.factor=4"},
@@ -159,7 +157,7 @@ TEST_F(LongerContext, TransformersComputesTheSame) {
     for (const std::string& line : losses(run))
       if (line.starts_with("8 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
     const ProcessResult result =
-        run_process(program,
+        run_process(python_program(),
                     {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
                      run + "/checkpoints/step_00000008", "held_out.txt", "128", loss},
                     {.folder = folder});

@@ -1,5 +1,6 @@
 // train.lora in the train program: what it prints, refuses, saves and resumes, and what PEFT makes of it.
 #include "model/formats/safetensors.h"
+#include "tests/python.h"
 #include "tests/train_program.h"
 #include "train/parallel/make_communicator.h"
 
@@ -273,10 +274,8 @@ TEST_F(LoraRun, ItsAdapterIsExported) {
 
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.
 TEST_F(LoraRun, PeftLoadsTheAdapter) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers, peft"}, {.folder = folder}).status != 0)
-    GTEST_SKIP() << program << " has no torch, transformers and peft; TESSERA_PYTHON names another";
+  if (const auto missing = missing_in_python("torch, transformers, peft", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   make_base("qwen", kQwen, 5);
   for (const std::string base : {"base", "qwen"})
     for (const std::string parts : {"attention+mlp", "attention", "mlp"}) {
@@ -285,7 +284,7 @@ TEST_F(LoraRun, PeftLoadsTheAdapter) {
       trains({"--set", "train.init_from=" + base, "--set", "train.lora.parts=" + parts, "--set",
               "train.folder=" + run});
       const ProcessResult result =
-          run_process(program,
+          run_process(python_program(),
                       {TESSERA_SOURCE_DIR "/tests/fixtures/check_adapter.py", base,
                        run + "/checkpoints/step_00000008", "held_out.txt", "32", loss_after("8", run)},
                       {.folder = folder});

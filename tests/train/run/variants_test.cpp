@@ -2,7 +2,6 @@
 // computes the same.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
@@ -11,6 +10,7 @@
 #include "model/formats/safetensors.h"
 #include "tests/model_families.h"
 #include "tests/model_variants.h"
+#include "tests/python.h"
 #include "tests/train_program.h"
 #include "train/config/load_config.h"
 #include "train/session/from_config.h"
@@ -72,7 +72,8 @@ TEST_F(VariantRun, SettingsAreTheModel) {
     }
     return "nothing";
   };
-  EXPECT_NE(refused_by("model.mlp=swish").find("gelu, gelu_exact, relu, relu2, swiglu or geglu"), std::string::npos);
+  EXPECT_NE(refused_by("model.mlp=swish").find("gelu, gelu_exact, relu, relu2, swiglu or geglu"),
+            std::string::npos);
   EXPECT_NE(refused_by("model.mlp_width=12").find("multiple of 8"), std::string::npos);
   EXPECT_NE(refused_by("model.norm_epsilon=0").find("at least 1e-12"), std::string::npos);
 }
@@ -193,10 +194,8 @@ TEST_F(VariantRun, ACheckpointOfAnotherVariantIsRefused) {
 
 // transformers opens the checkpoint's folder and computes the loss that the run recorded.
 TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers"}, {.folder = folder}).status != 0)
-    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  if (const auto missing = missing_in_python("torch, transformers", folder); !missing.empty())
+    GTEST_SKIP() << missing;
   write("held_out.txt", "line 3 of a text that was held out, long enough for two sequences of 32 bytes");
   std::vector<Variant> all = variants_and_families();
   all.insert(all.begin(), {"plain", kSmallRun});
@@ -212,7 +211,7 @@ TEST_F(VariantRun, TransformersLoadsTheCheckpoint) {
     for (const std::string& line : losses(variant.name))
       if (line.starts_with("8 validation_loss")) loss = line.substr(line.rfind(' ') + 1);
     const ProcessResult result =
-        run_process(program,
+        run_process(python_program(),
                     {TESSERA_SOURCE_DIR "/tests/fixtures/check_checkpoint.py",
                      variant.name + "/checkpoints/step_00000008", "held_out.txt", "32", loss},
                     {.folder = folder});

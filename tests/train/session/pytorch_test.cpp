@@ -1,7 +1,7 @@
 // The CPU against PyTorch: loss, every gradient, ten AdamW steps.
 #include "tests/data/support.h"
 #include "tests/model_variants.h"
-#include "tests/process.h"
+#include "tests/python.h"
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 
@@ -80,14 +80,11 @@ INSTANTIATE_TEST_SUITE_P(All, PyTorchFamily, ::testing::ValuesIn(kFamilyFixtures
 using RandomFamilies = InTempFolder;
 
 TEST_F(RandomFamilies, AreThoseOfTransformers) {
-  const char* python = std::getenv("TESSERA_PYTHON");
-  const std::string program = python ? python : "/usr/bin/python3";
-  if (run_process(program, {"-c", "import torch, transformers, safetensors"}, {.folder = folder_}).status !=
-      0)
-    GTEST_SKIP() << program << " has no torch and transformers; TESSERA_PYTHON names another";
+  if (const auto missing = missing_in_python("torch, transformers, safetensors", folder_); !missing.empty())
+    GTEST_SKIP() << missing;
   const char* seed = std::getenv("TESSERA_SEED");
   const ProcessResult made = run_process(
-      program,
+      python_program(),
       {TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_, "28", seed ? seed : "1"},
       {.folder = folder_});
   ASSERT_EQ(made.status, 0) << made.out << made.error;
