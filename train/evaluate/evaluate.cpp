@@ -189,8 +189,8 @@ void Evaluation::choose_shape() {
   const auto fits = [&] { return !limit.known() || bytes <= limit.bytes; };
   for (; !fits() && !is_given && batch > 1; bytes = planned()) batch /= 2;
   check(fits(),
-        "the evaluation needs {} with batches of {} sequences of {} tokens, and {} are free: --batch {}",
-        format_bytes(bytes), batch, T, format_bytes(limit.bytes),
+        "the evaluation needs {} with batches of {} sequences of {} tokens, and {}: --batch {}",
+        format_bytes(bytes), batch, T, limit.free_text(),
         batch > 1 ? fmt::format("{} needs less", batch / 2) : "is 1 already; --sequence-length shortens it");
   ranks_.enter_phase("the setup");
   backend_ = make_backend(device_);

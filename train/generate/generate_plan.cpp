@@ -49,9 +49,9 @@ void check_fits(const GenerateShape& shape, const GeneratePlan& plan, const Devi
                 const MemoryLimit& limit) {
   if (!limit.known() || plan.peak() <= limit.bytes) return;
   const int64_t longest = longest_context(shape, device, limit);
-  fail("{} of {} tokens do not fit: they need {}, of which {} are the cache, and {} are free. {}",
+  fail("{} of {} tokens do not fit: they need {}, of which {} are the cache, and {}. {}",
        texts(shape.slots), shape.context, format_bytes(plan.peak()), format_bytes(plan.cache_bytes),
-       format_bytes(limit.bytes),
+       limit.free_text(),
        longest > 0
            ? fmt::format("Use --context {}{}", longest, shape.slots > 1 ? ", or a smaller --batch" : "")
            : "Use a smaller --batch, or a smaller model");

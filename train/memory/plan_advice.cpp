@@ -263,9 +263,10 @@ std::string describe(const MemoryLimit& limit, const DeviceTraits& device) {
   if (!limit.known()) return "an unknown limit";
   if (limit.given) return fmt::format("the {} given by --device-memory", format_bytes(limit.bytes));
   return fmt::format(
-      "the {} that are free now, of {}, on {}{}", format_bytes(limit.bytes + limit.not_ours),
+      "the {} that are free now, of {}, on {}{}{}", format_bytes(limit.bytes + limit.not_ours),
       format_bytes(limit.total), device.name,
-      limit.not_ours ? fmt::format(", less {} for kernels and libraries", format_bytes(limit.not_ours)) : "");
+      limit.not_ours ? fmt::format(", less {} for kernels and libraries", format_bytes(limit.not_ours)) : "",
+      limit.others.empty() ? "" : fmt::format(" ({})", limit.others));
 }
 
 namespace {

@@ -82,6 +82,7 @@ void print_limits(const RunPlan& plan) {
     fmt::print("  {:<48} {}\n",
                (limit.given ? "given by --device-memory" : "free now, by the system") + share_of_device,
                with_bytes(limit.bytes + limit.not_ours));
+  if (!limit.others.empty()) fmt::print("  {}\n", limit.others);
   if (limit.not_ours) {
     fmt::print("  {:<48} {}\n",
                fmt::format("allowance: {}kernels, cuBLASLt, cuDNN{}", limit.given ? "CUDA context, " : "",

@@ -167,8 +167,8 @@ std::optional<RunShape> Prover::shape_that_fits(const Way& way, const DeviceTrai
     const int64_t bytes = plan_memory(shape, device).peak_bytes();
     const MemoryLimit limit = limit_of(device);
     if (!limit.known() || bytes <= limit.bytes) return shape;
-    why = fmt::format("needs {} with {} sequences of {} tokens at a time, and {} are free",
-                      format_bytes(bytes), way.micro_batch, way.sequence_length, format_bytes(limit.bytes));
+    why = fmt::format("needs {} with {} sequences of {} tokens at a time, and {}", format_bytes(bytes),
+                      way.micro_batch, way.sequence_length, limit.free_text());
   } catch (const Error& error) {
     why = error.what();
   }

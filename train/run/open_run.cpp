@@ -60,7 +60,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (!profile.empty()) prepare_profile_folder(profile);
   ranks.enter_phase("the setup");
   backend = make_backend(device.traits);
-  peak_flops = gemm_peak(*backend);
+  peak_flops = gemm_peak(*backend, bool(shape().fp8));
   mesh_ = &ranks.connect(*backend);
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
@@ -141,6 +141,7 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was_.device == device.traits.device && was_.ranks == config.ranks;
   const MemoryLimit limit = ranks.memory_limit(device.traits.device);
+  if (!limit.others.empty()) add_notices({limit.others + ". The run is planned for what is free"});
   for (size_t i = 0; i < config.phases(); ++i) {
     const Config of_phase = config.of_phase(i);
     const bool same_length = was_.sequence_length == of_phase.sequence_length();

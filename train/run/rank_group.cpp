@@ -78,6 +78,12 @@ MemoryLimit RankGroup::memory_limit(Device device) {
   limit.bytes = least(limit.bytes);
   limit.total = least(limit.total);
   limit.pinned = least(limit.pinned);
+  const std::vector<std::string> others = exchange(limit.others);
+  limit.others.clear();
+  for (size_t r = 0; r < others.size(); ++r)
+    if (!others[r].empty())
+      limit.others += (limit.others.empty() ? "" : "; ") +
+                      (size() > 1 ? fmt::format("rank {}: {}", r, others[r]) : others[r]);
   return limit;
 }
 

@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "kernels/base/arena.h"
+#include "kernels/base/text.h"
+#include "train/session/gpu_users.h"
 
 namespace tessera {
 namespace {
@@ -39,10 +41,16 @@ MemoryLimit MemoryLimit::shared_by(Device device, int64_t ranks) const {
   return share;
 }
 
+std::string MemoryLimit::free_text() const {
+  return format_bytes(bytes) + " are free" + (others.empty() ? "" : fmt::format(" ({})", others));
+}
+
 MemoryLimit present_memory(Device device, int64_t ranks) {
+  const std::string others = device == Device::kCuda ? settled_gpu_use().text_of_others() : "";
   const DeviceMemory memory = device_memory(device);
   const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));
-  MemoryLimit limit{.bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours};
+  MemoryLimit limit{
+      .bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours, .others = others};
   if (device == Device::kCuda)
     limit.pinned =
         static_cast<int64_t>(kUsablePinned * static_cast<double>(device_memory(Device::kCpu).free)) / ranks;

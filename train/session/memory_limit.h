@@ -25,15 +25,18 @@ struct MemoryLimit {
   // Host memory that each rank can pin for its device; not known: more than any machine has
   int64_t pinned = kUnknownPinned;
   bool pinned_given = false;  // by the user
+  std::string others = {};    // what other programs hold of the GPU: see GpuUse; empty: nothing worth a word
 
   static constexpr int64_t kUnknownPinned = int64_t{1} << 60;
   bool known() const { return total > 0; }
   bool pinned_known() const { return pinned < kUnknownPinned; }
+  std::string free_text() const;  // "17.4 GiB are free", and what other programs hold
   // The limit of each of `ranks` ranks: each has its own GPU; they share the machine's memory.
   MemoryLimit shared_by(Device device, int64_t ranks) const;
 };
 
-// The memory that is free now, for a run of `ranks` ranks. Not known if there is no such device.
+// The memory that is free now, for a run of `ranks` ranks. Not known if there is no such device. Of a GPU it
+// waits some seconds for the memory of programs that have just ended (train/session/gpu_users.h).
 MemoryLimit present_memory(Device device, int64_t ranks = 1);
 MemoryLimit given_memory(Device device, int64_t total, int64_t ranks = 1);
 
