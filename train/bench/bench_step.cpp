@@ -26,6 +26,8 @@ namespace {
 
 constexpr double kQuietStepSeconds = 60;  // see StatusLine
 constexpr int64_t kStepsByOperation = 3;  // steps, at most
+// Of a step, at most: the others take as long as those in its middle.
+constexpr int64_t kTimedMicroBatches = 4;
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"
 std::string text_of(const RunShape& shape) {
@@ -46,7 +48,7 @@ nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& 
   std::vector<std::pair<std::string, OpTime>> rows(times.begin(), times.end());
   std::sort(rows.begin(), rows.end(),
             [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
-  fmt::print("  by operation, timed one at a time, in a step{}\n",
+  fmt::print("  by operation, timed one at a time, in one micro-batch and an update{}\n",
              shape.ranks() > 1 ? " of one rank alone" : "");
   nlohmann::ordered_json by_op;
   for (const auto& [op, time] : rows) {
@@ -61,6 +63,15 @@ nlohmann::ordered_json print_by_operation(const OpTimes& times, const RunShape& 
 void print_notices(std::vector<std::string> notices, const std::string& of_attention) {
   if (!of_attention.empty()) notices.push_back(of_attention);
   for (const std::string& notice : notices) fmt::print("  notice        {}\n", notice);
+}
+
+RunShape with_micro_steps(RunShape shape, int64_t micro_steps) {
+  shape.micro_steps = micro_steps;
+  return shape;
+}
+
+std::string text_of_micro_batches(int64_t count) {
+  return count == 1 ? "one micro-batch" : fmt::format("{} micro-batches", count);
 }
 
 using Measure = std::function<StepTimes(const TimedSteps&)>;
@@ -137,37 +148,61 @@ class Progress {
   Clock::time_point start_;
 };
 
-// In seconds and FLOP/s
-struct Speed {
-  const StepTimes& all;
-  double slowest_alone;  // of the ranks, one at a time; 0: what they split is too large for one
-  double exposed, peak;  // communication of a step; of a GEMM, on one device
+// The step that the configuration describes, from one with fewer micro-batches. In seconds
+struct WholeStep {
+  const StepTimes& timed;
+  int64_t micro_batches, timed_micro_batches;
 
-  double tokens_per_second(const RunShape& shape) const {
-    return static_cast<double>(shape.tokens_per_step()) / all.median();
+  double seconds(double of_timed) const {
+    return of_timed + static_cast<double>(micro_batches - timed_micro_batches) * timed.micro_batch();
   }
-  double flops(const RunShape& shape) const { return tokens_per_second(shape) * shape.flops_per_token(); }
+  double median() const { return seconds(timed.median()); }
 };
 
-void print_speed(const RunShape& shape, const Speed& speed) {
-  const StepTimes& all = speed.all;
-  const double flops = speed.flops(shape), peak_of_all = speed.peak * static_cast<double>(shape.ranks());
-  fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}\n", 1e3 * all.median(),
-             all.seconds.size(), 1e3 * all.seconds.front(), 1e3 * all.seconds.back());
-  fmt::print("  tokens        {:>10} /s\n", format_count(speed.tokens_per_second(shape)));
-  fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the GEMM peak measured here, {:.2f}\n",
-             flops / 1e12, 100 * flops / peak_of_all, peak_of_all / 1e12);
+// In seconds and FLOP/s
+struct Speed {
+  const RunShape& shape;  // of the configuration
+  WholeStep step;
+  double slowest_alone;  // of the ranks, one at a time; 0: what they split is too large for one
+  double exposed, peak;  // communication of the timed micro-batches and an update; of a GEMM, on one device
+
+  double tokens_per_second() const { return static_cast<double>(shape.tokens_per_step()) / step.median(); }
+  double flops() const { return tokens_per_second() * shape.flops_per_token(); }
+};
+
+void print_parts(const WholeStep& step) {
+  const int64_t timed = step.timed_micro_batches;
+  fmt::print("                {:>10.2f} ms    {}{}\n", 1e3 * step.timed.micro_batch(),
+             step.micro_batches == 1 ? "its micro-batch"
+                                     : fmt::format("each of {} micro-batches", step.micro_batches),
+             timed < step.micro_batches ? fmt::format("; {} of them were made in a timed step", timed) : "");
+  fmt::print("                {:>10.2f} ms    update\n", 1e3 * step.timed.update());
+}
+
+void print_speed(const Speed& speed) {
+  const RunShape& shape = speed.shape;
+  const StepTimes& timed = speed.step.timed;
+  const double flops = speed.flops(), peak_of_all = speed.peak * static_cast<double>(shape.ranks());
+  fmt::print("  step          {:>10.2f} ms    median of {}; {:.2f} to {:.2f}; {} tokens\n",
+             1e3 * speed.step.median(), timed.seconds.size(), 1e3 * speed.step.seconds(timed.seconds.front()),
+             1e3 * speed.step.seconds(timed.seconds.back()),
+             format_count(static_cast<double>(shape.tokens_per_step())));
+  print_parts(speed.step);
+  fmt::print("  tokens        {:>10} /s\n", format_count(speed.tokens_per_second()));
+  fmt::print("  arithmetic    {:>10.2f} TFLOP/s, {:.1f}% of the {} measured here, {:.2f}\n", flops / 1e12,
+             100 * flops / peak_of_all, name_of_peak(bool(shape.fp8)), peak_of_all / 1e12);
   if (shape.ranks() == 1) return;
   if (speed.slowest_alone > 0)
     fmt::print(
         "  scaling       {:>10.1f} %     of {} times one rank alone, the slowest, in the same run: {:.2f} "
         "ms\n",
-        100 * speed.slowest_alone / all.median() / static_cast<double>(shape.mesh.context), shape.ranks(),
-        1e3 * speed.slowest_alone);
+        100 * speed.slowest_alone / speed.step.median() / static_cast<double>(shape.mesh.context),
+        shape.ranks(), 1e3 * speed.slowest_alone);
   fmt::print(
-      "  communication {:>10.3f} ms    exposed in a step, on the rank that waited most; split: {}; gradients "
-      "summed in {}\n",
-      1e3 * speed.exposed, name_of(shape.shard), name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
+      "  communication {:>10.3f} ms    exposed in {} and an update, on the rank that waited most; split: {}; "
+      "gradients summed in {}\n",
+      1e3 * speed.exposed, text_of_micro_batches(speed.step.timed_micro_batches), name_of(shape.shard),
+      name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
 }
 
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
@@ -175,18 +210,20 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     check_writable(options.json), check_writable(options.markdown), check_writable(options.trace);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
   const MemoryLimit limit = ranks.memory_limit(device.device);
-  RunShape shape = run_shape(config, device, limit);
-  shape.micro_steps = 1;
-  RunShape alone = shape;
-  alone.mesh = {};
+  const RunShape shape = run_shape(config, device, limit);
+  const RunShape timed_shape = with_micro_steps(shape, std::min(shape.micro_steps, kTimedMicroBatches)),
+                 single = with_micro_steps(shape, 1);
   StatusLine line(STDOUT_FILENO, kQuietStepSeconds, ranks.is_rank_0());
   line.print(fmt::format("{}, deterministic {}, on {}", text_of(shape), shape.deterministic, device.name));
+  if (!limit.others.empty()) line.notice(limit.others);
   const std::unique_ptr<Backend> be = make_backend(device);
-  const double peak = gemm_peak(*be);
+  const double peak = gemm_peak(*be, bool(shape.fp8));
   const int64_t timed_steps = std::min<int64_t>(options.steps, kStepsByOperation);
-  Progress progress(line, expected_step_seconds(shape, peak),
+  const bool times_single = options.roofline && shape.micro_steps > 1;
+  Progress progress(line, expected_step_seconds(timed_shape, peak),
                     (options.warmup + options.steps) * (shape.ranks() > 1 ? 2 : 1) +
-                        (1 + timed_steps) * (options.roofline ? 2 : 1) + (options.trace.empty() ? 0 : 2));
+                        (1 + timed_steps) * (1 + options.roofline + times_single) +
+                        (options.trace.empty() ? 0 : 2));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
@@ -203,30 +240,38 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     return time_steps(*be, arena, of, optimizer, steps);
   };
   // What ranks split may be too large for one of them: then the operations are those of a rank of the run.
-  const bool fits_alone =
-      ranks.size() == 1 || !limit.known() || plan_memory(alone, device).peak_bytes() <= limit.bytes;
-  const auto measure_one = [&](TimedSteps steps) {
-    if (!fits_alone) steps.comm = comm, steps.context = context;
-    return measure(fits_alone ? alone : shape, steps);
+  const auto alone = [](RunShape of) {
+    of.mesh = {};
+    return of;
   };
-  const StepTimes one = measure_one({.warmup = options.warmup, .steps = options.steps});
-  const std::vector<double> ones = ranks.gather(one.median());
+  const bool fits_alone = ranks.size() == 1 || !limit.known() ||
+                          plan_memory(alone(timed_shape), device).peak_bytes() <= limit.bytes;
+  const auto measure_one = [&](const RunShape& of, TimedSteps steps) {
+    if (!fits_alone) steps.comm = comm, steps.context = context;
+    return measure(fits_alone ? alone(of) : of, steps);
+  };
+  const auto measure_single = [&](const TimedSteps& steps) { return measure_one(single, steps); };
+  const StepTimes one = measure_one(timed_shape, {.warmup = options.warmup, .steps = options.steps});
+  const WholeStep whole_one{one, shape.micro_steps, timed_shape.micro_steps};
+  const std::vector<double> ones = ranks.gather(whole_one.median());
   const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = comm, .context = context};
-  const StepTimes all = ranks.size() > 1 && fits_alone ? measure(shape, timed) : one;
+  const StepTimes all = ranks.size() > 1 && fits_alone ? measure(timed_shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
-  const OpTimes times = times_by_operation(*be, timed_steps, measure_one);
-  Roofline roofline{
-      .what = text_of(alone), .device = device.name, .flop_per_second = peak, .step_ms = 1e3 * one.median()};
+  const OpTimes times = times_by_operation(*be, timed_steps, measure_single);
+  Roofline roofline{.what = text_of(alone(single)), .device = device.name};
   if (options.roofline || !options.trace.empty()) {
     roofline.bytes_per_second = measure_bandwidth(*be);
-    if (shape.fp8) roofline.fp8_flop_per_second = gemm_peak(*be, /*fp8=*/true);
+    roofline.flop_per_second = shape.fp8 ? gemm_peak(*be) : peak;
+    if (shape.fp8) roofline.fp8_flop_per_second = peak;
   }
   TracedStep traced;
   if (!options.trace.empty())
-    traced = trace_step(*be, shape, ranks, roofline, timed,
-                        [&](const TimedSteps& steps) { return measure(shape, steps); });
+    traced = trace_step(*be, single, ranks, roofline, timed,
+                        [&](const TimedSteps& steps) { return measure(single, steps); });
   if (options.roofline) {
-    roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_one);
+    roofline.step_ms =
+        1e3 * (times_single ? measure_single({.warmup = 1, .steps = timed_steps}) : one).median();
+    roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_single);
     sort_by_time(roofline);
   }
   line.clear();
@@ -235,8 +280,12 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
 
   const double slowest_alone = fits_alone ? *std::max_element(ones.begin(), ones.end()) : 0;
   const double exposed = *std::max_element(waited.begin(), waited.end());
-  const Speed speed{.all = all, .slowest_alone = slowest_alone, .exposed = exposed, .peak = peak};
-  print_speed(shape, speed);
+  const Speed speed{.shape = shape,
+                    .step = {all, shape.micro_steps, timed_shape.micro_steps},
+                    .slowest_alone = slowest_alone,
+                    .exposed = exposed,
+                    .peak = peak};
+  print_speed(speed);
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
@@ -256,10 +305,16 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
                               {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
                               {"attention", name_of(shape.attention)},
                               {"deterministic", shape.deterministic},
-                              {"step_ms", 1e3 * all.median()},
-                              {"tokens_per_second", speed.tokens_per_second(shape)},
-                              {"tflops", speed.flops(shape) / 1e12},
+                              {"tokens_per_step", shape.tokens_per_step()},
+                              {"micro_batches", shape.micro_steps},
+                              {"timed_micro_batches", timed_shape.micro_steps},
+                              {"step_ms", 1e3 * speed.step.median()},
+                              {"micro_batch_ms", 1e3 * all.micro_batch()},
+                              {"update_ms", 1e3 * all.update()},
+                              {"tokens_per_second", speed.tokens_per_second()},
+                              {"tflops", speed.flops() / 1e12},
                               {"gemm_peak_tflops", peak / 1e12},
+                              {"gemm_peak_dtype", shape.fp8 ? "fp8" : name_of(shape.dtype)},
                               {"step_ms_alone", 1e3 * slowest_alone},
                               {"exposed_communication_ms", 1e3 * exposed},
                               {"memory_bytes", plan.ledger.peak_bytes()},

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "kernels/base/random.h"
+#include "kernels/timer.h"
 
 namespace tessera {
 
@@ -23,18 +24,38 @@ StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const Opt
     tokens[i] = static_cast<int32_t>(random.bits(i)[0] % static_cast<uint32_t>(shape.model.vocab_size));
   const auto inputs = std::span(tokens).first(tokens.size() - 1),
              targets = std::span(tokens).last(tokens.size() - 1);
+  const int64_t micro_steps = shape.micro_steps;
+  std::vector<std::unique_ptr<Timer>> timers;  // one for each micro-batch of a step
+  for (int64_t m = 0; m < micro_steps; ++m) timers.push_back(make_timer(state.stream()));
+  const auto next_timer = [&](int64_t done) {
+    if (done > 0) timers[static_cast<size_t>(done - 1)]->stop();
+    if (done < micro_steps) timers[static_cast<size_t>(done)]->start();
+    return true;
+  };
   StepTimes result;
   for (int64_t i = 0; i < of.warmup + of.steps; ++i) {
     Arena::Phase phase(arena, "step", i + 1, Arena::Phase::kRecordFirstFew);
     if (of.before_step) of.before_step(i - of.warmup);
     if (i == of.warmup) take_waited();
     const Clock::time_point start = Clock::now();
-    state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(), optimizer, 1e-4, i + 1);
+    next_timer(0);
+    state.step({.tokens = inputs, .targets = targets}, shape.tokens_per_step(), optimizer, 1e-4, i + 1,
+               next_timer);
     state.finish_step();
-    if (i >= of.warmup) result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    if (i < of.warmup) continue;
+    result.seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    double update = result.seconds.back();
+    for (int64_t m = 0; m < micro_steps; ++m) {
+      const double seconds = timers[static_cast<size_t>(m)]->milliseconds() / 1e3;
+      if (micro_steps < 3 || (m > 0 && m + 1 < micro_steps)) result.micro_batches.push_back(seconds);
+      update -= seconds;
+    }
+    result.updates.push_back(std::max(update, 0.0));
   }
   result.waited = take_waited() / static_cast<double>(of.steps);
-  std::sort(result.seconds.begin(), result.seconds.end());
+  std::ranges::sort(result.seconds);
+  std::ranges::sort(result.micro_batches);
+  std::ranges::sort(result.updates);
   return result;
 }
 

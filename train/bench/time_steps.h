@@ -15,13 +15,19 @@ struct TimedSteps {
   Communicator *comm = nullptr, *context = nullptr;
 };
 struct StepTimes {
-  std::vector<double> seconds;  // of each step, in ascending order
-  double waited = 0;            // seconds of a step spent waiting for other ranks
+  std::vector<double> seconds;        // of each step, in ascending order
+  std::vector<double> micro_batches;  // of each that is neither the first nor the last of its step; ascending
+  std::vector<double> updates;        // of each step, what its micro-batches do not take; ascending
+  double waited = 0;                  // seconds of a step spent waiting for other ranks
 
+  // Medians
   double median() const { return seconds[seconds.size() / 2]; }
+  double micro_batch() const { return micro_batches[micro_batches.size() / 2]; }
+  double update() const { return updates[updates.size() / 2]; }
 };
 
-// Initialises a run in `arena` and makes steps on random tokens: the arithmetic does not depend on them.
+// Initialises a run in `arena` and makes steps on random tokens: the arithmetic does not depend on them. A step
+// of one or two micro-batches has no other than the first and the last: then these count.
 StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
                      const TimedSteps& of);
 

@@ -101,9 +101,10 @@ std::vector<std::string> describe(const RunDescription& run) {
               count_of(model.base().parameters()), model.layers, model.heads,
               model.kv_heads == model.heads ? "" : fmt::format(" ({} of keys and values)", model.kv_heads),
               model.channels, model.context, model.vocab_size)),
-      labelled("device", fmt::format("{}, {}, {} attention, GEMM peak {:.{}f} TFLOP/s",
-                                     run.device.traits.name, name_of(shape.dtype), name_of(shape.attention),
-                                     run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
+      labelled("device",
+               fmt::format("{}, {}, {} attention, {} {:.{}f} TFLOP/s", run.device.traits.name,
+                           name_of(shape.dtype), name_of(shape.attention), name_of_peak(bool(shape.fp8)),
+                           run.peak_flops / 1e12, run.peak_flops < 1e13 ? 2 : 0)),
   };
   if (!run.gemms.empty()) lines.push_back(labelled("GEMMs", "algorithms: " + run.gemms));
   add_data_lines(run, lines);
@@ -245,7 +246,7 @@ std::vector<StatusPart> step_status(const StepFigures& f) {
                                 {fmt::format("norm {:.2f}", f.grad_norm), 6},
                                 {fmt::format("lr {:.2e}", f.learning_rate), 7},
                                 {fmt::format("{} tok/s", format_count(tokens_per_second)), 3},
-                                {fmt::format("MFU {:.1f}%", 100 * mfu), 5},
+                                {fmt::format("MFU {:.1f}%{}", 100 * mfu, f.fp8 ? " of FP8's peak" : ""), 5},
                                 {format_bytes(f.memory_bytes), 8},
                                 {"ETA " + format_duration(f.seconds_left), 4}};
   if (counted < 1) parts.insert(parts.begin() + 2, {fmt::format("{:.0f}% loss tokens", 100 * counted), 9});

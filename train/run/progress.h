@@ -90,6 +90,7 @@ struct StepFigures {
   double grad_norm, learning_rate;
   int64_t tokens_per_step;
   double flops_per_token, peak_flops;  // the peak of all ranks together
+  bool fp8;                            // the peak is that of GEMMs in FP8
   int64_t memory_bytes;
   double seconds_left;
 };

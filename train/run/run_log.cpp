@@ -87,6 +87,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"steps", config_.steps()},
       {"flops_per_token", shape_.flops_per_token()},
       {"peak_flops", peak_flops_},
+      {"peak_dtype", shape_.fp8 ? "fp8" : name_of(shape_.dtype)},
       {"precision", name_of(shape_.dtype)},
       {"attention", name_of(config_.model.attention)},
       {"dataset", dataset}};
@@ -182,6 +183,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                    .tokens_per_step = shape_.tokens_per_step(),
                    .flops_per_token = shape_.flops_of_span(interval_.mean(interval_.attention_span)),
                    .peak_flops = peak_flops,
+                   .fp8 = bool(shape_.fp8),
                    .memory_bytes = memory,
                    .seconds_left = time_left_.after(run_.step)});
   if (run_.step % config_.train.log_every != 0 && run_.step != config_.steps()) return line_.show(status);
@@ -197,14 +199,14 @@ void RunLog::inside(const InsideFigures& figures) {
   record("inside", line);
 }
 
-// A step cannot exceed the device's peak: if it does, the peak was measured under load.
+// A step cannot exceed the device's peak of its GEMMs: if it does, the peak was measured under load.
 void RunLog::raise_peak(double flops) {
   peak_flops_ = std::max(peak_flops_, flops);
   if (peak_flops_ < kWorthANotice * peak_printed_) return;
-  line_.notice(
-      fmt::format("step {} reached {:.3g} TFLOP/s, more than the GEMM peak of {:.3g} that was measured while "
-                  "other programs used the device. MFU is now relative to {:.3g}",
-                  run_.step, flops / 1e12, peak_printed_ / 1e12, flops / 1e12));
+  line_.notice(fmt::format(
+      "step {} reached {:.3g} TFLOP/s, more than the {} of {:.3g} that was measured while "
+      "other programs used the device. MFU is now relative to {:.3g}",
+      run_.step, flops / 1e12, name_of_peak(bool(shape_.fp8)), peak_printed_ / 1e12, flops / 1e12));
   peak_printed_ = flops;
 }
 

@@ -328,6 +328,36 @@ struct BenchRoofline : TrainProgram {
   }
 };
 
+// Of a step of many micro-batches a few are made; the figures are those of the whole step.
+TEST_F(BenchRoofline, AStepIsTheOneThatTheConfigurationDescribes) {
+  for (const int64_t micro_batches : {1, 2, 3, 8}) {
+    const int64_t tokens = 64 * micro_batches;
+    const ProcessResult result =
+        step({"--set", fmt::format("train.tokens_per_step={}", tokens), "--json", "step.json", "--roofline"});
+    ASSERT_EQ(result.status, 0) << result.error;
+    const nlohmann::json json = nlohmann::json::parse(read_file(folder / "step.json"));
+    EXPECT_EQ(json["tokens_per_step"], tokens);
+    EXPECT_EQ(json["micro_batches"], micro_batches);
+    const int64_t timed = json["timed_micro_batches"];
+    EXPECT_EQ(timed, std::min<int64_t>(micro_batches, 4));
+    const double step_ms = json["step_ms"], each = json["micro_batch_ms"], update = json["update_ms"];
+    EXPECT_GT(each, 0);
+    EXPECT_GT(update, 0);
+    EXPECT_GT(step_ms, static_cast<double>(micro_batches - timed) * each);
+    EXPECT_DOUBLE_EQ(json["tokens_per_second"], static_cast<double>(tokens) / (step_ms / 1e3));
+    EXPECT_EQ(json["gemm_peak_dtype"], "fp32");
+    EXPECT_NE(result.out.find(" ms    update\n"), std::string::npos) << result.out;
+  }
+}
+
+TEST_F(BenchRoofline, AStepInFp8IsComparedWithThePeakOfFp8) {
+  const ProcessResult result =
+      step({"--set", "train.gemm_dtype=fp8", "--set", "train.fp8.edges=true", "--json", "step.json"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder / "step.json"))["gemm_peak_dtype"], "fp8");
+  EXPECT_NE(result.out.find("of the FP8 GEMM peak"), std::string::npos) << result.out;
+}
+
 TEST_F(BenchRoofline, PrintsAndWritesTheTable) {
   const ProcessResult result = step({"--roofline", "--json", "step.json", "--markdown", "roofline.md"});
   ASSERT_EQ(result.status, 0) << result.error;

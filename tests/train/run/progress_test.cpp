@@ -19,7 +19,7 @@ Interval interval_of(int64_t steps, double loss, double seconds) {
   return {.steps = steps, .loss = loss, .seconds = seconds};
 }
 
-std::string status_at(int64_t columns) {
+std::string status_at(int64_t columns, bool fp8 = false) {
   const StepFigures figures{.step = 12340,
                             .steps = 100000,
                             .interval = interval_of(10, 31.234, 8.15),
@@ -28,6 +28,7 @@ std::string status_at(int64_t columns) {
                             .tokens_per_step = 524288,
                             .flops_per_token = 8e8,
                             .peak_flops = 8e14,
+                            .fp8 = fp8,
                             .memory_bytes = int64_t{26} << 30,
                             .seconds_left = 71500};
   return fit_status(step_status(figures), columns);
@@ -41,6 +42,10 @@ TEST(StepStatus, FitsTheTerminal) {
   EXPECT_EQ(status_at(79), "step 12340/100000 | loss 3.1234 | 643,298 tok/s | MFU 64.3% | ETA 19:51:40");
   EXPECT_EQ(status_at(39), "step 12340/100000 | loss 3.1234");
   EXPECT_EQ(status_at(60), "step 12340/100000 | loss 3.1234 | 643,298 tok/s");
+}
+
+TEST(StepStatus, SaysWhichPeakMfuIsRelativeTo) {
+  EXPECT_NE(status_at(200, /*fp8=*/true).find("| MFU 64.3% of FP8's peak |"), std::string::npos);
 }
 
 TEST(TaskStatus, FitsTheTerminal) {
