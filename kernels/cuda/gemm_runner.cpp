@@ -12,6 +12,14 @@
 #include "kernels/workspace.h"
 
 namespace tessera::cuda {
+
+// A cuBLASLt descriptor that is destroyed with its owner. Not in the anonymous namespace: a member of Plan has it.
+template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
+struct DestroyCublasLt {
+  using pointer = Handle;
+  void operator()(Handle handle) const { kDestroy(handle); }
+};
+
 namespace {
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -31,16 +39,10 @@ cudaDataType_t cuda_type(DType dtype) {
   fail("a GEMM takes fp32, bf16 or FP8, found {}", name_of(dtype));
 }
 
-// A cuBLASLt descriptor that is destroyed with its owner.
-template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
-struct Destroy {
-  using pointer = Handle;
-  void operator()(Handle handle) const { kDestroy(handle); }
-};
-using MatmulDesc = std::unique_ptr<void, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Layout = std::unique_ptr<void, Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using MatmulDesc = std::unique_ptr<void, DestroyCublasLt<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Layout = std::unique_ptr<void, DestroyCublasLt<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
 using Preference =
-    std::unique_ptr<void, Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+    std::unique_ptr<void, DestroyCublasLt<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
 template <class V>
 void set(const MatmulDesc& desc, cublasLtMatmulDescAttributes_t attribute, const V& value) {
