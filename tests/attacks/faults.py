@@ -20,7 +20,7 @@ def build_library(run):
 
 def environment(run, library, name, fault, at):
     return {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": f"./{library.name}",  # in the run's folder, whose path may have a blank: that divides
         "TESSERA_FAULT_FOLDER": str(run.folder / name),
         "TESSERA_FAULT_AT": str(at),
         "TESSERA_FAULT": fault,

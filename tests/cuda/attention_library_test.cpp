@@ -27,16 +27,14 @@ struct AttentionLibrary : ::testing::Test {
   void SetUp() override { fs::create_directories(folder); }
   void TearDown() override { fs::remove_all(folder); }
 
-  // `path` is the command's $0: no shell takes it apart, whatever letters are in it.
-  ProcessResult shell(const std::string& command, const std::string& path = "sh") const {
-    return run_process("/bin/sh", {"-c", command, path}, {.folder = folder});
+  // `path` is the command's $0.
+  ProcessResult shell(const std::string& command, const std::string& path = "bash") const {
+    return run_shell(command, {path}, {.folder = folder});
   }
   // cuobjdump and nvdisasm from the PATH, else where the build found them
   ProcessResult dump(const std::string& options) const {
-    return run_process("/bin/sh",
-                       {"-c", "PATH=\"$PATH:$1\"; exec cuobjdump " + options + " \"$0\"", ATTENTION_LIBRARY,
-                        CUOBJDUMP_FOLDER},
-                       {.folder = folder});
+    return run_shell("PATH=\"$PATH:$1\"; exec cuobjdump " + options + " \"$0\"",
+                     {ATTENTION_LIBRARY, CUOBJDUMP_FOLDER}, {.folder = folder});
   }
   bool can_dump() const {
     return shell("PATH=\"$PATH:$0\"; command -v cuobjdump && command -v nvdisasm", CUOBJDUMP_FOLDER).status ==

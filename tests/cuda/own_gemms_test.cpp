@@ -224,9 +224,8 @@ TEST(OwnGemms, KernelsUseWgmmaAndNoLocalMemory) {
   if (!gemm::available()) GTEST_SKIP() << "no GPU of compute capability 9.0, or built without 90a";
   const std::string me = std::filesystem::read_symlink("/proc/self/exe");
   const auto dump = [&](const std::string& options) {
-    return testing::run_process(
-        "/bin/sh", {"-c", "PATH=\"$PATH:$1\"; exec cuobjdump " + options + " \"$0\"", me, CUOBJDUMP_FOLDER},
-        {.folder = std::filesystem::temp_directory_path()});
+    return testing::run_shell("PATH=\"$PATH:$1\"; exec cuobjdump " + options + " \"$0\"",
+                              {me, CUOBJDUMP_FOLDER}, {.folder = std::filesystem::temp_directory_path()});
   };
   const testing::ProcessResult usage = dump("--dump-resource-usage");
   if (usage.status != 0) GTEST_SKIP() << "no cuobjdump on the PATH; tools/install --tests fetches it";

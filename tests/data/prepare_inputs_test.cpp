@@ -83,9 +83,7 @@ TEST_F(Prepare, ReadsEveryFormatAndCompression) {
 TEST_F(Prepare, ReadsStandardInputInTheFormatThatIsNamed) {
   write("in", kLines);
   const auto piped = [&](const std::string& options) {
-    return testing::run_process("/bin/sh",
-                                {"-c", std::string(PREPARE_BINARY) + " < in - --output d " + options},
-                                {.folder = folder_});
+    return testing::run_shell("\"$0\" < in - --output d " + options, {PREPARE_BINARY}, {.folder = folder_});
   };
   EXPECT_EQ(piped("--format jsonl --chat-template chatml").status, 0);
   EXPECT_EQ(text_of("d"), kLinesAsText);

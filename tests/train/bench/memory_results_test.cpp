@@ -258,10 +258,10 @@ TEST_F(BenchMemory, RunningOutAgainstThePlanIsARowToo) {
   // The system grants less than it has: 1.9 GiB of addresses, where naive plans 2.2.
   const std::string command = R"(ulimit -v 2000000; OMP_NUM_THREADS=1 exec "$0" "$@")";
   const ProcessResult result =
-      run_process("/bin/sh",
-                  {"-c", command, BENCH_BINARY, "memory", "--config", "small.yaml", "--steps", "1",
-                   "--attention", "naive", "--seq-lens", "64,8192", "--json", "m.json"},
-                  {.folder = folder_});
+      run_shell(command,
+                {BENCH_BINARY, "memory", "--config", "small.yaml", "--steps", "1", "--attention", "naive",
+                 "--seq-lens", "64,8192", "--json", "m.json"},
+                {.folder = folder_});
   ASSERT_EQ(result.status, 0) << result.out << result.error;
   if (result.out.find("does not fit") != std::string::npos)
     GTEST_SKIP() << "this machine has too little memory";

@@ -14,10 +14,8 @@ struct ConfigAttack : TrainProgram {
 
   // Under a limit of memory and time, as yaml-cpp has inputs that it reads without end.
   ProcessResult limited(const std::string& arguments) const {
-    return run_process(
-        "/bin/sh",
-        {"-c", "ulimit -v 4000000; exec timeout 20 \"$0\" --print-config " + arguments, TRAIN_BINARY},
-        {.folder = folder});
+    return run_shell("ulimit -v 4000000; exec timeout 20 \"$0\" --print-config " + arguments, {TRAIN_BINARY},
+                     {.folder = folder});
   }
   void refused(const std::string& arguments, const std::string& part) const {
     const ProcessResult result = limited(arguments);

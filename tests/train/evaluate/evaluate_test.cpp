@@ -213,8 +213,7 @@ TEST_F(Evaluate, WritesNamesThatAreNoUtf8) {
 TEST_F(Evaluate, FailsWhereItsFiguresAreLost) {
   trains(short_run("one"));
   const auto lost = [&](const std::string& rest) {
-    return run_process("/bin/sh", {"-c", std::string(EVALUATE_BINARY) + " one " + rest + " > /dev/full"},
-                       {.folder = folder});
+    return run_shell("\"$0\" one " + rest + " > /dev/full", {EVALUATE_BINARY}, {.folder = folder});
   };
   const ProcessResult result = lost("");
   EXPECT_EQ(result.status, 1);

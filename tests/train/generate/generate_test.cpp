@@ -50,8 +50,7 @@ class GenerateTest : public ::testing::Test {
   }
   // `rest` follows the program's name in a shell
   ProcessResult in_shell(const std::string& before, const std::string& rest) const {
-    return run_process("/bin/bash", {"-c", before + GENERATE_BINARY + " run --device cpu " + rest},
-                       {.folder = folder()});
+    return run_shell(before + "\"$0\" run --device cpu " + rest, {GENERATE_BINARY}, {.folder = folder()});
   }
   std::string text(const std::vector<std::string>& arguments) const {
     const ProcessResult result = generate(arguments);

@@ -192,18 +192,16 @@ TEST_F(CommandLine, TheCommitIsThatOfTheBuild) {
   const std::string script = TESSERA_SOURCE_DIR "/kernels/base/version.cmake",
                     source = (folder / "clone").string();
   const auto commit = [&] {
-    const ProcessResult result = run_process(
-        "/bin/sh", {"-c", R"(cmake -DSOURCE="$1" -DOUTPUT=commit.h -P "$0" && cat commit.h)", script, source},
-        {.folder = folder});
+    const ProcessResult result = run_shell(R"(cmake -DSOURCE="$1" -DOUTPUT=commit.h -P "$0" && cat commit.h)",
+                                           {script, source}, {.folder = folder});
     return result.status == 0 ? result.out : result.error;
   };
   const auto git = [&](const std::string& command) {
-    return run_process("/bin/sh", {"-c", "cd clone && git -c user.name=a -c user.email=a@b.c " + command},
-                       {.folder = folder})
+    return run_shell("cd clone && git -c user.name=a -c user.email=a@b.c " + command, {}, {.folder = folder})
         .status;
   };
   fs::create_directory(source);
-  if (run_process("/bin/sh", {"-c", "cmake --version && git --version"}, {.folder = folder}).status != 0)
+  if (run_shell("cmake --version && git --version", {}, {.folder = folder}).status != 0)
     GTEST_SKIP() << "no cmake or no git on the PATH";
   EXPECT_EQ(commit(), "#define TESSERA_COMMIT \"unknown\"\n");
   write("clone/file", "a");

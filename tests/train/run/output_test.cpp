@@ -24,7 +24,7 @@ struct ProgramOutput : TrainProgram {
   ProcessResult shell(const std::string& line) const {
     if (!fs::exists(fs::symlink_status(folder / "stdout")))
       fs::create_symlink("/proc/self/fd/1", folder / "stdout");
-    return run_process("/bin/sh", {"-c", line, TRAIN_BINARY, BENCH_BINARY}, {.folder = folder});
+    return run_shell(line, {TRAIN_BINARY, BENCH_BINARY}, {.folder = folder});
   }
 };
 

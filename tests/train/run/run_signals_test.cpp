@@ -161,10 +161,8 @@ TEST_F(Signals, ClosedStreamsPutNothingIntoFiles) {
 // By default the signal of a file's size limit ends a program without a word.
 TEST_F(Signals, AFileThatCannotGrowIsAnErrorWithAMessage) {
   const Words words = with_config(sets({"train.steps=100000", "evaluation.every=0", "checkpoint.every=0"}));
-  std::string command = "ulimit -f 32; trap - XFSZ; exec \"$0\"";
-  for (size_t i = 0; i < words.size(); ++i) command += " \"${" + std::to_string(i + 1) + "}\"";
-  const ProcessResult result =
-      run_process("/bin/bash", with({"-c", command, TRAIN_BINARY}, words), {.folder = folder});
+  const ProcessResult result = run_shell("ulimit -f 32; trap - XFSZ; exec \"$0\" \"$@\"",
+                                         with({TRAIN_BINARY}, words), {.folder = folder});
   EXPECT_EQ(result.status, 1);
   expect_one_message(result.error, {"train: error", "out/metrics.jsonl"});
   std::ifstream file(folder / "out/metrics.jsonl");

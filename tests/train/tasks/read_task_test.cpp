@@ -7,6 +7,7 @@
 #include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "tests/data/support.h"
+#include "tests/process.h"
 #include "train/tasks/score.h"
 
 namespace tessera::testing {
@@ -138,7 +139,7 @@ TEST_F(ReadTask, AtMostSoManyItemsOfACompressedFileToo) {
   const std::string path = write("many.jsonl", lines).string();
   EXPECT_EQ(read_task(path, bytes.get(), 3).items.size(), 3u);
   EXPECT_EQ(read_task(path, bytes.get()).items.size(), 20u);
-  ASSERT_EQ(std::system(("gzip -k " + path).c_str()), 0);
+  ASSERT_EQ(testing::run_process("/usr/bin/env", {"gzip", "-k", path}, {.folder = folder_}).status, 0);
   const Task packed = read_task(path + ".gz", bytes.get(), 5);
   EXPECT_EQ(packed.items.size(), 5u);
   EXPECT_EQ(packed.name, "many");
