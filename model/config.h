@@ -100,11 +100,12 @@ struct DropoutConfig {
 };
 
 struct ModelConfig {
-  int64_t vocab_size;        // V: tokens 0 .. V - 1
-  int64_t context;           // the longest sequence; learned positions: rows of their table
-  int64_t layers;            // L
-  int64_t heads;             // H: of queries
-  int64_t channels;          // C
+  // Those that are 0 have no default. The others are computed from them, so each has a value from the start.
+  int64_t vocab_size = 0;    // V: tokens 0 .. V - 1
+  int64_t context = 0;       // the longest sequence; learned positions: rows of their table
+  int64_t layers = 0;        // L
+  int64_t heads = 0;         // H: of queries
+  int64_t channels = 0;      // C
   int64_t kv_heads = heads;  // K: of keys and values; divides heads
   int64_t head_dim = heads > 0 ? channels / heads : 0;  // D
   int64_t mlp_width = 4 * channels;                     // F: the hidden layer of every MLP

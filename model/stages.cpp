@@ -52,13 +52,6 @@ void norm1_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm1(), to
 const Tensor& read_by(const Block& b, const Tensor& normed, const Tensor& stream) {
   return b.spec.norms_before() ? normed : stream;
 }
-void put_input(const Block& b, const BlockGradients& g, const Tensor& input, LinearBackward& gemm) {
-  gemm.x = input;
-  if (b.spec.norms_before())
-    gemm.dx = input;
-  else
-    gemm.dx = gemm.add = g.d;
-}
 
 // qkv: q, k, v = norm1 W^T + bias; q and k are normed and rotated; new keys and values go to the cache.
 
@@ -93,13 +86,16 @@ void qkv_backward(const Block& b, const BlockGradients& g, const Neighbours& n) 
   place_heads_backward(b.stream, attention,
                        {.d_qkv = g.qkv, .gradients = g.w.attention, .accumulate = g.accumulate});
   const Tensor dy = rows_of(g.qkv), dbias = qkv_bias_to_sum(b.stream, attention, g.w.attention);
-  LinearBackward gemm{.dy = dy,
-                      .weight = b.w.attention.qkv.weight,
-                      .dweight = g.w.attention.qkv.weight,
-                      .dbias = n.own_bias(dbias),
-                      .fp8_dy = n.from_writer.dy(dy).y,
-                      .accumulate = g.accumulate};
-  put_input(b, g, qkv_input(b), gemm);
+  const Tensor& x = qkv_input(b);
+  const LinearBackward gemm{.dy = dy,
+                            .x = x,
+                            .weight = b.w.attention.qkv.weight,
+                            .dx = read_by(b, x, g.d),
+                            .dweight = g.w.attention.qkv.weight,
+                            .dbias = n.own_bias(dbias),
+                            .add = read_by(b, {}, g.d),
+                            .fp8_dy = n.from_writer.dy(dy).y,
+                            .accumulate = g.accumulate};
   linear_backward(b.stream, b.linear(Stage::kQkv), {.gemm = gemm, .adapter = g.w.attention.qkv});
 }
 void qkv_decode(const Block& b, DecodeBuilder& to) {
@@ -271,13 +267,16 @@ void expand_forward(const Block& b, const Neighbours& n) {
 const Tensor& d_expanded(const Block& b) { return b.spec.gated() ? b.s.mlp.pre_activation : b.s.mlp.hidden; }
 void expand_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
   const Tensor& dy = d_expanded(b);
-  LinearBackward gemm{.dy = dy,
-                      .weight = b.w.mlp.expand.weight,
-                      .dweight = g.w.mlp.expand.weight,
-                      .dbias = n.own_bias(g.w.mlp.expand.bias),
-                      .fp8_dy = n.from_writer.dy(dy).y,
-                      .accumulate = g.accumulate};
-  put_input(b, g, expand_input(b), gemm);
+  const Tensor& x = expand_input(b);
+  const LinearBackward gemm{.dy = dy,
+                            .x = x,
+                            .weight = b.w.mlp.expand.weight,
+                            .dx = read_by(b, x, g.d),
+                            .dweight = g.w.mlp.expand.weight,
+                            .dbias = n.own_bias(g.w.mlp.expand.bias),
+                            .add = read_by(b, {}, g.d),
+                            .fp8_dy = n.from_writer.dy(dy).y,
+                            .accumulate = g.accumulate};
   linear_backward(b.stream, b.linear(Stage::kExpand), {.gemm = gemm, .adapter = g.w.mlp.expand});
 }
 void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation, gated or not

@@ -48,7 +48,7 @@ struct MaskTables {
 };
 
 struct AttentionShape {
-  int64_t batch, tokens, heads, head_dim;
+  int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
   AttentionMask mask = {};
   int64_t kv_heads = heads;    // of keys and values; query head h reads head h / (heads / kv_heads)
   int64_t kv_tokens = tokens;  // of keys and values

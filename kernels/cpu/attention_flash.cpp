@@ -140,7 +140,9 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 }  // namespace
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
-  const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
+  const AttentionShape& s =
+      a.plan.shape;  // by names of their own: clang captures no bindings in OpenMP's regions
+  const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads;
   const Mask mask_of_first = mask_of(a.plan, a.tables);
   const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
   const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
@@ -191,7 +193,8 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
 
 // A thread takes a key/value head and its query heads in turn, so the order of every sum is fixed.
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
-  const auto [B, T, H, D, kind, K, kv_tokens] = a.plan.shape;
+  const AttentionShape& s = a.plan.shape;
+  const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads;
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
   const Mask mask_of_first = mask_of(a.plan, a.tables);
   const DropoutMask dropped(a.dropout);
@@ -205,8 +208,8 @@ void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
           const HeadBackward head(a, dropped, mask_of_first, b, h);
           fill_zero(head.dq, T, D);
           if (h == kv_head * group) {
-            fill_zero(head.dk, kv_tokens, D);
-            fill_zero(head.dv, kv_tokens, D);
+            fill_zero(head.dk, s.kv_tokens, D);
+            fill_zero(head.dv, s.kv_tokens, D);
           }
           add_gradients(head, a.plan, tile, scratch);
         }

@@ -41,7 +41,8 @@ void weigh_values(const AttentionForward& a, int64_t b, int64_t h, const float* 
 }  // namespace
 
 void naive_attention_forward(const AttentionForward& a) {
-  const auto [B, T, H, D, kind, K, N] = a.plan.shape;
+  const AttentionShape& s = a.plan.shape;
+  const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
@@ -80,7 +81,8 @@ void naive_attention_forward(const AttentionForward& a) {
 //   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
 // With dropout, P of the first product is without what is dropped, and so is dP; both times scale().
 void naive_attention_backward(const AttentionBackward& a) {
-  const auto [B, T, H, D, kind, K, N] = a.plan.shape;
+  const AttentionShape& s = a.plan.shape;
+  const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
   const DropoutMask dropped(a.dropout);
   for (int64_t b = 0; b < B; ++b) {

@@ -77,7 +77,8 @@ struct NormedHead {
 // dx = rstd (g - h mean(g h)) of one head, with g = offset + weight times the gradient of the rotated dy,
 // h = x rstd.
 void head_backward(const NormedHead& head, float* dx, int64_t pairs, int64_t D) {
-  const auto& [dy, angles, x, weight, offset, rstd] = head;
+  const float *dy = head.dy, *angles = head.angles, *x = head.x, *weight = head.weight;
+  const float offset = head.offset, rstd = head.rstd;
   float sum_gh = 0;
 #pragma omp simd reduction(+ : sum_gh)
   for (int64_t i = 0; i < pairs; ++i) {

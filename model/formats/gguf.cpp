@@ -156,9 +156,9 @@ class Cursor {
       else
         fail("{}: a list has the type {}, which is not read", name_, static_cast<uint32_t>(type));
     }
-    if (type == ValueType::kInt32) return std::move(numbers);
-    if (type == ValueType::kFloat32) return std::move(floats);
-    return std::move(texts);
+    if (type == ValueType::kInt32) return numbers;
+    if (type == ValueType::kFloat32) return floats;
+    return texts;
   }
 
   std::span<const std::byte> bytes_;

@@ -28,12 +28,12 @@ inline AttentionPlan plan_for(AttentionKind kind, AttentionShape shape, int thre
 
 struct Inputs {
   Heads q, k, v;
-  Tensor dy;
+  Tensor dy = {};
   MaskTables tables = {};
 };
 struct Result {
   Tensor y, saved;
-  Heads dq, dk, dv;
+  Heads dq = {}, dk = {}, dv = {};
 };
 
 // Elements [B, heads, T, D], in the order of attention_reference.h

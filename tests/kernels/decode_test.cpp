@@ -202,7 +202,9 @@ TEST(CacheAppendOnCpu, GoesRoundARing) {
       const bool is_new = (b == 0 && n == 6) || (b == 2 && n == 2);
       EXPECT_EQ(std::memcmp(row(k_cache, b, n), is_new ? row(k, b, 0) : row(k_before, b, n), 48), 0)
           << b << n;
-      if (is_new) EXPECT_EQ(std::memcmp(row(v_cache, b, n), row(v, b, 0), 48), 0);
+      if (is_new) {
+        EXPECT_EQ(std::memcmp(row(v_cache, b, n), row(v, b, 0), 48), 0);
+      }
     }
   append.k = all_heads(make.normal({3, 2, 2, 6})), append.v = all_heads(make.normal({3, 2, 2, 6}));
   EXPECT_TRUE(says(refusal_of(cpu, append), {"cache append", "ring", "one new token", "2"}));

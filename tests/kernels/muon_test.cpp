@@ -81,7 +81,7 @@ TEST_F(MuonOnCpu, MeansInBf16KeepTheirExpectation) {
 // Fifteen results of GEMMs are rounded to 2^-24, and later polynomials make small singular values, and their
 // roundings, some four times larger: 64 roundings.
 TEST_F(MuonOnCpu, AMatrixGoesThroughThePolynomials) {
-  for (const auto [rows, columns] :
+  for (const auto& [rows, columns] :
        {std::pair{1, 1}, {1, 9}, {9, 1}, {7, 5}, {5, 7}, {33, 17}, {48, 131}, {70, 70}})
     for (const MuonReference& reference : {kPolarExpressReference, kNewtonSchulzReference}) {
       const Tensor matrix = make.normal({rows, columns});

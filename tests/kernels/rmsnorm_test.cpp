@@ -146,7 +146,9 @@ TEST_F(RmsNorm, OfHeadsIsThatOfTheirChannels) {
     expect_same_bits(rstd, row_rstd, "rstd");
     for (size_t i = 0; i < floats(before).size(); ++i) {
       const int64_t head = static_cast<int64_t>(i) / c.D % c.heads_of_y;
-      if (head < y.first || head >= y.first + y.count) EXPECT_EQ(floats(y.tensor)[i], floats(before)[i]);
+      if (head < y.first || head >= y.first + y.count) {
+        EXPECT_EQ(floats(y.tensor)[i], floats(before)[i]);
+      }
     }
 
     const Heads dy{make.normal({c.B, c.T, c.heads_of_y, c.D}), c.first_of_y, c.count};

@@ -122,7 +122,14 @@ class Split {
 
   // The last of `cuts` leaves no rest.
   void cut(int tiles, int steps, int workers, int cuts) {
-    Cut rest{.tiles = tiles, .workers = workers, .steps = steps, .parts = 1};
+    Cut rest{.first_tile = 0,
+             .tiles = tiles,
+             .first_worker = 0,
+             .workers = workers,
+             .first_step = 0,
+             .steps = steps,
+             .parts = 1,
+             .first_partial = 0};
     for (int left = cuts; left > 0 && rest.tiles > 0 && rest.steps > 0; --left) {
       Cut next = rest;
       if (rest.workers < rest.tiles) {

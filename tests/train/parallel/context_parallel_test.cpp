@@ -66,7 +66,9 @@ SharedRun run_of(const ContextCase& c, bool alone, int steps) {
 void expect_one_rank(const ContextCase& c) {
   on_ranks(c.data * c.context, [&](const Ranks& ranks) {
     const std::vector<double> one = run_shared({}, run_of(c, true, c.steps));
-    if (c.steps == kManySteps) EXPECT_LT(one.back(), 0.9 * one.front()) << "nothing was learned";
+    if (c.steps == kManySteps) {
+      EXPECT_LT(one.back(), 0.9 * one.front()) << "nothing was learned";
+    }
     std::string weights;
     SharedRun shared = run_of(c, false, c.steps);
     shared.after = [&](TrainState& state) { weights = weight_bytes(state); };

@@ -28,7 +28,9 @@ void expect_the_losses_of_one(int size, Shard shard, const ModelConfig& model = 
     RunShape alone = shared_shape(1), shape = shared_shape(size, shard);
     alone.model = shape.model = model;
     const std::vector<double> one = run_shared({}, {.shape = alone, .steps = steps});
-    if (steps == 50) EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
+    if (steps == 50) {
+      EXPECT_LT(one.back(), 0.8 * one.front()) << "nothing was learned";
+    }
     std::string weights;
     const SharedRun shared{
         .shape = shape, .steps = steps, .after = [&](TrainState& state) { weights = weight_bytes(state); }};

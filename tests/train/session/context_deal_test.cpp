@@ -110,14 +110,16 @@ void expect_tables(const DealtShape& shape, const SequencesView& sequences) {
           ASSERT_EQ(keys[0] <= key && key < keys[1], sees) << window << " " << t << " " << key;
           ASSERT_EQ(queries[0] <= t && t < queries[1], sees) << window << " " << t << " " << key;
           // The kernels find what a tile sees from its first and its last row.
-          if (t > 0) ASSERT_TRUE(keys[-2] <= keys[0] && keys[-1] <= keys[1]) << window << " " << t;
-          if (key > 0)
-            ASSERT_TRUE(queries[-2] <= queries[0] && queries[-1] <= queries[1]) << window << " " << key;
+          ASSERT_TRUE(t == 0 || (keys[-2] <= keys[0] && keys[-1] <= keys[1])) << window << " " << t;
+          ASSERT_TRUE(key == 0 || (queries[-2] <= queries[0] && queries[-1] <= queries[1]))
+              << window << " " << key;
         }
       }
       const int64_t row = (shape.rank * shape.batch + b) * T + t;
       ASSERT_EQ(table(batch.context.scattered_rows)[row], real ? from : -1);
-      if (real) ASSERT_EQ(table(batch.context.gathered_rows)[from], row);
+      if (real) {
+        ASSERT_EQ(table(batch.context.gathered_rows)[from], row);
+      }
     }
 }
 
