@@ -84,6 +84,11 @@ Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokeniz
     }
     forget_stop_signal();
     out.write("\n");
+    if (answer.ended() == Ended::kContext)
+      print_stderr(fmt::format(
+          "notice   the answer was cut off: the context of {} tokens is full. The next message begins a new "
+          "conversation\n",
+          decoder.settings().capacity));
     total.seconds += seconds_since(start);
     const int32_t end = chat.turn_end().token;
     chat.answer(text, end >= 0 ? answer.last_token() == end : answer.ended() == Ended::kStopString);

@@ -119,7 +119,10 @@ Request read_request(const GenerateOptions& o) {
     // A tokenizer of another place comes with its own template.
     const fs::path folder = o.tokenizer.empty() ? r.folder.path : folder_of_tokenizer(o.tokenizer);
     r.chat = choose_chat_template(o.chat_request, folder, *r.tokenizer);
-    check(r.chat != nullptr, "--chat: {}", no_chat_template(*r.tokenizer));
+    check(
+        r.chat != nullptr,
+        "--chat: {}. A model that has learned no conversations continues a text: ./generate {} --prompt TEXT",
+        no_chat_template(*r.tokenizer), o.model);
     const ChatTemplate::TurnEnd end = r.chat->turn_end();
     if (end.token >= 0) r.rule.ends.push_back(end.token);
     if (!end.marker.empty()) r.rule.text.stops.push_back(end.marker);
@@ -148,6 +151,21 @@ void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits
                             format_bytes(plan.cache_bytes), format_bytes(plan.peak())));
 }
 
+// A text that was cut off looks like one that has ended.
+void tell_full_contexts(const Request& r, int64_t full, int64_t texts) {
+  if (full == 0) return;
+  print_stderr(
+      labelled("notice",
+               fmt::format("{} where the context of {} tokens was full, the prompt's included: {}",
+                           texts == 1 ? "the text was cut off"
+                                      : fmt::format("{} of {} texts were cut off", full, texts),
+                           r.context,
+                           r.context < r.model.context
+                               ? fmt::format("--context {} is the most of this model", r.model.context)
+                               : "this model reads no more")) +
+      "\n");
+}
+
 Throughput print_samples(const GenerateOptions& o, const Request& r, Session& session, Decoder& decoder,
                          TextOutput& out) {
   std::vector<SampleJob> jobs;
@@ -166,10 +184,18 @@ Throughput print_samples(const GenerateOptions& o, const Request& r, Session& se
     }
   SampleOutput output(out, std::move(samples),
                       o.json ? SampleOutput::Form::kJsonLines : SampleOutput::Form::kText);
-  return generate_samples(session, decoder, *r.tokenizer, r.rule, jobs,
-                          {.on_text = [&](size_t job, const std::string& text) { output.add(job, text); },
-                           .on_end = [&](size_t job, const SampleResult& result) { output.end(job, result); },
-                           .stop = [&] { return stop_signal() != 0 || out.reader_is_gone(); }});
+  int64_t full = 0;
+  const Throughput total =
+      generate_samples(session, decoder, *r.tokenizer, r.rule, jobs,
+                       {.on_text = [&](size_t job, const std::string& text) { output.add(job, text); },
+                        .on_end =
+                            [&](size_t job, const SampleResult& result) {
+                              output.end(job, result);
+                              full += result.ended == Ended::kContext;
+                            },
+                        .stop = [&] { return stop_signal() != 0 || out.reader_is_gone(); }});
+  tell_full_contexts(r, full, std::ssize(jobs));
+  return total;
 }
 
 void load(const ModelFolder& folder, Session& session) {

@@ -119,7 +119,8 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
   if (bad != tokens.end())
     fail(
         "sampling.prompt {} has the token {} at position {}, and the model's vocabulary has {} tokens (0 to "
-        "{}). Change the prompt, set model.vocab_size={}, or turn samples off with --set sampling.every=0",
+        "{}). A model of random weights takes the tokenizer's: --set model.vocab_size={}. Or change the "
+        "prompt, or turn samples off with --set sampling.every=0",
         in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
         run.model.vocab_size - 1, run.data.tokenizer()->vocab_size());
   if (const int64_t context = run.model.context; std::ssize(tokens) > context)

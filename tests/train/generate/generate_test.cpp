@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/reference_folder.h"
+#include "tests/says.h"
 #include "tests/terminal.h"
 #include "tests/train_program.h"
 
@@ -189,6 +190,23 @@ TEST_F(GenerateTest, SaysWhyATextEnded) {
   EXPECT_EQ(stopped["text"], whole.substr(0, whole.find(stop)));
 }
 
+TEST_F(GenerateTest, SaysThatATextWasCutOffByTheContext) {
+  const auto told = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--prompt", "line 3 of a ", "--temperature", "0"});
+    const ProcessResult result = generate(arguments);
+    EXPECT_EQ(result.status, 0) << result.error;
+    const size_t at = result.error.find("notice");
+    return at == std::string::npos ? "" : result.error.substr(at, result.error.find('\n', at) - at);
+  };
+  EXPECT_EQ(told({"--tokens", "8"}), "");
+  EXPECT_EQ(told({"--context", "20", "--tokens", "8"}), "");
+  EXPECT_TRUE(says(told({"--context", "20", "--tokens", "64"}),
+                   {"cut off", "context of 20 tokens", "--context", "160"}));
+  EXPECT_TRUE(says(told({"--tokens", "160"}), {"cut off", "context of 160 tokens", "reads no more"}));
+  EXPECT_TRUE(says(told({"--context", "20", "--tokens", "64", "--samples", "3", "--json"}),
+                   {"3 of 3", "context of 20 tokens"}));
+}
+
 // The end of text is never the most probable token of this model, so its id is made to be that of a newline.
 TEST_F(GenerateTest, EndsAtTheTokensThatTheFolderSays) {
   const auto copy = folder() / "with_end";
@@ -258,7 +276,7 @@ TEST_F(GenerateTest, RefusesWrongInputs) {
   refused({"--prompts", "."}, {"is a folder", "./*.txt"});
   refused({"--prompt", "-", "--prompts", "-"}, {"standard input"});
   refused({"--prompt", "x", "--system", "y"}, {"--system", "add --chat"});
-  refused({"--chat", "--prompt", "x"}, {"--chat-template chatml"});
+  refused({"--chat", "--prompt", "x"}, {"--chat-template chatml", "./generate run --prompt TEXT"});
   refused({"--chat", "--chat-template", "llama3", "--prompt", "x"}, {"llama3", "special tokens"});
   refused({"--chat", "--chat-template", "chatml"}, {"standard input", "--prompt TEXT"});
   refused({"--prompt", "x", "--precision", "bf16"}, {"--precision bf16 needs a GPU"});
@@ -407,6 +425,7 @@ TEST_F(GenerateTest, AConversationKeepsItsTurns) {
   EXPECT_LT(at_second, at_notice) << result.output;
   EXPECT_NE(at_notice, std::string::npos) << result.output;
   EXPECT_NE(chat({}, {std::string(120, 'x')}).output.find("no room"), std::string::npos);
+  EXPECT_TRUE(says(chat({"--stop", "nowhere"}, {"?"}).output, {"cut off", "160 tokens", "new conversation"}));
 }
 
 TEST_F(GenerateTest, APromptOfChatIsAMessage) {
