@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 
 namespace tessera {
 namespace {
@@ -94,7 +95,7 @@ void ParamStore::allocate_gradients(const Training& training) {
                      : arena_.alloc(MemoryTag::kGradients, "gradients of frozen norms", dtype(), {discarded});
   if (shape_.shards.gradients() || training.gradients) {
     allocate_gradient_turns(training, of_sums);
-    gradients_ = layout_.gradients(shape_.model, gradient_turns_->views(), of_frozen_norms);
+    gradients_ = layout_.gradients(shape_.model, present(gradient_turns_).views(), of_frozen_norms);
   } else {
     gradients_ = layout_.gradients(shape_.model, allocate_whole_gradients(arena_), of_frozen_norms);
     for (const Tensor& bucket : gradients_.buckets)
@@ -238,26 +239,26 @@ void ParamStore::make_whole(int64_t position, LeaseFor use) {
 void ParamStore::make_whole_in_turn(int64_t position, LeaseFor use) {
   const size_t bucket = bucket_at(position);
   fetch(bucket, use);
-  wait_for(weight_turns_->of(bucket));
+  wait_for(present(weight_turns_).of(bucket));
   if (position != position_) moves_forward_ = position > position_ || position == 0;
   position_ = position;
   // The next one. Nothing but a forward reads the tables, and the last block is still in its buffer after it.
   const int64_t next = position + (moves_forward_ && position < position_of_head() ? 1 : -1);
   if (next < 1) return;
-  const size_t tenant = weight_turns_->of(bucket_at(next)).bucket;
+  const size_t tenant = present(weight_turns_).of(bucket_at(next)).bucket;
   if (tenant == Turns::kNobody || leases_[tenant] == 0) fetch(bucket_at(next), use);
 }
 
 // Starts to gather or to copy a bucket, unless it is in its buffer or on its way.
 void ParamStore::fetch(size_t bucket, LeaseFor use) {
-  Turns::Turn& turn = weight_turns_->of(bucket);
+  Turns::Turn& turn = present(weight_turns_).of(bucket);
   const ParamBucket& sizes = layout_.buckets[bucket];
   const bool in_fp8 = use != LeaseFor::kInference && sizes.in_fp8 == InFp8::kBeside;
   if (turn.bucket == bucket && turn.in_fp8 == in_fp8) return;
   check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
         "{} is asked for while {} is in use, whose buffer it needs", sizes.name,
         turn.bucket == Turns::kNobody ? "" : layout_.buckets[turn.bucket].name);
-  const Tensor& whole = weight_turns_->views()[bucket];
+  const Tensor& whole = present(weight_turns_).views()[bucket];
   const bool split = shape_.shards.weights();
   if (!in_fp8 && !split) copy_from_host(own_[bucket], whole);
   if (!in_fp8 && split && sizes.trained > 0) gather(own_weights(bucket, true), whole.rows(0, sizes.trained));
@@ -307,7 +308,7 @@ const Tensor& ParamStore::whole_weights(size_t bucket) {
 void ParamStore::make_fp8(int64_t layer) {
   const auto l = static_cast<size_t>(layer);
   if (!fp8_is_old_[l]) return;
-  fp8_->quantise_weights(stream_, layer);
+  present(fp8_).quantise_weights(stream_, layer);
   fp8_is_old_[l] = false;
 }
 
@@ -379,17 +380,18 @@ void ParamStore::begin_gradients(size_t bucket) {
 // tables, after the head that they are.
 void ParamStore::fetch_gradients(size_t bucket) {
   const Tensor& whole = gradients_.buckets[bucket];
-  if (!whole || gradient_turns_->of(bucket).bucket == bucket) return;
+  if (!whole || present(gradient_turns_).of(bucket).bucket == bucket) return;
   take_gradient_turn(bucket);
-  gradient_copies_->fetch(gradient_turns_->turn_of(bucket), {.from = accumulated_[bucket], .to = whole});
+  gradient_copies_->fetch(present(gradient_turns_).turn_of(bucket),
+                          {.from = accumulated_[bucket], .to = whole});
 }
 
 void ParamStore::take_gradient_turn(size_t bucket) {
-  const size_t number = gradient_turns_->turn_of(bucket);
+  const size_t number = present(gradient_turns_).turn_of(bucket);
   settle(number);
   // Of split gradients not the buffer is written, but its sums.
   if (gradient_copies_ && !shape_.shards.gradients()) gradient_copies_->wait_for_write(number);
-  size_t& tenant = (*gradient_turns_)[number].bucket;
+  size_t& tenant = present(gradient_turns_)[number].bucket;
   check(tenant == Turns::kNobody,
         "gradients of {} begin while those of {} are in use, whose buffer they need",
         layout_.buckets[bucket].name, tenant == Turns::kNobody ? "" : layout_.buckets[tenant].name);
@@ -401,8 +403,9 @@ void ParamStore::end_gradients(size_t bucket) {
   if (--scopes_left_[bucket] > 0 || !whole) return;
   if (shape_.shards.gradients() || (micro_step_.last && axis().size() > 1)) return reduce(bucket);
   if (!gradient_copies_) return;
-  gradient_copies_->write(gradient_turns_->turn_of(bucket), {.from = whole, .to = accumulated_[bucket]});
-  gradient_turns_->of(bucket).bucket = Turns::kNobody;
+  gradient_copies_->write(present(gradient_turns_).turn_of(bucket),
+                          {.from = whole, .to = accumulated_[bucket]});
+  present(gradient_turns_).of(bucket).bucket = Turns::kNobody;
 }
 
 void ParamStore::reduce(size_t bucket) {
@@ -420,7 +423,7 @@ void ParamStore::reduce_in_turn(size_t bucket) {
   const Tensor& whole = gradients_.buckets[bucket];
   const Tensor& kept = summed_[bucket];
   const Tensor sums = sums_ ? sums_.rows(0, whole.numel()) : Tensor{};
-  const size_t number = gradient_turns_->turn_of(bucket);
+  const size_t number = present(gradient_turns_).turn_of(bucket);
   const bool adds = shape_.shards.gradients() && !micro_step_.first;
   if (gradient_copies_) gradient_copies_->wait_for_write(number);
   if (shape_.shards.optimizer())
@@ -430,20 +433,20 @@ void ParamStore::reduce_in_turn(size_t bucket) {
     axis().all_reduce_sum({.tensor = whole, .sums = sums});
   if (adds && gradient_copies_)
     gradient_copies_->fetch(number, {.from = kept, .to = fetched_[number].rows(0, kept.numel())});
-  (*gradient_turns_)[number] = {.bucket = Turns::kNobody,
-                                .transfers = axis().started(),
-                                .adds_to = adds || gradient_copies_ ? bucket : Turns::kNobody};
+  present(gradient_turns_)[number] = {.bucket = Turns::kNobody,
+                                      .transfers = axis().started(),
+                                      .adds_to = adds || gradient_copies_ ? bucket : Turns::kNobody};
 }
 
 // Where the sums over ranks of this rank's part are before they are added or written
 Tensor ParamStore::sums_in_turn(size_t bucket) const {
   return added_.empty() ? part_.of(gradients_.buckets[bucket])
-                        : added_[gradient_turns_->turn_of(bucket)].rows(0, summed_[bucket].numel());
+                        : added_[present(gradient_turns_).turn_of(bucket)].rows(0, summed_[bucket].numel());
 }
 
 // Frees a buffer of gradients: waits for the sums of its last bucket, adds them, and has them written.
 void ParamStore::settle(size_t number) {
-  Turns::Turn& turn = (*gradient_turns_)[number];
+  Turns::Turn& turn = present(gradient_turns_)[number];
   axis().wait_for(turn.transfers);
   const size_t bucket = std::exchange(turn.adds_to, Turns::kNobody);
   if (bucket == Turns::kNobody) return;

@@ -55,6 +55,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/present.h"
 #include "kernels/communicator.h"
 #include "model/fp8.h"
 #include "model/host_copies.h"
@@ -257,7 +258,7 @@ class ParamStore {
   int64_t part_elements(size_t bucket) const { return layout_.buckets[bucket].trained / part_.count; }
   const Shards& shards() const { return shape_.shards; }
   Communicator& axis() const { return *axis_; }
-  Fp8& fp8() { return *fp8_; }
+  Fp8& fp8() { return present(fp8_); }
   const std::vector<Fp8Weight>& fp8_weights() const { return fp8_weights_; }  // that the store has
 
   // Whether all weights are on the device at once, so that leases of all of it can live together

@@ -3,6 +3,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/present.h"
 #include "model/param_store.h"
 
 namespace tessera {
@@ -90,7 +91,7 @@ void ParamStore::allocate_fp8_vectors() {
 }
 
 void ParamStore::fetch_fp8(size_t bucket) {
-  const Tensor& whole = fp8_turns_->views()[bucket];
+  const Tensor& whole = present(fp8_turns_).views()[bucket];
   shape_.shards.weights() ? gather(own_fp8_[bucket], whole) : copy_from_host(own_fp8_[bucket], whole);
 }
 

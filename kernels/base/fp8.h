@@ -5,6 +5,7 @@
 // its elements are multiplied after they are read: scaling then rounds nothing.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -68,11 +69,11 @@ inline uint8_t fp8_from_float(float x, DType dtype) {
   const auto sign = static_cast<uint8_t>(std::signbit(x) ? 0x80 : 0);
   if (std::isnan(x)) return sign | 0x7f;
   const float size = std::fabs(round_to_fp8(x, f));
-  const int last = 1 - f.bias - f.mantissa, smallest = 1 << f.mantissa;
-  int mantissa = 0, exponent = 0;  // size = mantissa 2^(last + exponent), doubled until it is whole
-  for (float rest = std::ldexp(size, -last); rest >= static_cast<float>(2 * smallest); rest /= 2) ++exponent;
-  mantissa = static_cast<int>(std::ldexp(size, -last - exponent));
-  // Below `smallest` there is no hidden bit: the values count on from 0.
+  const int last = 1 - f.bias - f.mantissa;
+  // size = mantissa 2^(last + exponent), the mantissa with its hidden bit
+  const int exponent = size > 0 ? std::max(0, std::ilogb(size) - last - f.mantissa) : 0;
+  const auto mantissa = static_cast<int>(std::ldexp(size, -last - exponent));
+  // The smallest numbers have no hidden bit: the values count on from 0.
   return sign | static_cast<uint8_t>(mantissa + (exponent << f.mantissa));
 }
 

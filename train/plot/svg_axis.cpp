@@ -23,13 +23,15 @@ std::string tick_text(double value) {
   return std::abs(value) < 1e4 ? fmt::format("{:.6g}", value) : format_count(value);
 }
 
-constexpr double kMostTicks = 20;  // whatever the step
+constexpr int kMostTicks = 20;  // whatever the step
 
 // Multiples of the step. Counted in whole steps: a sum of steps would drift.
 void add_ticks(PlotAxis& axis, double step) {
   const double first = std::ceil(axis.from / step - 1e-6);
-  for (double k = first; k < first + kMostTicks && k * step <= axis.to + 1e-6 * step; ++k)
-    axis.ticks.push_back({k * step + 0.0, tick_text(k * step + 0.0)});  // -0 becomes 0
+  for (int i = 0; i < kMostTicks && (first + i) * step <= axis.to + 1e-6 * step; ++i) {
+    const double tick = (first + i) * step + 0.0;  // -0 becomes 0
+    axis.ticks.push_back({tick, tick_text(tick)});
+  }
 }
 
 std::string power_of_two_bytes(int power) {

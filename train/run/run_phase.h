@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "kernels/base/present.h"
 #include "train/memory/run_plan.h"
 #include "train/run/run_data.h"
 #include "train/session/train_state.h"
@@ -30,8 +31,8 @@ class RunPhase {
   };
   // Takes the memory of the plan, and allocates the state. Error: OutOfMemory, with advice.
   void allocate(const Memory& memory);
-  Arena& arena() { return *arena_; }
-  TrainState& state() { return *state_; }
+  Arena& arena() { return present(arena_); }
+  TrainState& state() { return present(state_); }
 
   size_t index() const { return index_; }
   const RunPlan& plan() const { return plan_; }

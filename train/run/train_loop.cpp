@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/present.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 #include "train/config/print_config.h"
@@ -158,10 +159,10 @@ void TrainLoop::save() {
   saving_ = {.checkpoint = std::move(checkpoint),
              .keep = {.newest = run_.config.checkpoint.keep,
                       .every = run_.config.checkpoint.keep_every,
-                      .best = keeps_best ? std::optional(run_.now.best->step) : std::nullopt,
+                      .best = keeps_best ? std::optional(present(run_.now.best).step) : std::nullopt,
                       .before_bad_steps = run_.now.before_bad_steps},
              .step = run_.now.step,
-             .is_best = keeps_best && run_.now.best->step == run_.now.step,
+             .is_best = keeps_best && present(run_.now.best).step == run_.now.step,
              .start = start};
   if (saving_->checkpoint->done_within(kSecondsBeforeTrainingGoesOn)) finish_saving(/*waits=*/true);
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/present.h"
 #include "model/fp8_places.h"
 #include "train/session/mean_loss.h"
 #include "train/session/token_ids.h"
@@ -48,7 +49,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
                {.shards = shape.shards(),
                 .freeze = shape.freeze,
                 .fp8 = shape.fp8,
-                .host = shape.offload.weights ? &*offloaded_ : nullptr,
+                .host = shape.offload.weights ? &present(offloaded_) : nullptr,
                 .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets},
                context),
       model_(session_.training_model(shape.keep)),
@@ -58,7 +59,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   model_.fused_head = shape.fused_head;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
-    model_.offload = &activations_.emplace(stream(), *offloaded_, model_, shape.poison);
+    model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
   }
   const Shape per_token{shape.micro_steps, shape.rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
@@ -240,7 +241,7 @@ void TrainState::compute(const MicroStep& micro_step) {
                .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
                .dropout = micro_step.dropout,
                .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last}),
-               .probe = micro_step.probed ? &inside_->probe() : nullptr});
+               .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
 }
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
@@ -281,9 +282,9 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
                                  .learning_rate = learning_rate,
                                  .number = step - skipped_updates_,
                                  .verdict = verdict_.device(),
-                                 .norms = observed_ ? inside_->norms() : Tensor{}};
+                                 .norms = observed_ ? present(inside_).norms() : Tensor{}};
   optimizer_.update(stream(), update);
-  if (observed_) inside_->gather();
+  if (observed_) present(inside_).gather();
 }
 
 // All ranks come to the same verdict, from the same numbers.
@@ -331,7 +332,7 @@ std::vector<double> TrainState::sequence_losses() {
 
 std::optional<InsideFigures> TrainState::inside() {
   if (!observed_) return {};
-  return inside_->figures();
+  return present(inside_).figures();
 }
 
 }  // namespace tessera

@@ -1,0 +1,21 @@
+// present(optional): the value of an optional that has one wherever this is called.
+#pragma once
+
+#include <optional>
+#include <source_location>
+
+#include "kernels/base/check.h"
+
+namespace tessera {
+
+// Where that is wrong after all it is an error with the place. *optional would read what was never written.
+template <class Optional>
+[[nodiscard]] constexpr auto& present(Optional& optional,
+                                      std::source_location place = std::source_location::current()) {
+  if (!optional.has_value())
+    fail("{}:{}: a value is missing. This is a fault of the program: please report it", place.file_name(),
+         place.line());
+  return *optional;
+}
+
+}  // namespace tessera
