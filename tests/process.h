@@ -125,7 +125,8 @@ inline ProcessResult run_process(const std::string& program, const std::vector<s
   return Process(program, arguments, options).finish();
 }
 
-// Runs a line of bash. `words` are "$0", "$1", ... in it: a path may have blanks, so it never stands in the line.
+// Runs a line of bash. `words` are "$0", "$1", ... in it: a path may have blanks, so it never stands in the
+// line.
 inline ProcessResult run_shell(const std::string& line, std::vector<std::string> words,
                                const Process::Options& options) {
   words.insert(words.begin(), {"-c", line});
