@@ -284,7 +284,7 @@ class Watch {
     const size_t report = text.find("ERROR: AddressSanitizer");
     if (report != std::string::npos) text.erase(0, report);
     const fs::path program = fs::read_symlink("/proc/self/exe");
-    std::printf("== %s: %s\n%s\n   reproduce: %s --input %s %s\n", target.name.c_str(), kind.c_str(),
+    std::printf("== %s: %s\n%s\n   reproduce: \"%s\" --input \"%s\" %s\n", target.name.c_str(), kind.c_str(),
                 text.substr(0, 2500).c_str(), program.c_str(), fs::absolute(path).c_str(),
                 target.name.c_str());
     std::fflush(stdout);
