@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "data/input_file.h"
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -122,7 +122,7 @@ void check_input(const fs::path& input, InputFormat format) {
         input.empty() ? "''" : input.string());
   check(!fs::is_directory(status), "the input {} is a folder: name its files, for example {}", input.string(),
         (input / "*.txt").string());
-  check(access(input.c_str(), R_OK) == 0, "cannot read {}: {}", input.string(), std::strerror(errno));
+  check_system(access(input.c_str(), R_OK) == 0, "cannot read {}: {}", input.string());
   check(!by_name || uncompressed_name(input).extension() != ".json",
         "the input {} is JSON: expected plain text, or JSON lines (one object a line) in a file named .jsonl",
         input.string());

@@ -5,11 +5,9 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include <cerrno>
-#include <cstring>
-
 #include "kernels/base/check.h"
 #include "kernels/base/lfs_pointer.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -78,7 +76,7 @@ class Zstandard final : public Decompressor {
 
 Descriptor open_input(const fs::path& input) {
   const int file = input == kStandardInput ? dup(STDIN_FILENO) : open(input.c_str(), O_RDONLY | O_CLOEXEC);
-  check(file >= 0, "cannot read {}: {}", input.string(), std::strerror(errno));
+  check_system(file >= 0, "cannot read {}: {}", input.string());
   return Descriptor(file);
 }
 
@@ -98,7 +96,7 @@ InputFile::InputFile(const fs::path& input)
 
 size_t InputFile::read_bytes(std::span<char> out) {
   const ssize_t count = ::read(file_.get(), out.data(), out.size());
-  check(count >= 0, "cannot read {}: {}", name_, std::strerror(errno));
+  check_system(count >= 0, "cannot read {}: {}", name_);
   // One read gives all of so small a file.
   if (bytes_read_ == 0) refuse_lfs_pointer({out.data(), static_cast<size_t>(count)}, name_);
   bytes_read_ += count;

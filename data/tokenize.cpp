@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -31,6 +30,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/lfs_pointer.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -58,7 +58,7 @@ double seconds_since(Clock::time_point start) {
 
 std::string read_all(const std::string& name) {
   std::FILE* const opened = name == "-" ? stdin : std::fopen(name.c_str(), "rb");
-  check(opened != nullptr, "cannot read {}: {}", name, std::strerror(errno));
+  check_system(opened != nullptr, "cannot read {}: {}", name);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(opened, std::fclose);
   std::string text;
   constexpr size_t kPiece = 1 << 20;
@@ -69,7 +69,7 @@ std::string read_all(const std::string& name) {
     read = std::fread(text.data() + before, 1, kPiece, file.get());
     text.resize(before + read);
   }
-  check(std::ferror(file.get()) == 0, "cannot read {}: {}", name, std::strerror(errno));
+  check_system(std::ferror(file.get()) == 0, "cannot read {}: {}", name);
   refuse_lfs_pointer(text, name);
   return text;
 }

@@ -152,6 +152,11 @@ TEST(Modules, TheCommunicatorAloneKnowsHowRanksCommunicate) {
   expect_only_in(R"(#include\s*<gloo/)", {"train/parallel/gloo_communicator.cpp"});
 }
 
+// errno is changed by whatever else a message needs: check_system() takes it at once.
+TEST(Modules, TheReasonsOfTheSystemComeFromOnePlace) {
+  expect_only_in(R"(\bstrerror(_r)?\s*\()", {"kernels/base/system_error.cpp"});
+}
+
 // From a node to those that it rests on.
 using Graph = std::map<std::string, std::set<std::string>>;
 

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/process.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "kernels/base/version.h"
 
@@ -291,7 +292,7 @@ int run_program(const char* name, int (*run)(int, char**), int argc, char** argv
   outlive_readers();
   return run(argc, argv);
 } catch (const std::exception& error) {
-  print_stderr(fmt::format("{}: error: {}\n", name, error.what()));
+  print_stderr(fmt::format("{}: error: {}\n", name, error_text(error)));
   return 1;
 }
 

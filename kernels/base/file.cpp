@@ -13,6 +13,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/lfs_pointer.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 
@@ -24,15 +25,14 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   // O_NONBLOCK: opening a named pipe must not wait for a writer; it is refused below.
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info = {};
-  if (!file.is_open() || fstat(file.get(), &info) != 0) {
-    check(errno != ENOENT, "{} does not exist", path.string());
-    fail("cannot read {}: {}", path.string(), std::strerror(errno));
-  }
+  const SystemCall looked = file.is_open() && fstat(file.get(), &info) == 0;
+  check(looked.worked || looked.error != ENOENT, "{} does not exist", path.string());
+  check_system(looked, "cannot read {}: {}", path.string());
   check(S_ISREG(info.st_mode), "{} is not a regular file, so it cannot be mapped into memory", path.string());
   if (info.st_size == 0) return;  // mmap refuses a length of 0
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
-  check(data != MAP_FAILED, "cannot map {} into memory: {}", path.string(), std::strerror(errno));
+  check_system(data != MAP_FAILED, "cannot map {} into memory: {}", path.string());
   data_ = decltype(data_)(static_cast<const std::byte*>(data), Unmap{size});
   refuse_lfs_pointer({reinterpret_cast<const char*>(bytes().data()), size}, path_);
 }
@@ -48,7 +48,7 @@ void read_ahead(std::span<const std::byte> bytes) {
 OutputFile::OutputFile(std::filesystem::path path)
     : path_(std::move(path)), temporary_(path_.string() + ".tmp") {
   file_ = Descriptor(open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file_.is_open()) fail_with_errno();
+  check_written(file_.is_open());
 }
 
 OutputFile::~OutputFile() {
@@ -65,23 +65,23 @@ void OutputFile::write_here(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail_with_errno();
+    check_written(written >= 0);
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
 }
 
 void OutputFile::overwrite_start(std::span<const std::byte> bytes) {
-  if (lseek(file_.get(), 0, SEEK_SET) < 0) fail_with_errno();
+  check_written(lseek(file_.get(), 0, SEEK_SET) >= 0);
   write_here(bytes);
   start_changed_ = true;
-  if (lseek(file_.get(), 0, SEEK_END) < 0) fail_with_errno();
+  check_written(lseek(file_.get(), 0, SEEK_END) >= 0);
 }
 
 const std::filesystem::path& OutputFile::finish() {
   if (finished_) return temporary_;
   // The content must be on disk before the name is: after a crash the file could otherwise be full of zeros.
-  if (fsync(file_.get()) != 0) fail_with_errno();
-  if (!file_.close()) fail_with_errno();
+  check_written(fsync(file_.get()) == 0);
+  check_written(file_.close());
   finished_ = true;
   return temporary_;
 }
@@ -90,14 +90,14 @@ FileChecksum OutputFile::commit() {
   const FileChecksum written =
       start_changed_ ? checksum_of_file(temporary_) : FileChecksum{bytes_, checksum_.digits()};
   finish();
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_with_errno();
+  check_written(std::rename(temporary_.c_str(), path_.c_str()) == 0);
   committed_ = true;
   sync_folder(path_.has_parent_path() ? path_.parent_path() : ".");
   return written;
 }
 
-void OutputFile::fail_with_errno() const {
-  fail("cannot write {}: {}", path_.string(), std::strerror(errno));
+void OutputFile::check_written(SystemCall call) const {
+  check_system(call, "cannot write {}: {}", path_.string());
 }
 
 FileChecksum write_file(const std::filesystem::path& path, std::string_view text) {
@@ -109,8 +109,7 @@ FileChecksum write_file(const std::filesystem::path& path, std::string_view text
 // With read(), not a memory map: a sector that cannot be read is then an error, not a SIGBUS.
 FileChecksum checksum_of_file(const std::filesystem::path& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  const auto fail_with_errno = [&] { fail("cannot read {}: {}", path.string(), std::strerror(errno)); };
-  if (!file.is_open()) fail_with_errno();
+  check_system(file.is_open(), "cannot read {}: {}", path.string());
   posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
   std::vector<std::byte> buffer(size_t{1} << 20);
   Checksum checksum;
@@ -118,7 +117,7 @@ FileChecksum checksum_of_file(const std::filesystem::path& path) {
   while (true) {
     const ssize_t count = read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_with_errno();
+    check_system(count >= 0, "cannot read {}: {}", path.string());
     if (count == 0) return {bytes, checksum.digits()};
     checksum.update(std::span(buffer).first(static_cast<size_t>(count)));
     bytes += count;
@@ -128,8 +127,8 @@ FileChecksum checksum_of_file(const std::filesystem::path& path) {
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: this file system cannot sync folders; nothing better can be done.
-  check(opened.is_open() && (fsync(opened.get()) == 0 || errno == EINVAL),
-        "cannot write to the folder {}: {}", folder.string(), std::strerror(errno));
+  check_system(opened.is_open() && (fsync(opened.get()) == 0 || errno == EINVAL),
+               "cannot write to the folder {}: {}", folder.string());
 }
 
 }  // namespace tessera

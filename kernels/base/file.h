@@ -11,6 +11,7 @@
 
 #include "kernels/base/checksum.h"
 #include "kernels/base/descriptor.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 
@@ -55,7 +56,7 @@ class OutputFile {
 
  private:
   void write_here(std::span<const std::byte> bytes);
-  [[noreturn]] void fail_with_errno() const;
+  void check_written(SystemCall call) const;
 
   std::filesystem::path path_, temporary_;
   Descriptor file_;

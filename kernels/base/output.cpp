@@ -4,15 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
 #include "kernels/base/check.h"
 #include "kernels/base/descriptor.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -37,19 +36,18 @@ int standard_stream(const std::string& path) {
   return -1;
 }
 
-[[noreturn]] void fail_with_errno(const std::string& path) {
-  fail("cannot write {}: {}", path, std::strerror(errno));
+void check_written(SystemCall call, const std::string& path) {
+  check_system(call, "cannot write {}: {}", path);
 }
 
 void write_in_place(const std::string& path, std::string_view text) {
   const int standard = standard_stream(path);
   if (standard >= 0) {
     std::fflush(nullptr);
-    if (!write_all(standard, text)) fail_with_errno(path);
-    return;
+    return check_written(write_all(standard, text), path);
   }
   Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file.is_open() || !write_all(file.get(), text) || !file.close()) fail_with_errno(path);
+  check_written(file.is_open() && write_all(file.get(), text) && file.close(), path);
 }
 
 }  // namespace
@@ -61,7 +59,7 @@ void check_writable(const std::string& path) {
   if (is_replaced(path)) {
     OutputFile probe(path);
   } else if (fs::exists(path, error)) {  // A pipe is not opened: its reader would see the end of the input.
-    if (access(path.c_str(), W_OK) != 0) fail_with_errno(path);
+    check_written(access(path.c_str(), W_OK) == 0, path);
   }
 }
 

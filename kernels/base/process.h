@@ -8,19 +8,20 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
 #include "kernels/base/check.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 
 // What the program printed is in a buffer until it exits: a full disk is found no sooner. A reader that has
 // exited is no error.
 inline void flush_at_exit() {
-  if (std::fflush(stdout) == 0 || errno == EPIPE) return;
+  const SystemCall flush = std::fflush(stdout) == 0 || errno == EPIPE;
+  if (flush.worked) return;
   print_stderr(fmt::format("{}: error: cannot write to standard output: {}\n", program_invocation_short_name,
-                           std::strerror(errno)));
+                           system_reason(flush.error)));
   _exit(1);
 }
 

@@ -10,6 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/signals.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -52,7 +53,7 @@ pid_t start_program(const Program& program) {
   argv.push_back(nullptr);
   pid_t started = 0;
   const int error = posix_spawn(&started, argv[0], &with.files, &with.attributes, argv.data(), environ);
-  check(error == 0, "cannot start {}: {}", arguments[0], std::strerror(error));
+  check(error == 0, "cannot start {}: {}", arguments[0], system_reason(error));
   return started;
 }
 

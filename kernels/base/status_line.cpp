@@ -15,6 +15,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -144,7 +145,7 @@ bool write_all(int fd, std::string_view text) {
 bool print_stdout(std::string_view text) {
   std::fflush(stdout);
   if (write_all(STDOUT_FILENO, text)) return true;
-  check(errno == EPIPE, "cannot write to standard output: {}", std::strerror(errno));
+  check_system(errno == EPIPE, "cannot write to standard output: {}");
   return false;
 }
 
@@ -170,7 +171,7 @@ void StatusLine::write(const std::string& text) {
   if (std::exchange(said_, true)) return;
   print_stderr(fmt::format(
       "{}: notice: cannot write to standard {}: {}. The program continues without this output\n",
-      program_invocation_short_name, fd_ == STDERR_FILENO ? "error" : "output", std::strerror(reason)));
+      program_invocation_short_name, fd_ == STDERR_FILENO ? "error" : "output", system_reason(reason)));
 }
 
 bool StatusLine::due() const {

@@ -8,6 +8,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/check_config.h"
@@ -352,7 +353,7 @@ int main(int argc, char** argv) {
   } catch (const PeerFailed&) {
     return kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "bench: error: " << error.what() << '\n';
+    std::cerr << "bench: error: " << error_text(error) << '\n';
     return 1;
   }
 }

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 #include "model/formats/folder.h"
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"
@@ -27,7 +28,7 @@ std::string read_text(const fs::path& file) {
   std::string text(kMostYamlBytes + 1, '\0');  // bounded: /dev/zero has no end
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
-  check(in.good() || in.eof(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
+  check_system(in.good() || in.eof(), "{}: cannot be read: {}", file.string());
   return text;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/system_error.h"
 #include "train/evaluate/evaluate.h"
 #include "train/launch/process_group.h"
 #include "train/run/model_folder.h"
@@ -95,7 +96,7 @@ int main(int argc, char** argv) {
   } catch (const PeerFailed&) {
     return kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "evaluate: error: " << error.what() << '\n';
+    std::cerr << "evaluate: error: " << error_text(error) << '\n';
     return 1;
   }
 }

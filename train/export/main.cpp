@@ -5,6 +5,7 @@
 #include "kernels/base/process.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 #include "train/export/export_folder.h"
 #include "train/run/threads.h"
 #include "train/session/memory_limit.h"
@@ -70,6 +71,6 @@ int main(int argc, char** argv) try {
   tessera::wait_without_spinning(argv);
   return tessera::run(argc, argv);
 } catch (const std::exception& error) {
-  tessera::print_stderr(fmt::format("export: error: {}\n", error.what()));
+  tessera::print_stderr(fmt::format("export: error: {}\n", tessera::error_text(error)));
   return 1;
 }

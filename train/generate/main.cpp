@@ -8,6 +8,7 @@
 #include "kernels/base/process.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "model/formats/folder.h"
 #include "train/generate/conversation.h"
@@ -257,7 +258,7 @@ int main(int argc, char** argv) {
   try {
     return run(options);
   } catch (const std::exception& error) {
-    print_stderr(fmt::format("generate: error: {}\n", error.what()));
+    print_stderr(fmt::format("generate: error: {}\n", error_text(error)));
     return 1;
   }
 }

@@ -13,6 +13,7 @@
 #include <memory>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -133,7 +134,7 @@ Descriptor listen_at(const std::string& address, int port, Reach reach) {
                              "MASTER_PORT"
                            : "MASTER_ADDR must be rank 0's machine, and MASTER_PORT a port that "
                              "programs may use";
-  fail("rank 0 cannot listen at {}:{}: {}. {}", address, port, std::strerror(error), advice);
+  fail("rank 0 cannot listen at {}:{}: {}. {}", address, port, system_reason(error), advice);
 }
 
 int port_of(const Descriptor& listening) {
@@ -165,7 +166,7 @@ Attempt connect_to(const std::string& address, int port, double seconds) {
         getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     }
     if (error == 0) return {.connection = Connection(std::move(fd)), .why = {}, .refused = false};
-    attempt.why = std::strerror(error);
+    attempt.why = system_reason(error);
     attempt.refused = error == ECONNREFUSED;
   }
   return attempt;

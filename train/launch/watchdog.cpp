@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 #include "train/launch/peer_failed.h"
 #include "train/launch/terminal.h"
 
@@ -217,7 +218,7 @@ void Watchdog::receive_from(size_t index) {
   } catch (const std::exception& error) {
     shut_down(world_.rank, fmt::format("{} sent a message that cannot be read: {}. Run the same program on "
                                        "every machine",
-                                       peers_[index].name, error.what()));
+                                       peers_[index].name, error_text(error)));
   }
   if (connection.ended()) connection_lost(peers_[index]);
 }

@@ -2,7 +2,6 @@
 
 #include <sys/random.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -222,8 +222,8 @@ std::optional<World> world_of_environment() {
 
 std::string random_secret() {
   uint8_t bytes[32];
-  check(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "cannot read random bytes for {}: {}",
-        kSecretVariable, std::strerror(errno));
+  check_system(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "cannot read random bytes for {}: {}",
+               kSecretVariable);
   std::string text;
   for (const uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;

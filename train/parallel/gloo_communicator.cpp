@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -26,6 +25,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/system_error.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -35,8 +35,7 @@ constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";  // PyTorch's G
 
 std::string host_name() {
   char name[256] = {};
-  check(gethostname(name, sizeof name - 1) == 0, "cannot read the name of this host: {}",
-        std::strerror(errno));
+  check_system(gethostname(name, sizeof name - 1) == 0, "cannot read the name of this host: {}");
   return name;
 }
 
@@ -44,7 +43,7 @@ std::string host_name() {
 std::string outward_interface() {
   if (const char* named = std::getenv(kInterfaceVariable)) return named;
   ifaddrs* first = nullptr;
-  check(getifaddrs(&first) == 0, "cannot list the network interfaces: {}", std::strerror(errno));
+  check_system(getifaddrs(&first) == 0, "cannot list the network interfaces: {}");
   std::string found;
   for (const ifaddrs* at = first; at != nullptr && found.empty(); at = at->ifa_next) {
     const bool up = (at->ifa_flags & IFF_RUNNING) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;

@@ -6,6 +6,7 @@
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/signals.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/version.h"
 #include "train/launch/process_group.h"
 #include "train/prove/other_build.h"
@@ -116,7 +117,7 @@ int main(int argc, char** argv) {
   } catch (const PeerFailed&) {
     return kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "prove: error: " << error.what() << '\n';
+    std::cerr << "prove: error: " << error_text(error) << '\n';
     return 1;
   }
 }

@@ -1,13 +1,13 @@
 // A folder in the system's folder for temporary files (TMPDIR), removed with all that is in it.
 #pragma once
 
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 
@@ -15,8 +15,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "tessera_prove_XXXXXX").string();
-    check(mkdtemp(name.data()) != nullptr, "cannot make the folder {}: {}. Name another place with TMPDIR",
-          name, std::strerror(errno));
+    check_system(mkdtemp(name.data()) != nullptr,
+                 "cannot make the folder {}: {}. Name another place with TMPDIR", name);
     path_ = name;
   }
   ~TemporaryFolder() {

@@ -12,6 +12,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/status_line.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -92,9 +93,9 @@ void EventFile::flush() {
   std::string records = std::exchange(pending_, "");
   if (!file_.is_open()) records.insert(0, open());
   if (write_all(file_.get(), records)) return;
-  const int why = errno;
+  const SystemCall written = false;
   file_.close();
-  fail("cannot append to {}: {}", path_.string(), std::strerror(why));
+  check_system(written, "cannot append to {}: {}", path_.string());
 }
 
 // TensorBoard reads a folder's files in the order of their names, which begin with the time.
@@ -108,7 +109,7 @@ std::string EventFile::open() {
   for (int i = 0; !file_.is_open(); ++i) {  // never the file of another process
     path_ = folder_ / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", now, host, getpid(), i);
     file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    check(file_.is_open() || errno == EEXIST, "cannot write {}: {}", path_.string(), std::strerror(errno));
+    check_system(file_.is_open() || errno == EEXIST, "cannot write {}: {}", path_.string());
   }
   return event_record(key(1, kFixed64) + little_endian(std::bit_cast<uint64_t>(static_cast<double>(now))) +
                       bytes_field(3, "brain.Event:2"));

@@ -1,11 +1,11 @@
 #include "train/report/line_tail.h"
 
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 
@@ -20,7 +20,7 @@ bool LineTail::was_replaced() {
 void LineTail::read(const std::function<void(std::string_view, int64_t)>& visit) {
   constexpr size_t kPart = 1 << 20, kLongestLine = 16 << 20;  // bytes
   std::ifstream file(path_, std::ios::binary);
-  check(file.is_open(), "cannot read {}: {}", path_.string(), std::strerror(errno));
+  check_system(file.is_open(), "cannot read {}: {}", path_.string());
   file.seekg(offset_);
   std::string pending;  // from offset_ on, or nothing of a line that is too long
   bool too_long = false;
@@ -42,7 +42,7 @@ void LineTail::read(const std::function<void(std::string_view, int64_t)>& visit)
       too_long = true;
     }
   }
-  check(!file.bad(), "cannot read {}: {}", path_.string(), std::strerror(errno));
+  check_system(!file.bad(), "cannot read {}: {}", path_.string());
 }
 
 }  // namespace tessera

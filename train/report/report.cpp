@@ -3,6 +3,7 @@
 
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/system_error.h"
 #include "train/report/report_command.h"
 
 int main(int argc, char** argv) {
@@ -36,7 +37,7 @@ int main(int argc, char** argv) {
     tessera::report_command(options);
     return 0;
   } catch (const std::exception& error) {
-    std::cerr << "report: error: " << error.what() << '\n';
+    std::cerr << "report: error: " << tessera::error_text(error) << '\n';
     return 1;
   }
 }

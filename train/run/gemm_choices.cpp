@@ -5,13 +5,13 @@
 #include <sys/file.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "kernels/base/file.h"
+#include "kernels/base/system_error.h"
 #include "train/config/find_config.h"
 #include "train/session/device.h"
 #include "train/session/step_gemms.h"
@@ -66,8 +66,7 @@ GemmTable read_run_table(const GemmPlatform& platform, const fs::path& path,
 // While it lives, other processes that take the lock of this file wait.
 Descriptor lock(const fs::path& path) {
   Descriptor file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
-  check(file.is_open() && ::flock(file.get(), LOCK_EX) == 0, "{} cannot be locked: {}", path.string(),
-        std::strerror(errno));
+  check_system(file.is_open() && ::flock(file.get(), LOCK_EX) == 0, "{} cannot be locked: {}", path.string());
   return file;
 }
 
@@ -156,7 +155,7 @@ GemmChoices choose_gemms(const GemmChooser& chooser, const std::vector<GemmKey>&
         kept = " and kept in " + places.cache.string();
       }
     } catch (const std::exception& error) {
-      choices.notices.push_back(fmt::format("{}: the next run times its GEMMs again", error.what()));
+      choices.notices.push_back(fmt::format("{}: the next run times its GEMMs again", error_text(error)));
     }
     parts.push_back(fmt::format("{} timed in {:.1f} s{}", timed.choices.size(), seconds_since(start), kept));
     choices.table.choices.merge(timed.choices);

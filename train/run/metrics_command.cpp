@@ -12,6 +12,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/start_program.h"
+#include "kernels/base/system_error.h"
 
 namespace tessera {
 namespace {
@@ -30,7 +31,7 @@ MetricsCommand::MetricsCommand(const std::string& command, std::filesystem::path
     fail("train.metrics_command={}: {}", command, error.what());
   }
   to_ = std::move(pipe.write);
-  check(fcntl(to_.get(), F_SETFL, O_NONBLOCK) == 0, "train.metrics_command: {}", std::strerror(errno));
+  check_system(fcntl(to_.get(), F_SETFL, O_NONBLOCK) == 0, "train.metrics_command: {}");
   thread_ = std::thread([this] { work(); });
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <thread>
 
+#include "kernels/base/system_error.h"
 #include "train/config/print_config.h"
 
 namespace tessera {
@@ -111,7 +112,7 @@ void RankGroup::guard(const std::function<void()>& body) {
     std::this_thread::sleep_for(std::chrono::duration<double>(kWatchdogFirstSeconds));
     group_->fail(error.what());
   } catch (const std::exception& error) {
-    group_->fail(error.what());
+    group_->fail(error_text(error));
   }
 }
 
