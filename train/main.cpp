@@ -6,6 +6,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
@@ -122,9 +123,11 @@ constexpr const char* kFooter =
     "  ./train gpt2_small.yaml --resume --gpus 4\n"
     "  ./train runs/quickstart --resume\n"
     "  ./train gpt2_small.yaml --plan --device-memory 80GiB\n\n"
-    "Ctrl-C, SIGTERM or SIGHUP stops the run after the current step. A long step is dropped after the "
-    "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal, at least a "
-    "second later, ends the program at once.\n\n"
+    "Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 stops the run after the current step. A long step is dropped after "
+    "the "
+    "current micro-batch. A checkpoint is written, and the exit code is 0. A second signal other than "
+    "SIGUSR1, "
+    "at least a second later, ends the program at once.\n\n"
     "Exit codes: 0: finished, or stopped by a signal; 1: the command line is wrong, or the run was refused "
     "or failed, and the message says why, or --replay found a bad step; 2: --plan found that the run does "
     "not fit; 3, with several "
@@ -208,7 +211,7 @@ int main(int argc, char** argv) {
   } catch (const PeerFailed&) {
     return kExitPeerFailed;
   } catch (const std::exception& error) {
-    std::cerr << "train: error: " << error.what() << '\n';
+    std::cerr << "train: error: " << error_text(error) << '\n';
     return 1;
   }
 }

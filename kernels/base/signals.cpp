@@ -12,7 +12,7 @@ using Handler = void (*)(int);
 
 std::atomic<Handler> g_handler = nullptr;
 std::atomic<int> g_first = 0;               // of kStopSignals
-std::atomic<std::time_t> g_first_time = 0;  // when it arrived, in seconds of the monotonic clock
+std::atomic<std::time_t> g_first_time = 0;  // of all but SIGUSR1, in seconds of the monotonic clock; 0: none
 StopSignals g_settings;                     // set before there is a handler
 static_assert(decltype(g_handler)::is_always_lock_free && decltype(g_first)::is_always_lock_free &&
                   decltype(g_first_time)::is_always_lock_free,
@@ -28,9 +28,12 @@ void record(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (g_first == 0) {
-    g_first_time = now.tv_sec;
     g_first = number;
     if (g_settings.on_first) g_settings.on_first(number);
+  }
+  if (number == SIGUSR1) return;
+  if (g_first_time == 0) {
+    g_first_time = now.tv_sec;
   } else if (g_settings.second_ends && now.tv_sec - g_first_time > 1) {
     std::signal(number, SIG_DFL);
     raise(number);  // delivered when the handler returns
@@ -58,7 +61,10 @@ void record_stop_signals(const StopSignals& settings) {
 
 int stop_signal() { return g_first; }
 
-void forget_stop_signal() { g_first = 0; }
+void forget_stop_signal() {
+  g_first = 0;
+  g_first_time = 0;
+}
 
 std::string name_of_signal(int number) {
   const char* name = sigabbrev_np(number);

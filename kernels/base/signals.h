@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP};  // that ask a program to stop
+// That ask a program to stop. SIGUSR1 is how Slurm's --signal=USR1@SECONDS says that the time is nearly over.
+inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 // A read, or another call that waits, when a signal arrives
 enum class BlockedCalls { kEnd, kGoOn };
@@ -21,7 +22,8 @@ void handle_signals(std::span<const int> numbers, BlockedCalls calls, void (*han
 struct StopSignals {
   BlockedCalls calls = BlockedCalls::kEnd;
   // One that arrives more than a second after the first ends the program. Launchers often send a signal
-  // twice at once, to the program and to its process group: within a second they count as one.
+  // twice at once, to the program and to its process group: within a second they count as one. SIGUSR1 counts
+  // neither as the first nor as the second: what follows it is the usual SIGTERM.
   bool second_ends = false;
   void (*on_first)(int number) = nullptr;
 };

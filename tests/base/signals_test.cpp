@@ -19,7 +19,7 @@ constexpr int kFine = 42;
 int status_of(const std::function<int()>& body) {
   const pid_t pid = fork();
   if (pid == 0) {
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGALRM}) std::signal(number, SIG_DFL);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGALRM}) std::signal(number, SIG_DFL);
     _exit(body());
   }
   int status = 0;
@@ -83,6 +83,24 @@ TEST(StopSignals, ALaterOneEndsTheProgramWhereAskedTo) {
   const int status = status_of(twice(true));
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
   expect_fine(twice(false));
+}
+
+// Slurm sends SIGUSR1 some time before the time is over, and SIGTERM when it is.
+TEST(StopSignals, OneAfterSigusr1IsNoSecond) {
+  const auto after = [](int second) {
+    return [second] {
+      record_stop_signals({.second_ends = true});
+      raise(SIGUSR1);
+      usleep(2'100'000);
+      raise(SIGUSR1), raise(SIGTERM);
+      if (second != 0) usleep(2'100'000), raise(second);
+      return stop_signal() == SIGUSR1 ? kFine : 1;
+    };
+  };
+  expect_fine(after(0));
+  expect_fine(after(SIGUSR1));
+  const int status = status_of(after(SIGTERM));
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
 int g_seen = 0;

@@ -17,6 +17,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "kernels/base/signals.h"
+#include "kernels/base/system_error.h"
 #include "train/launch/connection.h"
 #include "train/launch/peer_failed.h"
 #include "train/launch/terminal.h"
@@ -124,7 +125,7 @@ class Launcher {
     signals_ = std::move(pipe.read);
     g_signal_pipe = pipe.write.release();
     // Until exec() also in a rank: the launcher then gets its signal.
-    constexpr std::array numbers{SIGINT, SIGTERM, SIGHUP, SIGCHLD};
+    constexpr std::array numbers{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     handle_signals(numbers, BlockedCalls::kGoOn, send_to_pipe);
   }
 
@@ -136,7 +137,7 @@ class Launcher {
     Pipe failure = make_pipe(fmt::format("the start of rank {}", rank));  // errno; exec() closes it
     const pid_t launcher = getpid();
     process.pid = fork();
-    check(process.pid >= 0, "cannot start rank {} of {}: {}", rank, ranks, std::strerror(errno));
+    check_system(process.pid >= 0, "cannot start rank {} of {}: {}", rank, ranks);
     if (process.pid == 0) {
       set_up_rank(rank, ranks, process, launcher);
       execv("/proc/self/exe", argv);
@@ -151,7 +152,7 @@ class Launcher {
     int reason = 0;
     if (read(failure.read.get(), &reason, sizeof reason) == sizeof reason)
       fail("cannot start rank {} of {}: this program's file cannot be executed again: {}", rank, ranks,
-           std::strerror(reason));
+           system_reason(reason));
   }
 
   // In the new process, before it runs the program: its outputs and variables.

@@ -21,10 +21,10 @@ void print_acknowledgement(int number) {
     while (*text && length < sizeof line) line[length++] = *text++;
   };
   if (g_in_place) add("\r\x1b[K");
-  add(number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : "SIGHUP");
+  add(number == SIGINT ? "SIGINT" : number == SIGTERM ? "SIGTERM" : number == SIGHUP ? "SIGHUP" : "SIGUSR1");
   add(" received: stopping after ");
   add(g_stopping_point.load());
-  add("; send it again to end at once\n");
+  add(number == SIGUSR1 ? "\n" : "; send it again to end at once\n");
   if (write(STDOUT_FILENO, line, length) < 0) return;  // nobody reads stdout
 }
 

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// Trains and returns after the last step, or after SIGINT, SIGTERM or SIGHUP. A signal lets the current step
+// Trains and returns after the last step, or after SIGINT, SIGTERM, SIGHUP or SIGUSR1. A signal lets the current step
 // finish, or drops it if it is long (stopping.h), and writes a checkpoint; a running evaluation or sample is
 // skipped, and repeated by a resume. A second signal, more than a second later, ends the program at once.
 // Error: everything that stops a run early.
