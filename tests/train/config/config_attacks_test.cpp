@@ -14,8 +14,9 @@ struct ConfigAttack : TrainProgram {
 
   // Under a limit of memory and time, as yaml-cpp has inputs that it reads without end.
   ProcessResult limited(const std::string& arguments) const {
-    return run_shell("ulimit -v 4000000; exec timeout 20 \"$0\" --print-config " + arguments, {TRAIN_BINARY},
-                     {.folder = folder});
+    return run_shell(
+        "ulimit -v 4000000; OMP_NUM_THREADS=1 exec timeout 20 \"$0\" --print-config " + arguments,
+        {TRAIN_BINARY}, {.folder = folder});
   }
   void refused(const std::string& arguments, const std::string& part) const {
     const ProcessResult result = limited(arguments);
@@ -25,6 +26,21 @@ struct ConfigAttack : TrainProgram {
         << "wanted: " << part << "\nfound:  " << result.error;
   }
 };
+
+// The matrix library of the CPU would wait for address space for ever.
+TEST_F(ConfigAttack, ALimitOfAddressSpaceThatIsTooLowIsRefused) {
+  write("train.yaml", "device: cpu\ndata: {train: text.txt}\ntrain: {steps: 1, folder: out}\n");
+  for (const char* limit : {"100000", "200000", "300000"}) {
+    const ProcessResult result = run_process(
+        "/bin/sh",
+        {"-c", std::string("ulimit -v ") + limit + "; OMP_NUM_THREADS=1 exec timeout 20 \"$0\" train.yaml",
+         TRAIN_BINARY},
+        {.folder = folder});
+    EXPECT_EQ(result.status, 1) << limit << result.error;
+    for (const char* part : {"train: error: ", "ulimit -v unlimited", "OMP_NUM_THREADS=1"})
+      EXPECT_NE(result.error.find(part), std::string::npos) << limit << result.error;
+  }
+}
 
 TEST_F(ConfigAttack, WhatFollowsTheRootIsRefused) {
   for (const char* text : {"\"a\",\"b\"",
