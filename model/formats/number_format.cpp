@@ -9,6 +9,7 @@
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
+#include "kernels/base/nan.h"
 
 namespace tessera {
 namespace {
@@ -35,7 +36,7 @@ void check_finite(std::span<const float> values, const std::string& name) {
   fail(
       "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
       "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
-      name, first - values.begin(), *first);
+      name, first - values.begin(), without_sign_if_nan(*first));
 }
 
 // What to do where a value is too large

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/base/nan.h"
 #include "train/session/bad_value.h"
 
 namespace tessera {
@@ -95,7 +96,8 @@ TrainState::StepResult result_again(const StepInputs& inputs, const BadStep& bad
   state.step(inputs.own, bad.counted_tokens, inputs.optimizer, bad.learning_rate, bad.step);
   TrainState::StepResult again = state.finish_step();
   state.take_back_step();
-  again.loss = inputs.ranks.sum({again.loss})[0] / static_cast<double>(inputs.ranks.size());
+  again.loss =
+      without_sign_if_nan(inputs.ranks.sum({again.loss})[0] / static_cast<double>(inputs.ranks.size()));
   return again;
 }
 
@@ -154,7 +156,7 @@ std::vector<std::string> worst_sequences(const StepInputs& inputs) {
   std::vector<One> found;
   for (int64_t i = 0; i < all; ++i)
     if (const double tokens = sums[static_cast<size_t>(all + i)]; tokens > 0)
-      found.push_back({i, sums[static_cast<size_t>(i)] / tokens});
+      found.push_back({i, without_sign_if_nan(sums[static_cast<size_t>(i)] / tokens)});
   std::ranges::stable_sort(found, std::greater(), &One::rank);
   found.resize(std::min(found.size(), kMostSequences));
   std::vector<std::string> texts;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/base/nan.h"
+
 namespace tessera {
 namespace {
 
@@ -65,7 +67,7 @@ DataLoss data_loss(const Session& session, const LossJob& job, const std::vector
       found.position_tokens[i] += results[at + 2 + ranges + i];
     }
   }
-  found.loss = sum / (tokens / static_cast<double>(session.shape().sequence_length));
+  found.loss = without_sign_if_nan(sum / (tokens / static_cast<double>(session.shape().sequence_length)));
   found.counted = static_cast<int64_t>(tokens);
   return found;
 }

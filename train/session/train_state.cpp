@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/nan.h"
 #include "kernels/base/present.h"
 #include "model/fp8_places.h"
 #include "train/session/mean_loss.h"
@@ -316,8 +317,8 @@ TrainState::StepResult TrainState::finish_step() {
                loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
-  return {.loss = loss,
-          .grad_norm = std::sqrt(squares),
+  return {.loss = without_sign_if_nan(loss),
+          .grad_norm = without_sign_if_nan(std::sqrt(squares)),
           .verdict = static_cast<StepVerdict>(verdict_.values()[0])};
 }
 

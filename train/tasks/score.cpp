@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/base/check.h"
+#include "kernels/base/nan.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -31,7 +32,7 @@ double finite(double score, const Task& task, const TaskItem& item) {
   check(std::isfinite(score),
         "{}: the log-probability of a choice is {}: the model's weights are damaged, or its training has "
         "diverged",
-        task.place_of(item), score);
+        task.place_of(item), without_sign_if_nan(score));
   return score;
 }
 
