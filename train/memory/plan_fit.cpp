@@ -1,11 +1,16 @@
 #include "train/memory/plan_fit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+
+#include "kernels/base/status_line.h"
 
 namespace tessera {
 namespace {
 
 // The upper ends of the configuration's keys (config_fields.h)
+constexpr double kQuietSeconds = 5;  // without output: a vocabulary of millions has long plans
 constexpr int64_t kMostContext = 10'000'000, kMostMicroBatch = 1'000'000, kMostTokensPerStep = 1'000'000'000;
 
 Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device, const MemoryLimit& limit,
@@ -14,8 +19,10 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
         "--fit needs the size of the memory, and no such device is present: give one with --device-memory "
         "80GiB");
   const auto plan_of = [&](int64_t value) { return plan_run(change_to(value).config, device, limit); };
+  StatusLine line(STDERR_FILENO, kQuietSeconds);
   plan_of(step);  // an error at the smallest value is an Error, not a value that is too large
   const auto why_not = [&](int64_t value) -> std::string {
+    line.show({{.text = fmt::format("--fit: planning a {} of {}", what, value), .rank = 1}});
     try {
       const RunPlan plan = plan_of(value);
       if (plan.fits()) return "";
@@ -35,6 +42,7 @@ Fit fit(const char* what, int64_t step, int64_t most, const DeviceTraits& device
       next <= most ? why_not(next) : fmt::format("{} is above the limit of the configuration", next);
   found.change = change_to(std::max(found.value, step));
   found.plan = plan_of(std::max(found.value, step));
+  line.clear();
   return found;
 }
 
