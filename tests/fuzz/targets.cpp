@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -554,9 +555,13 @@ Target connection() {
                   Connection reader{Descriptor(ends[1])};
                   reader.set_max_message_bytes(1 << 16);
                   const size_t piece = count == &all ? bytes.size() : 7;
-                  for (size_t at = 0; at < bytes.size(); at += piece) {
+                  // Never waits: this thread is the reader as well, and it stops reading at a wrong frame.
+                  for (size_t at = 0; at < bytes.size() && !reader.ended();) {
                     const std::string_view part = bytes.substr(at, piece);
-                    if (send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
+                    const ssize_t sent =
+                        send(writer.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+                    if (sent < 0 && errno != EAGAIN) break;
+                    at += static_cast<size_t>(std::max<ssize_t>(0, sent));
                     reader.receive();
                     while (const auto message = reader.next()) *count += 1 + message->body.size();
                   }
