@@ -7,8 +7,13 @@
 #include "kernels/base/check.h"
 #include "kernels/base/hub_name.h"
 #include "kernels/base/json_text.h"
+#include "train/config/find_config.h"
+#include "train/config/load_config.h"
+#include "train/report/metrics.h"
+#include "train/report/run_record.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/run_lock.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +22,40 @@ namespace fs = std::filesystem;
 
 constexpr const char *kGenerationFile = "generation_config.json",  // of transformers
     *kCheckpoints = "checkpoints";                                 // in the folder of a run
+
+bool is_run(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_directory(folder / kCheckpoints, error) ||
+         (fs::exists(folder / kRunConfig, error) && fs::exists(folder / kMetricsFile, error));
+}
+
+// "the first is due after step 500 of 10,000, and the run is at step 120"; "" if its files do not say
+std::string first_checkpoint(const fs::path& run) {
+  try {
+    const Config config = load_config(run / kRunConfig, {}, /*resume=*/true);
+    const int64_t every = config.checkpoint.every, steps = config.steps();
+    const std::string due = every > 0 && (steps == 0 || every < steps) ? fmt::format("after step {}", every)
+                                                                       : "after the last step";
+    return fmt::format("the first is due {}, and the run is at step {}", due, read_run(run).last().step);
+  } catch (const std::exception&) {  // before the first step, or of another version
+    return "";
+  }
+}
+
+[[noreturn]] void refuse_without_checkpoint(const fs::path& run) {
+  const std::string due = first_checkpoint(run), writer = run_in(run);
+  const std::string when = due.empty() ? "" : ": " + due;
+  check(!writer.empty(),
+        "the run in {} has no finished checkpoint{}. It is not running: start it again with ./train {} "
+        "--resume "
+        "auto, and stop it with Ctrl-C for a checkpoint of the step that it is at",
+        run.string(), when, run.string());
+  fail(
+      "the run in {} has no finished checkpoint yet{}. Wait for it; or stop the run ({}) with Ctrl-C or "
+      "SIGTERM, "
+      "which writes one, and continue it later with ./train {} --resume",
+      run.string(), when, writer, run.string());
+}
 
 }  // namespace
 
@@ -35,13 +74,11 @@ ModelFolder find_model_folder(const std::string& name) {
     const bool in_run = folder.parent_path().filename() == kCheckpoints;
     return {.path = folder, .run = in_run ? folder.parent_path().parent_path() : fs::path{}};
   }
-  const bool is_run = fs::is_directory(folder / kCheckpoints, error);
-  const fs::path checkpoints = is_run ? folder / kCheckpoints : folder;
+  const fs::path checkpoints = is_run(folder) ? folder / kCheckpoints : folder;
   if (const auto latest = latest_checkpoint(checkpoints))
     return {.path = *latest, .run = checkpoints.parent_path(), .newest = true};
-  check(!is_run && folder.filename() != kCheckpoints,
-        "the run in {} has no finished checkpoint yet: wait for one, or stop the run, which writes one",
-        checkpoints.parent_path().string());
+  if (is_run(folder) || folder.filename() == kCheckpoints)
+    refuse_without_checkpoint(checkpoints.parent_path());
   return {.path = folder, .run = {}};  // read_model_config() says what it lacks
 }
 
