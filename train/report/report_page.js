@@ -186,9 +186,10 @@ function describe_run(run) {
   card("training loss", loss(recent(run)));
   card("validation loss", loss(run.last_validation?.value));
   if (run.best_validation && run.best_validation.step !== run.last_validation.step) card(`best, step ${group(run.best_validation.step)}`, loss(run.best_validation.value));
-  card("tokens/s", known(run.tokens_per_second) ? group(run.tokens_per_second) : null);
-  const mfu = recent(run, "mfu");
-  card("MFU", known(mfu) ? percent(mfu) : null);
+  const speed = recent(run, "tokens_per_second"), mfu = recent(run, "mfu");
+  card("tokens/s, newest steps", known(speed) ? group(speed) : null);
+  card("MFU, newest steps", known(mfu) ? percent(mfu) : null);
+  card("tokens/s, all steps", known(run.tokens_per_second) ? group(run.tokens_per_second) : null);
   card("peak memory", peak_of(run) > 0 ? bytes(peak_of(run)) : null);
   card("tokens trained on", compact(run.last.tokens));
   card("time", duration(run.last.seconds));

@@ -130,6 +130,8 @@ std::vector<std::string> describe(const RunDescription& run) {
                                                shape.context_text(), length_of(run.config), run.folder)));
   if (finds_shape(run.config))
     lines.push_back(labelled("auto", fmt::format("{}", fmt::join(found_for_auto(run.config, shape), " "))));
+  if (run.config.train.report)
+    lines.push_back(labelled("report", (std::filesystem::path(run.folder) / "report.html").string()));
   if (run.config.phases() > 1)
     lines.push_back(labelled("phases", "sequence lengths by the steps done before: " +
                                            Phases{}.write(run.config.train.context_schedule)));
