@@ -3,9 +3,12 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 
 namespace tessera {
@@ -24,8 +27,12 @@ class MetricsFile {
   // "rewind" at that step, too. Incomplete lines are dropped. Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 
-  // Appends a line, whole or not at all. Its text, with the line break. Error: disk full.
+  // Appends a line, whole or not at all. Its text, with the line break. Where the file was replaced or cut, the
+  // line goes to what has its name now. Where it was removed, lines wait a moment before they go to a new file:
+  // the whole folder may be about to be removed, and then check_held() stops the run. Error: disk full.
   std::string write(const nlohmann::ordered_json& line);
+  std::string take_notice() { return std::exchange(notice_, ""); }  // of such a change; "": none
+  void finish();                                                    // writes lines that wait
   void sync();  // the lines written so far survive a loss of power. Error: the disk failed
 
   // Drops the lines of later steps: the run has gone back to this one, and what it has done there stands.
@@ -37,9 +44,15 @@ class MetricsFile {
 
  private:
   void replace(const std::string& kept);
+  void open();
+  bool follow_name(double patience);
+  void append(const std::string& text);
 
   std::filesystem::path path_;
   Descriptor file_;
+  int64_t bytes_ = 0;  // of the file, after the last line
+  std::string notice_, waiting_;
+  std::optional<Clock::time_point> missing_since_;
   std::set<std::string> types_at_end_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "train/report/metrics.h"
 #include "train/report/report_page.h"
@@ -71,8 +72,12 @@ fs::path metrics_of(const Config& config) { return fs::path(config.train.folder)
 
 }  // namespace
 
-RunReport::RunReport(const Config& config, StatusLine& line)
-    : folder_(config.train.folder), page_(config.train.report), line_(line), tail_(metrics_of(config)) {
+RunReport::RunReport(const Config& config, StatusLine& line, std::function<void()> check_folder)
+    : folder_(config.train.folder),
+      page_(config.train.report),
+      line_(line),
+      check_folder_(std::move(check_folder)),
+      tail_(metrics_of(config)) {
   if (config.train.tensorboard) events_.emplace(folder_ / "tensorboard");
   std::error_code error;
   const auto size = fs::file_size(metrics_of(config), error);
@@ -94,12 +99,22 @@ void RunReport::guarded(bool running) {
   if (!page_ && !events_) return;
   try {
     follow();
+    if (lost_folder()) return;
     if (events_) events_->flush();
     if (page_) write_page(running);
     failed_ = false;
   } catch (const std::exception& error) {
     if (!std::exchange(failed_, true))
-      line_.notice(fmt::format("no report: {}. The run continues without it", error.what()));
+      line_.notice(fmt::format("no report: {}. The run continues without it", error_text(error)));
+  }
+}
+
+bool RunReport::lost_folder() const {
+  try {
+    check_folder_();
+    return false;
+  } catch (const Error&) {  // the run finds it as well, with the next line that it writes
+    return true;
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,8 +20,10 @@ namespace tessera {
 class RunReport {
  public:
   // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The present
-  // lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this object.
-  RunReport(const Config& config, StatusLine& line);
+  // lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this object. Nothing
+  // is written where `check_folder` throws: train.folder is not this run's any more, and the run says so.
+  RunReport(
+      const Config& config, StatusLine& line, std::function<void()> check_folder = [] {});
   ~RunReport();  // writes everything a last time
   // Called between any two steps. Reads the new lines and writes the page every kSeconds, or less often: it
   // takes at most 1 / kShare of the time.
@@ -32,11 +35,13 @@ class RunReport {
   void follow();
   void write_page(bool running);
   void guarded(bool running);
+  bool lost_folder() const;
 
   using Clock = std::chrono::steady_clock;
   std::filesystem::path folder_;
   bool page_;
   StatusLine& line_;
+  std::function<void()> check_folder_;
   LineTail tail_;
   int64_t first_new_ = 0;  // offset in metrics.jsonl of this process's first line
   bool any_new_ = false;   // a line of this process was read

@@ -12,6 +12,8 @@
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/ledger.h"
+#include "kernels/base/system_error.h"
+#include "kernels/communicator.h"
 #include "model/formats/folder.h"
 #include "model/formats/peft.h"
 #include "model/formats/safetensors.h"
@@ -171,6 +173,7 @@ struct HostCopy {
 HostCopy on_host(TrainState& state, const FoundValues& found) {
   const ParamInfo& info = found.place.info;
   HostCopy copy{.arena = std::make_shared<Arena>(Arena::host()), .tensor = {}};
+  copy.arena->reserve(info.shape.numel() * int64_t{sizeof(float)});
   copy.tensor = copy.arena->alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
   found.read(found.place, copy.tensor);
   state.stream().synchronize();
@@ -192,12 +195,20 @@ struct Writing {
   WriteQueue& queue;
   FileChecksums& files;
   Values values;
+  std::function<void()> check_folder;
+
+  void push(int64_t bytes, std::function<void()> task) const {
+    queue.push(bytes, [check = check_folder, task = std::move(task)] {
+      check();
+      task();
+    });
+  }
 };
 
 // Error: a value that is not finite.
 void write_params(const Writing& to, TrainState& state, const TensorFile& file) {
   const auto writer = std::make_shared<std::optional<WeightsWriter>>();
-  to.queue.push(0, [=, path = to.folder / file.name, shape = state.shape(), values = to.values] {
+  to.push(0, [=, path = to.folder / file.name, shape = state.shape(), values = to.values] {
     writer->emplace(
         path, shape.model, file.prefixes(), file.dtype,
         [&](const std::string& prefix, const ParamPlace& place) { return file.has(shape, prefix, place); },
@@ -206,10 +217,10 @@ void write_params(const Writing& to, TrainState& state, const TensorFile& file) 
   for_each_value(state, file, [&](const FoundValues& found) {
     const HostCopy copy = on_host(state, found);
     merge_adapter(state, found, copy.tensor);
-    to.queue.push(static_cast<int64_t>(copy.tensor.bytes()),
-                  [writer, copy, info = found.place.info] { (*writer)->write(info, copy.tensor); });
+    to.push(static_cast<int64_t>(copy.tensor.bytes()),
+            [writer, copy, info = found.place.info] { (*writer)->write(info, copy.tensor); });
   });
-  to.queue.push(0, [writer, &files = to.files, name = file.name] { files[name] = (*writer)->commit(); });
+  to.push(0, [writer, &files = to.files, name = file.name] { files[name] = (*writer)->commit(); });
 }
 
 void write_adapter(const Writing& to, TrainState& state, const TensorFile& file, const std::string& base) {
@@ -221,8 +232,8 @@ void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
   for_each_value(state, file, [&](const FoundValues& found) {
     adapters.push_back({found.place.info, on_host(state, found)});
   });
-  to.queue.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
-                    adapters = std::move(adapters)] {
+  to.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
+              adapters = std::move(adapters)] {
     fs::create_directory(folder);
     const FileChecksums written = write_peft_adapter(folder, model, base, [&](const AdapterSink& sink) {
       for (const Adapter& one : adapters) sink(one.info, one.values.tensor);
@@ -297,12 +308,12 @@ void write_texts(const Writing& to, TrainState& state, const std::vector<TensorF
   for (const char* stem : {kWeightsStem, kOptimizerStem})
     if (std::ranges::none_of(files, [&](const auto& f) { return f.name == tensor_file_name(stem, 0, 1); }))
       texts[index_name(stem)] = index_of(state, files, stem);
-  to.queue.push(
-      0, [&found = to.files, folder = to.folder, texts, config = options.config, copied = options.copied] {
-        for (const auto& [name, json] : texts) found[name] = write_json(folder / name, json);
-        if (!config.empty()) found[kConfigFile] = write_file(folder / kConfigFile, config);
-        for (const auto& [name, bytes] : copied) found[name] = write_file(folder / name, bytes);
-      });
+  to.push(0,
+          [&found = to.files, folder = to.folder, texts, config = options.config, copied = options.copied] {
+            for (const auto& [name, json] : texts) found[name] = write_json(folder / name, json);
+            if (!config.empty()) found[kConfigFile] = write_file(folder / kConfigFile, config);
+            for (const auto& [name, bytes] : copied) found[name] = write_file(folder / name, bytes);
+          });
 }
 
 // The verdict on a file without a checksum
@@ -357,11 +368,14 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
       pending_(unfinished(path_)),
       step_(run.step),
       bytes_(0),
-      rank_(state.rank()) {
+      rank_(state.rank()),
+      replaces_(options.replaces),
+      check_folder_(options.check_folder) {
   try {
     const std::vector<TensorFile> files = tensor_files(state, options);
     bytes_ = bytes_of(state, files);
     if (rank_ == 0) {
+      check_folder_();
       fs::create_directories(folder);
       remove_unfinished(folder);  // first, to free space
       fs::create_directory(pending_);
@@ -373,12 +387,15 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
     const Writing to{.folder = pending_,
                      .queue = *queue_,
                      .files = files_,
-                     .values = options.any_values ? Values::kAny : Values::kFinite};
+                     .values = options.any_values ? Values::kAny : Values::kFinite,
+                     .check_folder = check_folder_};
     write_tensors(to, state, files, options.base);
     if (rank_ == 0)
       write_texts(to, state, files, run, options);
     else if (rank_ < std::ssize(files))
-      queue_->push(0, [this] { write_json(pending_ / rank_file_name(rank_), json_of(files_)); });
+      to.push(0, [this] { write_json(pending_ / rank_file_name(rank_), json_of(files_)); });
+  } catch (const CommunicationError&) {
+    throw;  // the checkpoint is not the cause: the watchdog knows which rank is gone
   } catch (const std::exception& error) {
     fail_with(error);
   }
@@ -402,7 +419,8 @@ bool PendingCheckpoint::done_within(double seconds) {
 }
 
 void PendingCheckpoint::take_files_of_others() {
-  while (!others_are_done()) std::this_thread::sleep_for(kPoll);  // if one ends, the run does
+  for (; !others_are_done(); std::this_thread::sleep_for(kPoll))
+    check_folder_();  // if one ends, the run does
   for (const int64_t rank : others_) {
     const fs::path path = pending_ / rank_file_name(rank);
     files_.merge(read_checksums(read_json(path), path.string()));
@@ -415,11 +433,14 @@ fs::path PendingCheckpoint::finish() {
     queue_->finish();
     if (rank_ != 0) return path_;
     take_files_of_others();
+    check_folder_();
     write_file(pending_ / kChecksumsFile, checksums_text(files_));
     sync_folder(pending_);
-    give_name(pending_, path_);  // a resumed run may write the same step again
+    check_folder_();
+    give_name(pending_, path_, replaces_);  // a resumed run may write the same step again
     sync_folder(folder_);
-    remove_unfinished(folder_);
+    check_folder_();
+    leftovers_ = remove_unfinished(folder_);
   } catch (const std::exception& error) {
     fail_with(error);
   }
@@ -427,11 +448,13 @@ fs::path PendingCheckpoint::finish() {
 }
 
 void PendingCheckpoint::fail_with(const std::exception& error) const {
+  const std::string why = error_text(error);
+  check_folder_();  // if the folder is another one now, that is the cause
   const std::string advice = advice_on_space(folder_, bytes_);
   std::error_code ignored;
   if (rank_ == 0) fs::remove_all(pending_, ignored);
-  fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", step_,
-       error.what(), folder_.string(), advice);
+  fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", step_, why,
+       folder_.string(), advice);
 }
 
 fs::path save_checkpoint(const fs::path& folder, TrainState& state, const RunState& run,

@@ -54,6 +54,9 @@ struct CheckpointOptions {
   std::string base = "";                      // train.init_from, which adapter/ names
   int64_t file_bytes = int64_t{8} << 30;      // of the largest file of tensors, but for one large tensor
   bool any_values = false;  // also NaN, and then in fp32 and without adapter/: for a run to look at alone
+  bool replaces = true;     // a checkpoint of the same step that is there
+  // Before each write and each removal, on the thread that does it: RunFolder::check_held()
+  std::function<void()> check_folder = [] {};
   // Several ranks: waits for all of them. Called once, by each.
   std::function<void()> barrier = [] {};
 };
@@ -74,6 +77,8 @@ class PendingCheckpoint {
   // its name. Every rank calls it. Returns the path. Error: disk full, no permission, weights or moments that
   // are not finite; no other checkpoint is touched.
   std::filesystem::path finish();
+  // After finish(), on the first rank: what is left of older ones and could not be removed, and why
+  const std::vector<std::string>& leftovers() const { return leftovers_; }
 
  private:
   [[noreturn]] void fail_with(const std::exception& error) const;
@@ -84,6 +89,9 @@ class PendingCheckpoint {
   int64_t step_, bytes_, rank_;
   std::vector<int64_t> others_ = {};  // rank 0: the ranks that write, too
   FileChecksums files_ = {};          // that this rank has written, and on rank 0 in the end all
+  bool replaces_;
+  std::function<void()> check_folder_;
+  std::vector<std::string> leftovers_ = {};
   std::unique_ptr<WriteQueue> queue_;
 };
 

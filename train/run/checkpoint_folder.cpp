@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
+#include "kernels/base/system_error.h"
 #include "train/run/checkpoint_files.h"
 
 namespace tessera {
@@ -44,8 +45,6 @@ struct Contents {
   }
 };
 
-bool holds_only_our_files(const fs::path& folder) { return !Contents(folder).others; }
-
 bool is_unfinished_name(std::string_view name) {
   if (!name.ends_with(kUnfinished)) return false;
   name.remove_suffix(kUnfinished.size());
@@ -62,6 +61,17 @@ void remove_our_files(const fs::path& folder) {
   for (const fs::path& one : Contents(folder).ours)
     if (!fs::is_directory(one) || fs::is_empty(one)) fs::remove(one);
   if (fs::is_empty(folder)) fs::remove(folder);
+}
+
+// Whether it worked. If not, `failures` gets the reason.
+bool try_to(const std::function<void()>& remove, std::vector<std::string>& failures) {
+  try {
+    remove();
+    return true;
+  } catch (const std::exception& error) {
+    failures.push_back(error_text(error));
+    return false;
+  }
 }
 
 // Renamed first: a checkpoint that is half removed must not look like a whole one.
@@ -85,7 +95,7 @@ void inspect(NamedCheckpoint& found) {
     found.why = fmt::format("its {} names another step", kStateFile);
   } catch (const std::exception& error) {
     found.standing = Standing::kDamaged;
-    found.why = error.what();
+    found.why = error_text(error);
   }
 }
 
@@ -100,6 +110,8 @@ std::vector<NamedCheckpoint> names_in(const fs::path& folder) {  // by step, not
 }
 
 }  // namespace
+
+bool holds_only_our_files(const fs::path& checkpoint) { return !Contents(checkpoint).others; }
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
@@ -130,49 +142,75 @@ std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
   return std::nullopt;
 }
 
-void prune_checkpoints(const fs::path& folder, const KeepRule& keep) {
-  if (keep.newest == 0) return;
+std::set<int64_t> steps_in(const fs::path& folder) {
+  std::set<int64_t> steps;
+  for (const NamedCheckpoint& one : names_in(folder)) steps.insert(one.step);
+  return steps;
+}
+
+std::vector<std::string> prune_checkpoints(const fs::path& folder, const KeepRule& keep,
+                                           const Removable& removable) {
+  std::vector<std::string> failures;
+  if (keep.newest == 0) return failures;
   std::vector<NamedCheckpoint> all = names_in(folder);
   int64_t newer = 0;
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (removable.own && !removable.own->contains(one->step)) continue;
     const bool spared = (keep.every > 0 && one->step % keep.every == 0) || one->step == keep.best ||
                         keep.before_bad_steps.contains(one->step);
     if (newer >= keep.newest && spared)
       continue;  // most checkpoints of a long run: not inspected, to save time
     inspect(*one);
     if (one->standing != Standing::kCheckpoint) continue;
-    if (newer++ >= keep.newest) remove_checkpoint(one->path);
+    if (newer++ < keep.newest) continue;
+    removable.check();
+    if (!try_to([&] { remove_checkpoint(one->path); }, failures)) continue;
+    if (removable.own) removable.own->erase(one->step);
   }
+  return failures;
 }
 
 void remove_checkpoints(const fs::path& folder) {
   for (const NamedCheckpoint& one : named_checkpoints(folder))
     if (one.standing != Standing::kCopy) remove_checkpoint(one.path);
-  remove_unfinished(folder);
+  for (const std::string& failure : remove_unfinished(folder)) fail("{}", failure);
   if (fs::is_directory(folder) && fs::is_empty(folder)) fs::remove(folder);
 }
 
-void remove_unfinished(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return;
+std::vector<std::string> remove_unfinished(const fs::path& folder) {
+  std::vector<std::string> failures;
+  if (!fs::is_directory(folder)) return failures;
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder))
     if (is_unfinished_name(entry.path().filename().string()) && entry.is_directory() && !entry.is_symlink())
       found.push_back(entry.path());
-  for (const fs::path& path : found) remove_our_files(path);
+  for (const fs::path& path : found) try_to([&] { remove_our_files(path); }, failures);
+  return failures;
 }
 
-void give_name(const fs::path& pending, const fs::path& checkpoint) {
+fs::path exchange(const fs::path& pending, const fs::path& taken) {
+  if (renameat2(AT_FDCWD, pending.c_str(), AT_FDCWD, taken.c_str(), RENAME_EXCHANGE) == 0) return pending;
+  const fs::path moved_to = taken.string() + std::string(kReplaced) + std::string(kUnfinished);
+  fs::rename(taken, moved_to);
+  fs::rename(pending, taken);
+  return moved_to;
+}
+
+void give_name(const fs::path& pending, const fs::path& checkpoint, bool replaces) {
   if (!fs::exists(fs::symlink_status(checkpoint))) return fs::rename(pending, checkpoint);
   NamedCheckpoint found{.step = step_of_name(checkpoint.filename().string()).value_or(0), .path = checkpoint};
-  bool ours = fs::is_directory(checkpoint) && !fs::is_symlink(checkpoint) && holds_only_our_files(checkpoint);
+  bool ours = replaces && fs::is_directory(checkpoint) && !fs::is_symlink(checkpoint) &&
+              holds_only_our_files(checkpoint);
   if (ours) {
     inspect(found);
     ours = found.standing != Standing::kCopy;
   }
-  if (ours && renameat2(AT_FDCWD, pending.c_str(), AT_FDCWD, checkpoint.c_str(), RENAME_EXCHANGE) == 0)
+  if (ours) {
+    exchange(pending, checkpoint);
     return;
-  std::string moved_to = checkpoint.string() + std::string(kReplaced) + std::string(kUnfinished);
-  for (int i = 1; !ours && (i == 1 || fs::exists(moved_to)); ++i)
+  }
+  std::string moved_to;
+  for (int i = 1; moved_to.empty() || fs::exists(moved_to); ++i)
     moved_to = fmt::format("{}.found{}", checkpoint.string(), i == 1 ? "" : std::to_string(i));
   fs::rename(checkpoint, moved_to);
   fs::rename(pending, checkpoint);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -30,6 +31,7 @@ struct NamedCheckpoint {
   Standing standing = Standing::kCheckpoint;
   std::string why = {};  // if it is damaged
 };
+std::set<int64_t> steps_in(const std::filesystem::path& folder);  // of the names of checkpoints
 // All folders with the name of a checkpoint, by step
 std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& folder);
 
@@ -42,18 +44,34 @@ struct KeepRule {
   std::optional<int64_t> best = {};         // also this step's
   std::set<int64_t> before_bad_steps = {};  // also these steps'
 };
-// Removes the other checkpoints.
-void prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep);
+// What a run may remove
+struct Removable {
+  std::set<int64_t>* own = nullptr;     // the steps of its own checkpoints; those removed leave it. Null: all
+  std::function<void()> check = [] {};  // before each removal
+};
+// Removes the others of them. Those of other runs are not counted. Returns what could not be removed, and
+// why: "cannot remove FILE: Input/output error". The rest of it is tried again when unfinished ones are
+// removed.
+std::vector<std::string> prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep,
+                                           const Removable& removable = {});
 
 // Removes all checkpoints, also damaged and unfinished ones. Copies and files of other programs stay.
 void remove_checkpoints(const std::filesystem::path& folder);
 
-// Removes unfinished checkpoints of runs that were killed while they wrote or removed one.
-void remove_unfinished(const std::filesystem::path& folder);
+// Removes unfinished checkpoints of runs that were killed while they wrote or removed one. Returns what could
+// not be removed, and why.
+std::vector<std::string> remove_unfinished(const std::filesystem::path& folder);
 
-// Gives a finished checkpoint its final name. An existing checkpoint of that name becomes unfinished; where
-// the file system can exchange names this is one atomic step, so a kill leaves one of the two. Anything else
-// of that name is renamed to NAME.found.
-void give_name(const std::filesystem::path& pending, const std::filesystem::path& checkpoint);
+// Whether there is no file in it that a run would not write there
+bool holds_only_our_files(const std::filesystem::path& checkpoint);
+
+// Gives `pending` the name of a folder that exists. Where the file system can exchange names this is one atomic
+// step, so a kill leaves one of the two. Returns the name that the other folder has then.
+std::filesystem::path exchange(const std::filesystem::path& pending, const std::filesystem::path& taken);
+
+// Gives a finished checkpoint its final name. An existing checkpoint of that name becomes unfinished if the
+// run `replaces` it. Anything else of that name is renamed to NAME.found.
+void give_name(const std::filesystem::path& pending, const std::filesystem::path& checkpoint,
+               bool replaces = true);
 
 }  // namespace tessera

@@ -69,7 +69,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
     add_notices(run_folder_->take());
     write_file(folder / "config.yaml", print_config(given));
     if (!gemms_.table.choices.empty()) write_gemms_file(folder, gemms_.table);
-    log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1);
+    log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
   }
   keep_tokenizer();
 }

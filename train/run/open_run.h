@@ -35,6 +35,11 @@ class OpenRun {
   // run's start if it is at step 0. Its position in the data may be another.
   void go_back(const RunState& to);
 
+  // Before anything is written to the run's folder or removed there, on every rank and thread: Error if it is
+  // not this run's any more
+  void check_folder() { run_folder_->check_held(); }
+  std::set<int64_t>& own_checkpoints() { return run_folder_->own_checkpoints(); }
+
   const RunShape& shape() const { return phase->shape(); }
   RunDescription description() const;
 

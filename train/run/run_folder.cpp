@@ -40,7 +40,7 @@ void check_none_newer_is_damaged(const fs::path& folder, const std::optional<fs:
 }  // namespace
 
 RunFolder::RunFolder(const Config& config, const TrainerOptions& options, bool leads)
-    : folder_(config.train.folder), checkpoints_(folder_ / "checkpoints"), options_(options) {
+    : folder_(config.train.folder), checkpoints_(folder_ / "checkpoints"), options_(options), leads_(leads) {
   if (leads && fs::is_directory(folder_)) lock_.emplace(folder_);
   latest_ = latest_checkpoint(checkpoints_);
   if (options.resume) {
@@ -96,13 +96,21 @@ std::vector<std::string> RunFolder::take() {
             "another run has used {} since this one started. Start this run again", folder_.string());
     }
     if (!lock_->notice().empty()) notices.push_back(lock_->notice());
+    check_held();
     if (options_.overwrite) remove_checkpoints(checkpoints_);
     if (options_.resume && !checkpoint_) rename_metrics(notices);
+    own_ = steps_in(checkpoints_);
   } catch (const fs::filesystem_error& error) {
     fail("cannot write to the run's folder {}: {}. Choose another with --set train.folder=NAME",
          folder_.string(), error.code().message());
   }
   return notices;
+}
+
+void RunFolder::check_held() {
+  const std::lock_guard guard(mutex_);
+  if (!leads_ && !lock_) lock_.emplace(folder_, RunLock::Hold::kWatch);
+  lock_->check_held();
 }
 
 }  // namespace tessera

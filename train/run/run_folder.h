@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,14 @@ class RunFolder {
   // notices. Error: no permission, another run has started in the folder.
   std::vector<std::string> take();
 
+  // After take(), on every rank and thread: see RunLock. Nothing is written or removed in the folder without
+  // it.
+  void check_held();
+
+  // The steps of the checkpoints that are this run's: those that it wrote, and those that were there when it
+  // took the folder, which earlier parts of it wrote. It removes no others.
+  std::set<int64_t>& own_checkpoints() { return own_; }
+
  private:
   void check_free(const Config& config) const;
   void rename_metrics(std::vector<std::string>& notices) const;
@@ -34,7 +44,10 @@ class RunFolder {
   std::filesystem::path folder_, checkpoints_;
   TrainerOptions options_;
   std::optional<std::filesystem::path> latest_, checkpoint_;
+  const bool leads_;
+  std::mutex mutex_;  // of lock_, which other ranks than 0 take when they first write
   std::optional<RunLock> lock_;
+  std::set<int64_t> own_;
 };
 
 }  // namespace tessera

@@ -34,9 +34,11 @@ nlohmann::ordered_json figures_of(const BadStep& bad) {
 RunLog::RunLog(const Config& config, const RunState& run, bool speaks)
     : config_(config), run_(run), line_(STDOUT_FILENO, kQuietSeconds, speaks), time_left_(config) {}
 
-void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step) {
+void RunLog::open_metrics(const std::filesystem::path& path, int64_t keep_to_step,
+                          std::function<void()> check_folder) {
+  check_folder_ = std::move(check_folder);
   metrics_.emplace(path, keep_to_step);
-  report_.emplace(config_, line_);
+  report_.emplace(config_, line_, check_folder_);
   const std::string& command = config_.train.metrics_command;
   if (!command.empty()) command_.emplace(command, path.parent_path() / kCommandOutput);
 }
@@ -56,7 +58,9 @@ void RunLog::record(const char* type, const nlohmann::ordered_json& figures) {
                               {"elapsed", std::chrono::duration<double>(Clock::now() - started_).count()},
                               {"time", utc_time()}};
   line.update(figures);
+  check_folder_();
   const std::string text = metrics_->write(line);
+  if (const std::string notice = metrics_->take_notice(); !notice.empty()) line_.notice(notice);
   if (command_) command_->write(text);
   tell_of_command();
 }
@@ -135,8 +139,9 @@ void RunLog::go_back(const BadStep& bad, double seconds) {
       config_.train.on_bad_step.most_rewinds, bad.worst.empty() ? "none" : bad.worst[0]));
   if (!metrics_) return;
   report_.reset();  // it follows the file
+  check_folder_();
   metrics_->drop_after(run_.step);
-  report_.emplace(config_, line_);
+  report_.emplace(config_, line_, check_folder_);
   nlohmann::ordered_json figures{{"bad_step", bad.step}, {"reason", bad.kind()}};
   figures.update(figures_of(bad));
   figures["seconds"] = seconds;
@@ -263,6 +268,7 @@ void RunLog::signal(int number) { record("signal", {{"signal", name_of_signal(nu
 
 void RunLog::stop(const char* reason, const std::string& message) {
   record("stop", {{"reason", reason}, {"message", message}});
+  if (metrics_) metrics_->finish();
   report_.reset();  // writes the page a last time
   if (command_) command_->finish();
   tell_of_command();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -31,8 +32,10 @@ class RunLog {
   RunLog(const Config& config, const RunState& run, bool speaks);
 
   StatusLine& line() { return line_; }
-  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`.
-  void open_metrics(const std::filesystem::path& path, int64_t keep_to_step);
+  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`. From now on `check_folder`
+  // is called before each write to the folder; what it throws stops the run.
+  void open_metrics(
+      const std::filesystem::path& path, int64_t keep_to_step, std::function<void()> check_folder = [] {});
   // Whether metrics.jsonl already had a line of this type for the step that the run resumes from.
   bool has(const std::string& type) const { return metrics_ && metrics_->kept(type); }
   void sync() {
@@ -73,6 +76,7 @@ class RunLog {
   const Config& config_;
   const RunState& run_;
   StatusLine line_;
+  std::function<void()> check_folder_ = [] {};
   std::optional<MetricsFile> metrics_;
   std::optional<MetricsCommand> command_;  // gets the lines of metrics_
   std::optional<RunReport> report_;        // follows metrics_

@@ -4,8 +4,10 @@
 #include <cmath>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/nan.h"
 #include "kernels/base/present.h"
 #include "kernels/base/signals.h"
+#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
@@ -140,6 +142,8 @@ CheckpointOptions TrainLoop::checkpoint_options() const {
           .token_ids = &run_.token_ids,
           .base = run_.config.train.init_from,
           .file_bytes = run_.config.checkpoint.file_gib << 30,
+          .replaces = run_.own_checkpoints().contains(run_.now.step),
+          .check_folder = [this] { run_.check_folder(); },
           .barrier = [this] { run_.ranks.sum({0}); }};
 }
 
@@ -174,11 +178,22 @@ void TrainLoop::finish_saving(bool waits) {
   saving_.reset();
   const fs::path path = saving.checkpoint->finish();
   if (!run_.ranks.is_rank_0()) return;
-  prune_checkpoints(run_.checkpoints, saving.keep);
+  run_.own_checkpoints().insert(saving.step);
+  std::vector<std::string> left =
+      prune_checkpoints(run_.checkpoints, saving.keep,
+                        {.own = &run_.own_checkpoints(), .check = [this] { run_.check_folder(); }});
+  left.insert(left.begin(), saving.checkpoint->leftovers().begin(), saving.checkpoint->leftovers().end());
   run_.log.checkpoint(path, saving.step, seconds_since(saving.start), saving.is_best);
+  for (const std::string& failure : left)
+    if (told_.insert(failure).second)
+      run_.log.line().notice(
+          fmt::format("an older checkpoint could not be removed: {}. {} is whole, and the run goes on. It "
+                      "tries again with each checkpoint, and takes more space until then",
+                      failure, path.string()));
 }
 
 void TrainLoop::write_profile() {
+  run_.check_folder();  // it may lie there
   write_memory_profile(
       run_.profile,
       {.ledger = phase().arena().ledger(),
@@ -232,7 +247,7 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
       stopping_.sum({result.loss, seconds_since(start), next_counted, next_spans});
   count_next(std::span(all).subspan(2));
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
-  result.loss = all[0] / ranks;
+  result.loss = without_sign_if_nan(all[0] / ranks);
   arena_phase.end();
   if (result.verdict != StepVerdict::kUpdate)
     return handle({.step = step,
@@ -332,8 +347,10 @@ void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs, const std:
   fs::path kept;
   try {
     kept = keep(bad, message);
+  } catch (const CommunicationError&) {
+    throw;
   } catch (const std::exception& error) {
-    fail("{}\nThe step is not kept for ./train --replay: {}", message, error.what());
+    fail("{}\nThe step is not kept for ./train --replay: {}", message, error_text(error));
   }
   fail("{}\nTo compute the step once more: ./train --replay {}", message, kept.string());
 }
@@ -521,7 +538,7 @@ void TrainLoop::run() {
     } catch (const std::exception&) {  // the first error is reported
     }
     try {
-      run_.log.stop("error", error.what());
+      run_.log.stop("error", error_text(error));
     } catch (const std::exception&) {  // the first error is reported
     }
     throw;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,11 +77,12 @@ class TrainLoop {
     Clock::time_point start;
   };
   std::optional<Saving> saving_;
-  RunState at_saved_;         // run_.now when the step after saved_ begins
-  int64_t saved_;             // the step of the newest checkpoint of this run, maybe still being written
-  StepTokens next_tokens_;    // of phase().next(), over all ranks
-  PositionLosses positions_;  // of the last evaluation, with evaluation.by_position
-  double step_seconds_ = 0;   // of the last step, or expected before the first; equal on all ranks
+  std::set<std::string> told_;  // of older checkpoints that could not be removed
+  RunState at_saved_;           // run_.now when the step after saved_ begins
+  int64_t saved_;               // the step of the newest checkpoint of this run, maybe still being written
+  StepTokens next_tokens_;      // of phase().next(), over all ranks
+  PositionLosses positions_;    // of the last evaluation, with evaluation.by_position
+  double step_seconds_ = 0;     // of the last step, or expected before the first; equal on all ranks
 };
 
 }  // namespace tessera

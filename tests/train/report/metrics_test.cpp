@@ -40,6 +40,32 @@ TEST(MetricsFile, AResumedRunReadsAsIfItHadNeverStopped) {
   fs::remove(path);
 }
 
+TEST(MetricsFile, AFileThatIsRemovedReplacedOrCutIsNoticedAndNoLaterLineIsLost) {
+  const fs::path path = fs::temp_directory_path() / ("tessera_metrics_" + std::to_string(getpid()));
+  const std::string first = R"({"step":1})", second = R"({"step":2})", third = R"({"step":3})";
+  MetricsFile file(path, -1);
+  file.write({{"step", 1}});
+  EXPECT_EQ(file.take_notice(), "");
+  fs::remove(path);
+  file.write({{"step", 2}});
+  EXPECT_FALSE(fs::exists(path)) << "its folder may be about to be removed";
+  file.finish();
+  EXPECT_EQ(lines(path), std::vector{second});
+  EXPECT_NE(file.take_notice().find(path.string() + " was removed"), std::string::npos);
+  std::ofstream(path.string() + ".other") << first << "\n";
+  fs::rename(path.string() + ".other", path);
+  file.write({{"step", 2}});
+  EXPECT_EQ(lines(path), (std::vector{first, second}));
+  EXPECT_NE(file.take_notice().find(path.string() + " was replaced"), std::string::npos);
+  fs::resize_file(path, static_cast<uintmax_t>(first.size() + 1));
+  file.write({{"step", 3}});
+  EXPECT_EQ(lines(path), (std::vector{first, third}));
+  EXPECT_NE(file.take_notice().find(path.string() + " was cut"), std::string::npos);
+  file.write({{"step", 3}});
+  EXPECT_EQ(file.take_notice(), "");
+  fs::remove(path);
+}
+
 TEST(MetricsFile, KeepsTheEventsBeforeTheStepAndDropsWhatIsTorn) {
   const fs::path path = fs::temp_directory_path() / ("tessera_metrics_" + std::to_string(getpid()));
   std::ofstream(path) << R"({"type":"start","step":0})"

@@ -2,6 +2,7 @@
 // finite.
 #include "train/run/checkpoint_folder.h"
 
+#include <atomic>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -25,6 +26,7 @@ struct CheckpointFolder : InTempFolder {
   RunState run{.micro_batch = 1, .sequence_length = 8, .device = Device::kCpu, .data = "builtin"};
 
   void SetUp() override { state.initialize(3); }
+  static void check_folder(bool is_held) { check(is_held, "the folder is lost"); }
   fs::path save(int64_t step) {
     run.step = step, run.data_position = 4 * step;
     return save_checkpoint(folder_, state, run, {.config = "train:\n  steps: 1\n"});
@@ -76,6 +78,57 @@ TEST_F(CheckpointFolder, WhatARunDidNotWriteIsNeitherResumedFromNorRemoved) {
   remove_checkpoints(folder_);
   EXPECT_EQ(names(),
             (std::set<std::string>{"mine.unfinished", "step_00000020", "step_00000099.found", "step_best"}));
+}
+
+TEST_F(CheckpointFolder, OnlyTheOwnOnesOfARunAreRemoved) {
+  for (const int64_t step : {10, 20, 30, 40, 50}) save(step);
+  std::set<int64_t> own{10, 30, 40};
+  int64_t removals = 0;
+  prune_checkpoints(folder_, {.newest = 1}, {.own = &own, .check = [&] { ++removals; }});
+  EXPECT_EQ(names(), (std::set<std::string>{"step_00000020", "step_00000040", "step_00000050"}));
+  EXPECT_EQ(own, std::set<int64_t>{40});
+  EXPECT_EQ(removals, 2);
+  // Nothing is removed where the folder is not the run's any more.
+  own = {20, 40, 50};
+  EXPECT_THROW(prune_checkpoints(folder_, {.newest = 1}, {.own = &own, .check = [] { fail("lost"); }}),
+               Error);
+  EXPECT_EQ(names().size(), 3u);
+  // Nor is another's replaced by one of the same step.
+  run.step = 50, run.data_position = 200;
+  save_checkpoint(folder_, state, run, {.replaces = false});
+  EXPECT_TRUE(names().contains("step_00000050.found"));
+}
+
+TEST_F(CheckpointFolder, WhatCannotBeRemovedIsToldAndDoesNotStopARun) {
+  for (const int64_t step : {1, 2, 3}) save(step);
+  write("step_00000001.removed.unfinished", "in the way of its removal");
+  const std::vector<std::string> failures = prune_checkpoints(folder_, {.newest = 1});
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].find("step_00000001.removed.unfinished: Not a directory"), std::string::npos)
+      << failures[0];
+  EXPECT_EQ(names(),
+            (std::set<std::string>{"step_00000001", "step_00000001.removed.unfinished", "step_00000003"}));
+  fs::remove(folder_ / "step_00000001.removed.unfinished");
+  EXPECT_TRUE(prune_checkpoints(folder_, {.newest = 1}).empty());
+  EXPECT_EQ(names(), std::set<std::string>{"step_00000003"});
+}
+
+// Where the folder is lost while files are written: the writing thread finds it, and the cause is told.
+TEST_F(CheckpointFolder, ALostFolderEndsACheckpointThatIsWritten) {
+  run.step = 4, run.data_position = 16;
+  for (int64_t after = 0; after < 12; ++after) {
+    std::atomic<int64_t> checks = 0;
+    const auto check = [&] { check_folder(++checks <= after); };
+    try {
+      save_checkpoint(folder_, state, run, {.check_folder = check});
+      EXPECT_GT(after, 3);
+      return;  // it was written with fewer checks
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "the folder is lost");
+      EXPECT_FALSE(names().contains("step_00000004"));
+    }
+  }
+  ADD_FAILURE() << "it is never written";
 }
 
 TEST_F(CheckpointFolder, TheSameStepIsWrittenAgain) {

@@ -53,7 +53,7 @@ struct RanksThatEnd : TrainRanks {
 };
 
 TEST_F(RanksThatEnd, ASignalEndsAllAfterOneStep) {
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     fs::remove_all(folder / "out");
     pids.clear();
     start(3);
@@ -138,6 +138,26 @@ TEST_F(RanksThatEnd, ARankThatIsKilledEndsAll) {
     expect_one_message(result.error, {"train: error: rank " + std::to_string(victim) + " (pid ", "signal 9"});
     EXPECT_LT(seconds, 5);
     goes_on();
+  }
+}
+
+// In whatever it is then: gathering the weights, writing them, waiting for the others. The checkpoint is not
+// blamed.
+TEST_F(RanksThatEnd, ARankThatIsKilledInACheckpointEndsAll) {
+  const Words settings = with(kEndless, sets({"checkpoint.every=1", "parallel.shard=weights"}));
+  for (const int tried : {0, 1, 2, 3, 4, 5}) {
+    fs::remove_all(folder / "out");
+    pids.clear();
+    process.emplace(TRAIN_BINARY, with({"--config", "small.yaml", "--ranks", "3"}, settings),
+                    Process::Options{.folder = folder});
+    wait_for_steps("out", 5);
+    find_ranks(3);
+    const size_t victim = static_cast<size_t>(tried % 3);
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 * tried));
+    kill(pids[victim], SIGKILL);
+    const ProcessResult result = end();
+    EXPECT_EQ(result.status, 128 + SIGKILL);
+    expect_one_message(result.error, {"train: error: rank " + std::to_string(victim) + " (pid ", "signal 9"});
   }
 }
 
