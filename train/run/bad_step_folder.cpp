@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
+#include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/gemm_choices.h"
 
@@ -17,15 +18,9 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char *kFacts = "bad_step.json", *kBatch = "batch.bin", *kReport = "report.txt",
-                     *kFactsFormat = "tessera bad step 1", *kFolderPrefix = "bad_step_";
-
-// A name that is not taken yet
-fs::path free_name(const fs::path& run, int64_t step) {
-  const std::string name = fmt::format("{}{:08}", kFolderPrefix, step);
-  fs::path found = run / name;
-  for (int i = 2; fs::exists(fs::symlink_status(found)); ++i) found = run / fmt::format("{}-{}", name, i);
-  return found;
-}
+                     *kFactsFormat = "tessera bad step 2",
+                     *kWithoutChecksums = "tessera bad step 1",  // is read as well: it lists the other files
+                         *kFolderPrefix = "bad_step_";
 
 FileChecksum write_batch(const fs::path& path, const Sequences& batch) {
   OutputFile file(path);
@@ -77,14 +72,11 @@ Json json_of(const KeptStep& kept) {
 
 nlohmann::json read_facts(const fs::path& folder) {
   const fs::path path = folder / kFacts;
-  check(fs::exists(path),
-        "{} is not the folder of a bad step: it has no {}. A run that a bad step stops names its folder, "
-        "such as runs/NAME/{}00001234",
-        folder.string(), kFacts, kFolderPrefix);
   nlohmann::json facts = read_json(path);
   const std::string format = text_value(facts, "format", path.string());
-  check(format == kFactsFormat, "{} has the format {}, expected \"{}\"", path.string(),
-        brief(facts["format"]), kFactsFormat);
+  check(format == kFactsFormat || format == kWithoutChecksums,
+        "{} has the format {}, expected \"{}\" or \"{}\"", path.string(), brief(facts["format"]),
+        kFactsFormat, kWithoutChecksums);
   return facts;
 }
 
@@ -104,23 +96,25 @@ KeptStep kept_of(const nlohmann::json& facts, const std::string& name) {
   check(reason == "spike" || reason == "nonfinite", "{}: \"reason\" is {}, expected spike or nonfinite", name,
         brief(facts["reason"]));
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  KeptStep kept{
-      .bad = {.step = whole_number(facts, "step", name, 1),
-              .verdict = reason == "spike" ? StepVerdict::kAbove : StepVerdict::kNotFinite,
-              .loss = number("loss", std::nan("")),
-              .grad_norm = number("grad_norm", std::nan("")),
-              .own_loss = 0,
-              .counted_tokens = whole_number(facts, "loss_tokens", name, 1),
-              .learning_rate = number("learning_rate", 0),
-              .limits = {.loss = number("loss_limit", kNone), .grad_norm = number("grad_norm_limit", kNone)},
-              .scores = {.loss = number("loss_score", 0), .grad_norm = number("grad_norm_score", 0)},
-              .worst = texts("worst_sequences")},
-      .position = whole_number(facts, "data_position", name),
-      .sequence_length = whole_number(facts, "sequence_length", name, 1, 10'000'000),
-      .origins = texts("sequences"),
-      .ranks = whole_number(facts, "ranks", name, 1, 65536),
-      .device = text_value(facts, "device", name),
-      .last_checkpoint = whole_number(facts, "last_checkpoint", name)};
+  // On its own: where a later field throws, GCC 12 destroys what a braced list within another holds twice.
+  const BadStep bad{
+      .step = whole_number(facts, "step", name, 1),
+      .verdict = reason == "spike" ? StepVerdict::kAbove : StepVerdict::kNotFinite,
+      .loss = number("loss", std::nan("")),
+      .grad_norm = number("grad_norm", std::nan("")),
+      .own_loss = 0,
+      .counted_tokens = whole_number(facts, "loss_tokens", name, 1),
+      .learning_rate = number("learning_rate", 0),
+      .limits = {.loss = number("loss_limit", kNone), .grad_norm = number("grad_norm_limit", kNone)},
+      .scores = {.loss = number("loss_score", 0), .grad_norm = number("grad_norm_score", 0)},
+      .worst = texts("worst_sequences")};
+  KeptStep kept{.bad = bad,
+                .position = whole_number(facts, "data_position", name),
+                .sequence_length = whole_number(facts, "sequence_length", name, 1, 10'000'000),
+                .origins = texts("sequences"),
+                .ranks = whole_number(facts, "ranks", name, 1, 65536),
+                .device = text_value(facts, "device", name),
+                .last_checkpoint = whole_number(facts, "last_checkpoint", name)};
   check(!kept.origins.empty(), "{}: \"sequences\" is empty", name);
   return kept;
 }
@@ -136,44 +130,104 @@ void write_rest(const fs::path& folder, const BadStepWriting& what) {
     const std::string name = gemms.filename().string();
     files[name] = write_file(folder / name, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  Json facts = json_of(what.kept);
-  facts["files"] = json_of(files);
-  write_json(folder / kFacts, facts);
+  files[kFacts] = write_json(folder / kFacts, json_of(what.kept));
+  write_file(folder / kChecksumsFile, checksums_text(files));
   sync_folder(folder);
+}
+
+// The files beside the checkpoint, which has checksums of its own. Error: it is missing or damaged.
+FileChecksums checksums_of(const fs::path& folder) {
+  const fs::path path = folder / kChecksumsFile, facts_path = folder / kFacts;
+  FileChecksums files;
+  if (fs::exists(path)) {
+    files = read_checksums_file(path);
+    check(files.contains(kFacts), "{} lacks the checksum of {}", path.string(), kFacts);
+  } else {
+    const nlohmann::json facts = read_facts(folder);
+    check(facts["format"] == kWithoutChecksums, "{} is missing", path.string());
+    check(facts.contains("files"), "{} lacks \"files\"", facts_path.string());
+    files = read_checksums(facts["files"], facts_path.string());
+  }
+  check(files.contains(kBatch), "{} lacks the checksum of {}", folder.string(), kBatch);
+  return files;
+}
+
+bool holds_only_ours(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_file = name == kFacts || name == kBatch || name == kReport || name == kChecksumsFile ||
+                         entry.path() == gemms_file(folder);
+    if (entry.is_symlink() || (!is_file && !(step_of_name(name) && holds_only_our_files(entry.path()))))
+      return false;
+  }
+  return true;
+}
+
+// Whether it is of this step, with the same sequences, and can be replaced
+bool is_of_same_step(const fs::path& folder, const BadStepWriting& what) {
+  try {
+    const nlohmann::json facts = read_facts(folder);
+    Checksum batch;
+    for (const auto* part : {&what.batch.tokens, &what.batch.targets, &what.batch.documents})
+      batch.update(std::as_bytes(std::span(*part)));
+    return whole_number(facts, "step", kFacts) == what.kept.bad.step &&
+           whole_number(facts, "data_position", kFacts) == what.kept.position &&
+           checksums_of(folder).at(kBatch).checksum == batch.digits() && holds_only_ours(folder);
+  } catch (const std::exception&) {  // damaged: it stays, under its name
+    return false;
+  }
+}
+
+// That of an earlier start of the run, or a name that is not taken
+fs::path choose_name(const BadStepWriting& what) {
+  const std::string name = fmt::format("{}{:08}", kFolderPrefix, what.kept.bad.step);
+  fs::path found = what.run / name;
+  for (int i = 2; fs::exists(fs::symlink_status(found)) && !is_of_same_step(found, what); ++i)
+    found = what.run / fmt::format("{}-{}", name, i);
+  return found;
 }
 
 }  // namespace
 
 fs::path write_bad_step(const BadStepWriting& what) {
   what.ranks.enter_phase("the folder of a bad step", Timeout::kNone);
-  const fs::path path = what.ranks.of_rank_0(free_name(what.run, what.kept.bad.step).string());
+  const fs::path path = what.ranks.of_rank_0(what.ranks.is_rank_0() ? choose_name(what).string() : "");
   const fs::path pending = unfinished(path);
   CheckpointOptions options = what.options;
   options.dtype = DType::kF32;
   options.any_values = true;
   if (what.ranks.is_rank_0()) {
+    options.check_folder();
     fs::remove_all(pending);  // of a run that was killed
     fs::create_directories(pending);
   }
   save_checkpoint(pending, what.state, what.before, options);
   if (what.ranks.is_rank_0()) {
+    options.check_folder();
     write_rest(pending, what);
-    fs::rename(pending, path);
+    options.check_folder();
+    fs::path replaced;
+    if (fs::exists(path))
+      replaced = exchange(pending, path);
+    else
+      fs::rename(pending, path);
     sync_folder(path.parent_path());
+    if (!replaced.empty()) fs::remove_all(replaced);
   }
   what.ranks.sum({0});  // it is there
   return path;
 }
 
 BadStepFolder read_bad_step(const fs::path& folder) {
-  const nlohmann::json facts = read_facts(folder);
-  const std::string name = (folder / kFacts).string();
-  BadStepFolder found{.kept = kept_of(facts, name), .checkpoint = {}, .gemms = {}, .batch = {}};
-  check(facts.contains("files"), "{} lacks \"files\"", name);
-  const FileChecksums files = read_checksums(facts["files"], name);
-  check(files.contains(kBatch), "{} lacks the checksum of {}", name, kBatch);
-  for (const FileVerdict& file : verify_files(folder, files))
+  const fs::path facts = folder / kFacts;
+  check(fs::exists(facts),
+        "{} is not the folder of a bad step: it has no {}. A run that a bad step stops names its folder, "
+        "such as runs/NAME/{}00001234",
+        folder.string(), kFacts, kFolderPrefix);
+  for (const FileVerdict& file : verify_files(folder, checksums_of(folder)))
     check(file.fault.empty(), "{} is damaged: {}", file.path.string(), file.fault);
+  BadStepFolder found{
+      .kept = kept_of(read_facts(folder), facts.string()), .checkpoint = {}, .gemms = {}, .batch = {}};
   found.checkpoint = folder / checkpoint_name(found.kept.bad.step - 1);
   check(fs::is_directory(found.checkpoint), "{} is missing", found.checkpoint.string());
   if (fs::exists(gemms_file(folder))) found.gemms = gemms_file(folder);

@@ -4,7 +4,8 @@
 //   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T], and where a sequence
 //                    holds several documents, documents [n, T, 2]
 //   gemms.jsonl      the algorithms of GEMMs, on a GPU
-//   bad_step.json    what happened, where the sequences come from, the checksums of the files
+//   bad_step.json    what happened, and where the sequences come from
+//   checksums.json   the checksums of these files; the checkpoint has its own
 //   report.txt       the message with which the run ended
 // It is written under another name, so a folder of this name is complete. Weights are fp32 and may be NaN.
 #pragma once
@@ -47,8 +48,9 @@ struct BadStepWriting {
   const Sequences& batch;
   const std::string& report;
 };
-// All ranks call it. Returns the folder, the same on all ranks; where one of the same step exists, its name
-// has a number. Error: as save_checkpoint().
+// All ranks call it. Returns the folder, the same on all ranks. It replaces that of an earlier start which was
+// stopped by the same step with the same sequences; where there is another of that step, its name has a
+// number. Error: as save_checkpoint().
 std::filesystem::path write_bad_step(const BadStepWriting& what);
 
 // Error: it is not such a folder, or one of its files is damaged.

@@ -67,6 +67,20 @@ std::string checksums_text(const FileChecksums& files) {
   return json.dump(2) + "\n";
 }
 
+FileChecksums read_checksums_file(const fs::path& path) {
+  const nlohmann::json json = read_json(path);
+  const std::string format = text_value(json, "format", path.string());
+  check(format == kChecksumsFormat, "{} has the format {}, expected \"{}\"", path.string(),
+        brief(json["format"]), kChecksumsFormat);
+  check(json.contains("files"), "{} lacks \"files\"", path.string());
+  FileChecksums files = read_checksums(json["files"], path.string());
+  const MappedFile found(path);
+  const std::string written = checksums_text(files);
+  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
+        "{} has other bytes than were written", path.string());
+  return files;
+}
+
 FileChecksums written_checksums(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kChecksumsFile;
   if (!fs::exists(path)) {
@@ -76,12 +90,7 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
           "{} is missing", path.string());
     return {};
   }
-  const nlohmann::json json = read_json(path);
-  const std::string format = text_value(json, "format", path.string());
-  check(format == kChecksumsFormat, "{} has the format {}, expected \"{}\"", path.string(),
-        brief(json["format"]), kChecksumsFormat);
-  check(json.contains("files"), "{} lacks \"files\"", path.string());
-  FileChecksums files = read_checksums(json["files"], path.string());
+  FileChecksums files = read_checksums_file(path);
   for (const char* file : {kModelFile, kStateFile})
     check(files.contains(file), "{} lacks the checksum of {}", path.string(), file);
   for (const char* stem : {kWeightsStem, kOptimizerStem}) {
@@ -89,10 +98,6 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
     check(files.contains(file) || files.contains(index_name(stem)), "{} lacks the checksum of {}",
           path.string(), file);
   }
-  const MappedFile found(path);  // it has no checksum of its own: every byte has to be as it was written
-  const std::string written = checksums_text(files);
-  check(std::ranges::equal(found.bytes(), std::as_bytes(std::span(written))),
-        "{} has other bytes than were written", path.string());
   return files;
 }
 

@@ -3,6 +3,7 @@
 #include <random>
 
 #include "tests/train_ranks.h"
+#include "train/run/bad_step_folder.h"
 #include "train/run/run_state.h"
 
 namespace tessera::testing {
@@ -289,7 +290,77 @@ TEST_F(Replays, AnotherFolderIsRefused) {
   expect_replay({bad}, 1, {"batch.bin is damaged"});
   EXPECT_EQ(train(by(1, "out", settings({"train.on_bad_step.spike=stop"}))).status, 1) << "it needs --resume";
   EXPECT_EQ(train(with(by(1, "out", settings({"train.on_bad_step.spike=stop"})), {"--resume"})).status, 1);
+  expect_replay({bad}, 1, {"the step is bad again"});  // it has replaced the damaged one
+}
+
+// Each restart of a run that the same step stops: one folder, which is the newest.
+TEST_F(Replays, RestartsKeepOneFolder) {
+  const Words stop = settings({"train.on_bad_step.spike=stop"});
+  const std::string bad = "out/bad_step_00000070";
+  const auto folders = [&] {
+    int count = 0;
+    for (const auto& one : fs::directory_iterator(folder / "out"))
+      count += one.path().filename().string().starts_with("bad_step_");
+    return count;
+  };
+  EXPECT_EQ(train(by(1, "out", stop)).status, 1);
+  for (const int ranks : {1, 2, 1}) {
+    EXPECT_EQ(train(with(by(ranks, "out", stop), {"--resume", "auto"})).status, 1);
+    EXPECT_EQ(folders(), 1);
+    expect_replay({bad}, 1, {ranks == 1 ? "by 1 rank on CPU" : "by 2 ranks on CPU", "the step is bad again"});
+  }
+  // What somebody has put there is kept, with all that is beside it.
+  write(bad + "/notes.txt", "mine");
+  EXPECT_EQ(train(with(by(1, "out", stop), {"--resume"})).status, 1);
+  EXPECT_EQ(folders(), 2);
+  EXPECT_EQ(read_file(folder / bad / "notes.txt"), "mine");
   expect_replay({bad + "-2"}, 1, {"the step is bad again"});
+}
+
+// Every field, in a folder with checksums, and in one of an older version, which has none of this file.
+TEST_F(Replays, ADamagedFieldIsRefused) {
+  EXPECT_EQ(train(by(1, "out", settings({"train.on_bad_step.spike=stop"}))).status, 1);
+  const fs::path bad = folder / "out/bad_step_00000070";
+  const std::string text = read_file(bad / "bad_step.json");
+  const auto facts = nlohmann::json::parse(text);
+  const auto files = nlohmann::json::parse(read_file(bad / "checksums.json")).at("files");
+  const auto refuses = [&](const char* fact) {
+    try {
+      read_bad_step(bad);
+      ADD_FAILURE() << fact;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(fact), std::string::npos) << error.what();
+    }
+  };
+  EXPECT_EQ(read_bad_step(bad).kept.ranks, 1);
+  std::string flipped = text;
+  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
+  std::ofstream(bad / "bad_step.json") << flipped;
+  refuses("bad_step.json is damaged");
+  std::ofstream(bad / "bad_step.json") << text;
+  fs::remove(bad / "checksums.json");
+  refuses("checksums.json is missing");
+  auto old = facts;
+  old["format"] = "tessera bad step 1";
+  old["files"] = files;
+  old["files"].erase("bad_step.json");
+  std::ofstream(bad / "bad_step.json") << old.dump();
+  EXPECT_EQ(read_bad_step(bad).kept.ranks, 1);
+  for (const auto& [key, value] : old.items()) {
+    for (const auto& wrong : {nlohmann::json(), nlohmann::json(true), nlohmann::json::object()}) {
+      if (wrong.is_null() && value.is_number_float()) continue;  // not finite
+      auto changed = old;
+      changed[key] = wrong;
+      std::ofstream(bad / "bad_step.json") << changed.dump();
+      refuses(key.c_str());
+    }
+    auto changed = old;
+    changed.erase(key);
+    std::ofstream(bad / "bad_step.json") << changed.dump();
+    refuses(key.c_str());
+  }
+  const ProcessResult result = replays({bad.string()});
+  EXPECT_EQ(result.status, 1) << "it must not crash: " << result.error;
 }
 
 }  // namespace
