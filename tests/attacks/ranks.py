@@ -4,6 +4,7 @@ the run goes on with as many ranks and the same split, which ends with the same 
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -56,6 +57,31 @@ def is_near(found, wanted):
     return found.keys() == wanted.keys() and all(
         abs(found[at] - wanted[at]) <= TOLERANCE * abs(wanted[at]) for at in wanted
     )
+
+
+def in_checkpoints(run, tally):
+    """Every step writes one, of a model that the ranks split, so that they gather it from each other."""
+    chance = random.Random(2)
+    often = [*arguments(3, "weights"), "--set", "checkpoint.every=1", "--set", "evaluation.every=0"]
+    while not tally.time_is_over():
+        name, case = f"checkpoint_{tally.tried}", f"kill {tally.tried} in a checkpoint"
+        process = run.start(name, *often, steps=10**6)
+        begin = time.monotonic()
+        while not run.checkpoints(name) and process.poll() is None and time.monotonic() - begin < SECONDS:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.3))
+        victims = processes_of(process.pid)[1:]
+        if not tally.expect(len(victims) == 3, case, "the ranks are not there"):
+            return
+        victim = chance.choice(victims)
+        signal.pidfd_send_signal(os.pidfd_open(victim), signal.SIGKILL)
+        _, error = process.communicate(timeout=SECONDS)
+        tally.tried += 1
+        tally.expect(process.returncode == 128 + signal.SIGKILL, case, f"exit code {process.returncode}; {error}")
+        tally.expect(
+            error.count("error:") == 1 and f"(pid {victim})" in error, case, f"the message: {error.strip()}"
+        )
+        shutil.rmtree(run.folder / name)
 
 
 def attack(run, tally):
