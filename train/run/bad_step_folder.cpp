@@ -212,7 +212,8 @@ fs::path write_bad_step(const BadStepWriting& what) {
     else
       fs::rename(pending, path);
     sync_folder(path.parent_path());
-    if (!replaced.empty()) fs::remove_all(replaced);
+    std::error_code ignored;  // the new one is there; what is left of the other is removed with the next
+    if (!replaced.empty()) fs::remove_all(replaced, ignored);
   }
   what.ranks.sum({0});  // it is there
   return path;
