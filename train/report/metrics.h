@@ -27,9 +27,10 @@ class MetricsFile {
   // "rewind" at that step, too. Incomplete lines are dropped. Error: the file cannot be written.
   MetricsFile(const std::filesystem::path& path, int64_t keep_to_step);
 
-  // Appends a line, whole or not at all. Its text, with the line break. Where the file was replaced or cut, the
-  // line goes to what has its name now. Where it was removed, lines wait a moment before they go to a new file:
-  // the whole folder may be about to be removed, and then check_held() stops the run. Error: disk full.
+  // Appends a line, whole or not at all. Its text, with the line break. Where the file was replaced or
+  // cut, the line goes to what has its name now. Where it was removed, lines wait a moment before they go
+  // to a new file: the whole folder may be about to be removed, and then check_held() stops the run.
+  // Error: disk full.
   std::string write(const nlohmann::ordered_json& line);
   std::string take_notice() { return std::exchange(notice_, ""); }  // of such a change; "": none
   void finish();                                                    // writes lines that wait

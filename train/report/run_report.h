@@ -19,9 +19,10 @@ namespace tessera {
 // made from that file alone. A report that cannot be written is a notice; it never stops a run.
 class RunReport {
  public:
-  // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The present
-  // lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this object. Nothing
-  // is written where `check_folder` throws: train.folder is not this run's any more, and the run says so.
+  // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The
+  // present lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this
+  // object. Nothing is written where `check_folder` throws: train.folder is not this run's any more, and
+  // the run says so.
   RunReport(
       const Config& config, StatusLine& line, std::function<void()> check_folder = [] {});
   ~RunReport();  // writes everything a last time

@@ -148,7 +148,7 @@ FileChecksums checksums_of(const fs::path& folder) {
     check(facts.contains("files"), "{} lacks \"files\"", facts_path.string());
     files = read_checksums(facts["files"], facts_path.string());
   }
-  check(files.contains(kBatch), "{} lacks the checksum of {}", folder.string(), kBatch);
+  check(files.contains(kBatch), "the checksums of {} lack that of {}", folder.string(), kBatch);
   return files;
 }
 

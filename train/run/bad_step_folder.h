@@ -48,9 +48,9 @@ struct BadStepWriting {
   const Sequences& batch;
   const std::string& report;
 };
-// All ranks call it. Returns the folder, the same on all ranks. It replaces that of an earlier start which was
-// stopped by the same step with the same sequences; where there is another of that step, its name has a
-// number. Error: as save_checkpoint().
+// All ranks call it. Returns the folder, the same on all ranks. It replaces that of an earlier start which
+// was stopped by the same step with the same sequences; where there is another of that step, its name has
+// a number. Error: as save_checkpoint().
 std::filesystem::path write_bad_step(const BadStepWriting& what);
 
 // Error: it is not such a folder, or one of its files is damaged.

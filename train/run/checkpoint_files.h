@@ -55,8 +55,8 @@ bool is_checkpoint_file(std::string_view name);
 // The text of checksums.json.
 std::string checksums_text(const FileChecksums& files);
 
-// The files that a checksums.json lists. It has no checksum of its own: Error if one of its bytes is not as it
-// was written.
+// The files that a checksums.json lists. It has no checksum of its own: Error if one of its bytes is not
+// as it was written.
 FileChecksums read_checksums_file(const std::filesystem::path& path);
 
 // The checksums.json of a checkpoint; empty for a checkpoint of the first format and for weights that another

@@ -65,8 +65,8 @@ std::vector<std::string> remove_unfinished(const std::filesystem::path& folder);
 // Whether there is no file in it that a run would not write there
 bool holds_only_our_files(const std::filesystem::path& checkpoint);
 
-// Gives `pending` the name of a folder that exists. Where the file system can exchange names this is one atomic
-// step, so a kill leaves one of the two. Returns the name that the other folder has then.
+// Gives `pending` the name of a folder that exists. Where the file system can exchange names this is one
+// atomic step, so a kill leaves one of the two. Returns the name that the other folder has then.
 std::filesystem::path exchange(const std::filesystem::path& pending, const std::filesystem::path& taken);
 
 // Gives a finished checkpoint its final name. An existing checkpoint of that name becomes unfinished if the

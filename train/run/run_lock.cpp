@@ -105,7 +105,7 @@ std::string run_in(const fs::path& folder) {
 
 RunLock::RunLock(const fs::path& folder, Hold hold)
     : folder_(folder),
-      opened_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+      opened_(open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)),
       file_(open((folder / kLockFile).c_str(),
                  hold == Hold::kLock ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666)) {
   const SystemCall opened = file_.is_open();

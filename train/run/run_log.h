@@ -32,8 +32,8 @@ class RunLog {
   RunLog(const Config& config, const RunState& run, bool speaks);
 
   StatusLine& line() { return line_; }
-  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`. From now on `check_folder`
-  // is called before each write to the folder; what it throws stops the run.
+  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`. From now on
+  // `check_folder` is called before each write to the folder; what it throws stops the run.
   void open_metrics(
       const std::filesystem::path& path, int64_t keep_to_step, std::function<void()> check_folder = [] {});
   // Whether metrics.jsonl already had a line of this type for the step that the run resumes from.

@@ -116,7 +116,7 @@ TEST_F(CheckpointFolder, WhatCannotBeRemovedIsToldAndDoesNotStopARun) {
 // Where the folder is lost while files are written: the writing thread finds it, and the cause is told.
 TEST_F(CheckpointFolder, ALostFolderEndsACheckpointThatIsWritten) {
   run.step = 4, run.data_position = 16;
-  for (int64_t after = 0; after < 12; ++after) {
+  for (int64_t after = 0; after < 100; ++after) {
     std::atomic<int64_t> checks = 0;
     const auto check = [&] { check_folder(++checks <= after); };
     try {

@@ -1,5 +1,5 @@
-// A run whose folder is removed, moved or taken over: it stops, says what has happened, and neither writes nor
-// removes anything there.
+// A run whose folder is removed, moved or taken over: it stops, says what has happened, and neither writes
+// nor removes anything there.
 #include "train/run/run_lock.h"
 
 #include <sys/mount.h>
@@ -83,8 +83,8 @@ struct RunWithoutItsFolder : TrainRanks {
       sets({"train.steps=1000000", "optimizer.schedule=constant", "evaluation.every=0", "sampling.every=0",
             "checkpoint.every=5", "checkpoint.keep=1"});
 
-  // A run of so many ranks that is ended by what `lose` does after its second checkpoint. One rank stands still
-  // meanwhile.
+  // A run of so many ranks that is ended by what `lose` does after its second checkpoint. One rank stands
+  // still meanwhile.
   ProcessResult ended_by(int ranks, const std::function<void()>& lose) const {
     Process process(TRAIN_BINARY,
                     with({"--config", "small.yaml", "--ranks", std::to_string(ranks)}, kEndless),
@@ -122,7 +122,13 @@ TEST_F(RunWithoutItsFolder, TouchesNothingOfTheRunThatTookItsPlace) {
   std::vector<int> theirs;
   const auto take = [&] {
     fs::remove_all(folder / "out");
-    trains(with({"--set", "train.seed=2", "--set", "train.steps=50"}, sets({"evaluation.every=0"})));
+    fs::create_directory(folder / "beside");  // where its output is kept
+    const ProcessResult taken = run_process(
+        TRAIN_BINARY,
+        with({"--config", "../small.yaml"},
+             sets({"train.folder=../out", "data.train=../text.txt", "train.seed=2", "evaluation.every=0"})),
+        {.folder = folder / "beside"});
+    EXPECT_EQ(taken.status, 0) << taken.error;
     theirs = checkpoints("out");
   };
   expect_stopped(ended_by(1, take), {"removed"});
