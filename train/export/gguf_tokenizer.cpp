@@ -8,6 +8,7 @@
 
 #include "data/tokenizers/byte_alphabet.h"
 #include "kernels/base/check.h"
+#include "train/export/merge_scores.h"
 
 namespace tessera {
 namespace {
@@ -180,49 +181,6 @@ bool adds_blank(const TokenizerDefinition& definition) {
   return metaspace ? metaspace->prepend != PrependScheme::kNever : has(prefix);
 }
 
-// The scores with which llama.cpp merges as the list of merges says. Error: there are none
-std::vector<float> scores_of(const TokenizerDefinition& definition, int64_t vocab_size) {
-  const auto text = [&](int32_t id) -> const std::string& {
-    return definition.tokens[static_cast<size_t>(id)];
-  };
-  std::map<std::string_view, int32_t> ids;
-  std::set<int32_t> added;
-  for (const AddedToken& token : definition.added) added.insert(token.id);
-  for (size_t id = 0; id < definition.tokens.size(); ++id)
-    if (!definition.tokens[id].empty()) ids[definition.tokens[id]] = static_cast<int32_t>(id);
-  std::vector<float> scores(static_cast<size_t>(vocab_size));
-  std::vector<std::set<int32_t>> lefts(definition.tokens.size());  // of the merges that make a token
-  int32_t before = -1;
-  float score = 0;
-  for (const Merge& merge : definition.merges) {
-    auto& its = lefts[static_cast<size_t>(merge.result)];
-    check(its.empty() || merge.result == before,
-          "llama.cpp cannot merge as the tokenizer does: those merges that make {} have others between them. "
-          "{}",
-          in_quotes(text(merge.result)), kInstead);
-    if (its.empty()) scores[static_cast<size_t>(merge.result)] = --score;
-    its.insert(merge.left);
-    before = merge.result;
-  }
-  const auto may_stand = [&](std::string_view part) {
-    const auto first = first_code_point(part);
-    return ids.contains(part) || (first && first->bytes == part.size());
-  };
-  for (const auto& [token, id] : ids) {
-    const bool is_text = !added.contains(id) && !byte_of_token(token);
-    for (size_t at = 1; is_text && at < token.size(); ++at) {
-      if ((token[at] & 0xC0) == 0x80 || !may_stand(token.substr(0, at)) || !may_stand(token.substr(at)))
-        continue;
-      const auto left = ids.find(token.substr(0, at));
-      check(left != ids.end() && ids.contains(token.substr(at)) &&
-                lefts[static_cast<size_t>(id)].contains(left->second),
-            "llama.cpp would merge {} and {}, which together are a token, and the tokenizer does not. {}",
-            in_quotes(token.substr(0, at)), in_quotes(token.substr(at)), kInstead);
-    }
-  }
-  return scores;
-}
-
 void check_characters(const TokenizerDefinition& definition) {
   std::set<uint8_t> bytes;
   for (const std::string& token : definition.tokens)
@@ -271,7 +229,7 @@ GgufTokenizer gguf_tokenizer(const TokenizerDefinition& definition, int64_t voca
     add("ggml.merges", merges_of(definition));
   } else {
     check_characters(definition);
-    add("ggml.scores", scores_of(definition, vocab_size));
+    add("ggml.scores", llama_cpp_scores(definition, vocab_size));
     add("ggml.add_space_prefix", adds_blank(definition));
     if (definition.unknown >= 0) add("ggml.unknown_token_id", static_cast<uint32_t>(definition.unknown));
   }

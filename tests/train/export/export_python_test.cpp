@@ -49,6 +49,15 @@ TEST_F(ExportInPython, LlamaCppComputesTheSame) {
   passes("check_llama_cpp.py", arguments);
 }
 
+TEST_F(ExportInPython, LlamaCppMergesRunsOfBlanks) {
+  if (const auto missing = missing_in_python("xllamacpp", folder); !missing.empty()) GTEST_SKIP() << missing;
+  for (const std::string name : {"tied_llama", "tied_gemma"}) {
+    make_model(name, small_llama(), name);
+    exported(name, "gguf", name + ".gguf");
+    passes("check_runs_of_blanks.py", {name + ".gguf", tokenizer_fixture("tied_ids.json"), name});
+  }
+}
+
 TEST_F(ExportInPython, TransformersComputesTheSame) {
   if (const auto missing = missing_in_python("torch, transformers", folder); !missing.empty())
     GTEST_SKIP() << missing;

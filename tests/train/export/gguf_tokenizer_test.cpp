@@ -1,9 +1,12 @@
 // A tokenizer as fields of GGUF: names of pre-tokenizers, kinds of tokens, and what is refused.
 #include "train/export/gguf_tokenizer.h"
 
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/load_tokenizer.h"
 #include "data/tokenizers/tokenizer_json.h"
 #include "tests/data/support.h"
 #include "tests/data/tokenizers/support.h"
@@ -125,7 +128,6 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
   refused([](Definition& d) { d.changes[0].content = "x"; }, {"replaces blanks"});
   refused([](Definition& d) { d.splits = {{.pattern = "\n", .literal = true}}; }, {"splits texts"});
   refused([](Definition& d) { d.metaspace = Metaspace{.split = false}; }, {"changes or splits texts"});
-  refused([](Definition& d) { std::swap(d.merges[1], d.merges[4]); }, {"\"\u2581ab\"", "others between"});
   refused([](Definition& d) { d.merges.erase(d.merges.begin() + 3); },
           {"would merge \"\u2581\" and \"ab\"", "the tokenizer does not"});
   refused([](Definition& d) { d.changes = {}, d.metaspace = Metaspace{}; }, {"\"\u2581\u2581\"", "within"});
@@ -146,6 +148,93 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
   const GgufTokenizer never = gguf_tokenizer(definition, 268, {{"bos_token_id", 1}}, "");
   EXPECT_FALSE(value<bool>(never, "ggml.add_space_prefix"));
   EXPECT_TRUE(never.notices.empty());
+}
+
+// Tokens whose merges are interleaved have one score where llama.cpp then makes the same tokens, from left to right.
+TEST(GgufTokenizer, MergesThatAreInterleaved) {
+  const auto made = [](const TokenizerDefinition& definition) {
+    return gguf_tokenizer(definition, std::ssize(definition.tokens), {{"bos_token_id", 1}}, "");
+  };
+  const auto scores_of = [&](const TokenizerDefinition& definition) {
+    return value<std::vector<float>>(made(definition), "ggml.scores");
+  };
+  // Runs of 2 to 4 blanks, as transformers 4 orders merges of equal scores: by the lengths of both parts
+  TokenizerDefinition blanks = small_of_characters();
+  blanks.added.resize(2);
+  for (const char* token : {"\u2581\u2581\u2581", "\u2581\u2581\u2581\u2581"})
+    blanks.tokens.emplace_back(token);
+  const int32_t one = 258, two = 264, three = 266, four = 267;
+  std::erase_if(blanks.merges, [](const Merge& merge) { return merge.result == 264; });
+  const std::vector<Merge> tied{{three, one, four}, {two, two, four},  {two, one, three},
+                                {one, three, four}, {one, two, three}, {one, one, two}};
+  blanks.merges.insert(blanks.merges.end(), tied.begin(), tied.end());
+  const std::vector<float> scores = scores_of(blanks);
+  EXPECT_EQ(scores[two], scores[three]);
+  EXPECT_EQ(scores[two], scores[four]);
+  EXPECT_LT(scores[two], scores[263]) << "after all others";
+
+  // In another order four blanks are two pairs, and from left to right three and one.
+  TokenizerDefinition other = blanks;
+  other.merges.erase(other.merges.end() - 6, other.merges.end());
+  for (const Merge& merge : {Merge{one, two, three}, {one, one, two}, {two, one, three}})
+    other.merges.push_back(merge);
+  other.tokens.pop_back();
+  expect_error([&] { made(other); }, {"runs of \"\u2581\"", "4 in a row become other tokens", "--format hf"});
+
+  // Two tokens that want the same piece
+  TokenizerDefinition shared = small_of_characters();  // "\u2581", "a", "b", "ab", "\u2581a", "\u2581ab"
+  shared.merges = {{259, 260, 261}, {258, 259, 262}, {258, 261, 263}, {262, 260, 263}, {258, 258, 264}};
+  EXPECT_NO_THROW(made(shared));
+  shared.tokens.emplace_back("ba");  // of "aba", "a" and "ba" or "ab" and "a"
+  shared.merges.insert(shared.merges.begin() + 1, {260, 259, 266});
+  shared.merges.insert(shared.merges.begin() + 2, {259, 260, 261});
+  shared.added.pop_back();
+  expect_error([&] { made(shared); }, {"\"ab\"", "\"ba\"", "interleaved", "may want", "--format hf"});
+  // An earlier merge that takes one of them
+  TokenizerDefinition earlier = blanks;
+  earlier.tokens.emplace_back("\u2581\u2581c");
+  earlier.merges.insert(earlier.merges.begin(), {two, 265, 268});
+  expect_error([&] { made(earlier); }, {"interleaved", "earlier merge", "\"c\"", "--format hf"});
+}
+
+// The tokens of a text in llama.cpp: of the pairs that are tokens the best is merged, of equal ones the leftmost.
+std::vector<int32_t> merged_by_score(const std::vector<std::string>& tokens, const std::vector<float>& scores,
+                                     std::vector<std::string> pieces) {
+  std::map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < tokens.size(); ++id) ids[tokens[id]] = id;
+  while (true) {
+    size_t at = pieces.size();
+    float best = -std::numeric_limits<float>::infinity();
+    for (size_t i = 0; i + 1 < pieces.size(); ++i) {
+      const auto found = ids.find(pieces[i] + pieces[i + 1]);
+      if (found != ids.end() && scores[found->second] > best) best = scores[found->second], at = i;
+    }
+    if (at == pieces.size()) break;
+    pieces[at] += pieces[at + 1];
+    pieces.erase(pieces.begin() + static_cast<int64_t>(at) + 1);
+  }
+  std::vector<int32_t> made;
+  for (const std::string& piece : pieces) made.push_back(static_cast<int32_t>(ids.at(piece)));
+  return made;
+}
+
+// As transformers 4 converts what SentencePiece learns, where it gives runs of blanks one score
+TEST(GgufTokenizer, RunsOfBlanksOfOneScore) {
+  const json wanted = json::parse(read_file(tokenizer_fixture("tied_ids.json")));
+  for (const char* name : {"tied_llama", "tied_gemma"}) {
+    SCOPED_TRACE(name);
+    const std::string path = tokenizer_fixture(std::string(name) + ".json");
+    const TokenizerDefinition definition = read_tokenizer_json(read_file(path), path);
+    const GgufTokenizer made = gguf_tokenizer(definition, 704, {{"bos_token_id", 1}}, "");
+    const auto tokens = value<std::vector<std::string>>(made, "ggml.tokens");
+    const auto scores = value<std::vector<float>>(made, "ggml.scores");
+    const auto tokenizer = load_tokenizer(path);
+    for (size_t count = 1; count < 300; ++count) {
+      const auto ids = wanted[name][count - 1].get<std::vector<int32_t>>();
+      EXPECT_EQ(tokenizer->encode(std::string(count, ' ')), ids) << count;
+      EXPECT_EQ(merged_by_score(tokens, scores, std::vector<std::string>(count, "\u2581")), ids) << count;
+    }
+  }
 }
 
 // Their merges are of SentencePiece's kind: all that make a token, in its place. So are Mistral's, whose
