@@ -116,8 +116,12 @@ TextChange read_replace(const Node& part) {
   return {.pattern = pattern, .content = part.at("content").text(), .literal = literal};
 }
 
+constexpr int64_t kMostChanges = 1000;  // each reads the whole text
+
 void read_normalizer(const Node& node, TokenizerDefinition& definition) {
   for_each_part(node, "normalizers", [&](const std::string& type, const Node& part) {
+    if (std::ssize(definition.changes) == kMostChanges)
+      part.refuse(fmt::format("among the first {} of Replace and Prepend", kMostChanges));
     if (type == "Replace") {
       definition.changes.push_back(read_replace(part));
     } else if (type == "Prepend") {

@@ -167,7 +167,8 @@ Target safetensors() {
                 bytes_of(uint64_t{59}) + R"({"abc":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}}   )" +
                     std::string(8, '\1')},
       .words = {"\"F32\"", "\"BF16\"", "\"F16\"", "\"I64\"", "\"shape\":[", "\"data_offsets\":[",
-                "__metadata__", "9223372036854775807", "4611686018427387904,4"}};
+                "__metadata__", "9223372036854775807", "4611686018427387904,4",
+                "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"}};
 }
 
 Target model_config() {
@@ -215,7 +216,11 @@ Target model_config() {
                 "\"type\":\"linear\"",
                 "\"factor\":",
                 "\"attention_factor\":",
-                "\"truncate\":true"}};
+                "\"truncate\":false",
+                "\"factor\":null",
+                "\"num_hidden_layers\":1000000",
+                "\"sliding_window_pattern\":999999999",
+                "\"neftune_noise_alpha\":5"}};
 }
 
 void read_stream(const fs::path& path) {
@@ -436,11 +441,12 @@ Target tokenizer() {
            R"({"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Digits"},{"type":"Split",)"
            R"x("pattern":{"Regex":"[a-c]+|\\s+(?!\\S)"},"behavior":"MergedWithNext","invert":true},)x"
            R"({"type":"ByteLevel","add_prefix_space":false}]},"model":{"vocab":{"a":0},"merges":[]}})"},
-      .words = {"\"merges\":[", "\"vocab\":{", "\"type\":\"Split\"", "\"Regex\":\"", "\\\\p{L}",
-                "(?=", "(a+)+", "\"behavior\":\"Contiguous\"", "\"ignore_merges\":true", "\"Sequence\"",
-                "\"single_word\":true", "\"rstrip\":true", "\"normalized\":true", "\"TemplateProcessing\"",
-                "\"prepend_scheme\":\"always\"", "\"type\":\"Prepend\"", "\"type\":\"Replace\"",
-                "\"split\":true"}};
+      .words = {
+          "\"merges\":[", "\"vocab\":{", "\"type\":\"Split\"", "\"Regex\":\"", "\\\\p{L}", "(?=", "(a+)+",
+          "\"behavior\":\"Contiguous\"", "\"ignore_merges\":true", "\"Sequence\"", "\"single_word\":true",
+          "\"rstrip\":true", "\"normalized\":true", "\"TemplateProcessing\"", "\"prepend_scheme\":\"always\"",
+          "\"type\":\"Prepend\"", "\"type\":\"Replace\"", "\"split\":true",
+          R"({"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},)"}};
 }
 
 Target merges() {

@@ -88,6 +88,31 @@ TEST_F(Characters, NamesAreOfAllThatDecidesIds) {
   EXPECT_EQ(load(replace("/decoder/decoders/3/start", "0"))->name(), names[0]) << "which ids have what text";
 }
 
+// A few changes that each multiply a text would take all memory.
+TEST_F(Characters, ChangesThatMultiplyATextAreRefused) {
+  const auto changed = [](const std::string& type, const std::string& more, int times) {
+    std::string list;
+    for (int i = 0; i < times; ++i)
+      list += (i > 0 ? "," : "") + ("{\"type\": \"" + type + "\", " + more + "}");
+    return replace("/normalizer", R"({"type": "Sequence", "normalizers": [)" + list + "]}");
+  };
+  const std::string many(200, 'a');
+  for (const char* kind : {"String", "Regex"}) {
+    const std::string more = fmt::format(R"("pattern": {{"{}": "a"}}, "content": "{}")", kind, many);
+    expect_error([&] { load(changed("Replace", more, 8))->encode("ab ab"); },
+                 {"normalizer", "Replace of \"a\"", "bytes of a text of"});
+    EXPECT_NO_THROW(load(changed("Replace", more, 1))->encode(std::string(40, 'b') + "a"));
+  }
+  const std::string blanks = R"("pattern": {"String": " "}, "content": ")" + std::string(200, ' ') + "\"";
+  expect_error([&] { load(changed("Replace", blanks, 8))->encode("a b"); }, {"normalizer", "Replace"});
+  expect_error(
+      [&] {
+        load(changed("Prepend", R"("prepend": ")" + std::string(100'000, 'a') + "\"", 20))->encode("ab");
+      },
+      {"normalizer", "Prepend", "..."});
+  expect_error([&] { load(changed("Prepend", R"("prepend": "a")", 1001)); }, {"among the first 1000"});
+}
+
 TEST_F(Characters, WhatIsNotKnownIsRefusedByName) {
   struct Case {
     const char *path, *value;
