@@ -46,8 +46,10 @@ std::vector<double> rope_frequencies(const ModelConfig& config, int64_t sequence
   const auto context = static_cast<double>(original_context(config));
   std::vector<double> divisors;
   if (rope.scaling == RopeScaling::kLongrope) divisors = longrope_factors(config, sequence_length);
-  double low = std::max(std::floor(yarn_index(rope, context, R, rope.beta_fast)), 0.0);
-  double high = std::min(std::ceil(yarn_index(rope, context, R, rope.beta_slow)), R - 1);
+  const double first = yarn_index(rope, context, R, rope.beta_fast),
+               last = yarn_index(rope, context, R, rope.beta_slow);
+  const double low = std::max(rope.truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(rope.truncate ? std::ceil(last) : last, R - 1);
   if (low == high) high += 0.001;  // a step instead of a ramp
   std::vector<double> frequencies;
   for (int64_t i = 0; i < rotated / 2; ++i) {
@@ -109,6 +111,17 @@ Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& co
     }
   stream.run(Copy{{host.data(), DType::kF32, shape, Device::kCpu}, angles});
   stream.synchronize();
+  return angles;
+}
+
+int64_t short_context(const ModelConfig& config) { return original_context(config); }
+
+Tensor allocate_angles_by_length(const Stream& stream, Arena& arena, const ModelConfig& config,
+                                 const Tensor& of_long) {
+  const int64_t positions = of_long.shape[0], of_short = short_context(config);
+  const Tensor angles =
+      allocate_angles(stream, arena, config, {.positions = positions, .sequence_length = of_short});
+  stream.run(Copy{of_long.rows(of_short, positions - of_short), angles.rows(of_short, positions - of_short)});
   return angles;
 }
 

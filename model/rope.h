@@ -29,6 +29,9 @@ std::vector<double> rope_frequencies(const ModelConfig& config, int64_t sequence
 double rope_attention_factor(const ModelConfig& config);
 double longrope_attention_factor(double factor, double original_context);
 
+// The most tokens of a text that longrope's short factors are for
+int64_t short_context(const ModelConfig& config);
+
 struct AngleTable {
   int64_t positions;                    // that it has
   int64_t sequence_length = positions;  // see rope_frequencies()
@@ -37,6 +40,10 @@ struct AngleTable {
 // None unless positions are rotary.
 Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
                        const AngleTable& table);
+// Those of single tokens that are read after others: of longrope the short factors where a text ends within the
+// original context, and the long ones after it. `of_long` is the table of texts beyond it.
+Tensor allocate_angles_by_length(const Stream& stream, Arena& arena, const ModelConfig& config,
+                                 const Tensor& of_long);
 // Those of blocks with a window. None where they have no angles of their own.
 Tensor allocate_local_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
                              const AngleTable& table);

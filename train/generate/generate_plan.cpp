@@ -31,7 +31,10 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
   Arena arena = Arena::plan(device.device);
   GeneratePlan plan{
       .shape = inference_shape(shape.model, device, shape.precision, shape.attention, shape.context),
-      .settings = {.slots = shape.slots, .capacity = shape.context, .known = shape.known},
+      .settings = {.slots = shape.slots,
+                   .capacity = shape.context,
+                   .known = shape.known,
+                   .factors_by_length = true},
       .ledger = {},
       .cache_bytes = 0,
       .decode = {}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "model/rope.h"
 #include "train/session/token_ids.h"
 
 namespace tessera {
@@ -21,6 +22,10 @@ Decoder::Settings checked(Decoder::Settings settings, const Session& session) {
   check(!angles || settings.capacity <= angles.shape[0],
         "a decoder of texts of {} tokens needs a session whose sample_tokens is that, found positions for {}",
         settings.capacity, angles.shape[0]);
+  check(!settings.factors_by_length || settings.capacity <= session.shape().sequence_length,
+        "a decoder whose factors go by the length of a text needs a session of sequences of {} tokens, found "
+        "{}",
+        settings.capacity, session.shape().sequence_length);
   if (settings.known == 0) settings.known = model.vocab_size;
   check(settings.known > 0 && settings.known <= model.vocab_size,
         "a decoder draws ids below 1 to {}, the model's vocabulary, found {}", model.vocab_size,
@@ -54,11 +59,20 @@ Decoder::Decoder(Session& session, const Settings& settings)
                                settings_.capacity)),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
+      texts_(static_cast<size_t>(settings_.slots)),
       host_(session.arena().is_plan() ? Arena::plan(Device::kCpu)
                                       : Arena::pinned(session.stream().device())) {
   Arena& arena = session.arena();
   Arena::Phase phase(arena, "decoder");
   const int64_t slots = settings_.slots;
+  const ModelConfig& config = session.shape().model;
+  const bool by_length = settings_.factors_by_length && config.positions == Positions::kRope &&
+                         config.rope.scaling == RopeScaling::kLongrope;
+  if (by_length && session.shape().sequence_length > short_context(config)) {
+    short_context_ = short_context(config);
+    angles_ = allocate_angles_by_length(session.stream(), arena, config, session.model().angles);
+    model_.angles = angles_;
+  }
   const Saved saved = allocate_saved(arena, model_, Keep::nothing());
   logits_ = arena.alloc(MemoryTag::kActivations, "logits", session.shape().dtype,
                         {slots, model_.config.padded_vocab()});
@@ -126,14 +140,20 @@ void Decoder::start(int64_t slot, std::span<const int32_t> tokens, int64_t seque
   session_.stream().run(Copy{logits_.rows(slot, 1), prompt_logits_});
   copy_rings(session_.stream(), cache_.slot(slot).layers, prompt_rings_);
   last_read_ = {.slot = slot, .tokens = std::ssize(tokens), .seen = std::move(seen)};
+  if (short_context_ > 0) last_read_.text.assign(tokens.begin(), tokens.end());
 }
 
 void Decoder::start_copy(int64_t slot, int64_t sequence, int64_t drawn) {
   stop(slot);
   check(last_read_.slot >= 0, "a decoder copies the text of the last start(), and there is none");
+  if (last_read_.was_read_anew) {
+    const std::vector<int32_t> text = last_read_.text;
+    return start(slot, text, sequence, drawn);
+  }
   set_draws(slot, sequence, drawn);
   copy_prompt_to(slot);
   lengths_[static_cast<size_t>(slot)] = last_read_.tokens;
+  texts_[static_cast<size_t>(slot)] = last_read_.text;
 }
 
 void Decoder::set_draws(int64_t slot, int64_t sequence, int64_t drawn) {
@@ -165,11 +185,25 @@ void Decoder::copy_prompt_to(int64_t slot) {
 
 void Decoder::append(int64_t slot, std::span<const int32_t> tokens) {
   check(!is_idle(slot), "slot {} is idle: it has no text to append to", slot);
+  if (outgrows(length(slot), length(slot) + std::ssize(tokens))) {
+    std::vector<int32_t>& text = texts_[static_cast<size_t>(slot)];
+    text.insert(text.end(), tokens.begin(), tokens.end());
+    return read_anew(slot);
+  }
   std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
   const Tensor row = seen_.rows(slot, 1);
   session_.stream().run(Copy{row, {seen.data(), DType::kI32, row.shape, Device::kCpu}});
   session_.stream().synchronize();
   read(slot, tokens, seen);
+}
+
+// The whole text of a slot, whose keys have angles of the long factors from now on
+void Decoder::read_anew(int64_t slot) {
+  const std::vector<int32_t> text = texts_[static_cast<size_t>(slot)];
+  stop(slot);
+  if (last_read_.slot == slot) last_read_.was_read_anew = true;
+  std::vector<int32_t> seen(static_cast<size_t>(seen_.shape[1]));
+  read(slot, text, seen);
 }
 
 // After the tokens that the slot has; `seen` of these, and then of all
@@ -184,13 +218,15 @@ void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<in
   const Tensor prompt = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});
   copy_ids(stream, Ids::kTokens, tokens, model_.config.vocab_size, prompt);
   stop(slot);
+  Model model = session_.model();
+  if (before + count <= short_context_) model.angles = angles_;
   KvCache own = cache_.slot(slot);
   own.starts = arena.alloc(MemoryTag::kData, "tokens read", DType::kI32, {1});  // the slot is idle until then
   for (int64_t first = 0; first < count; first += settings_.prefill) {
     const int64_t T = std::min(settings_.prefill, count - first), start = before + first;
     copy_to(stream, std::array{static_cast<int32_t>(start)}, own.starts);
     prefill(stream, arena,
-            {.model = session_.model(),
+            {.model = model,
              .cache = own,
              .tokens = prompt.rows(first, T).view({1, T}),
              .start = start,
@@ -201,6 +237,10 @@ void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<in
   copy_to(stream, seen, seen_.rows(slot, 1));
   copy_to(stream, std::array{static_cast<int32_t>(before + count - 1)}, cache_.starts.rows(slot, 1));
   lengths_[static_cast<size_t>(slot)] = before + count;
+  if (short_context_ == 0) return;
+  std::vector<int32_t>& text = texts_[static_cast<size_t>(slot)];
+  text.resize(static_cast<size_t>(before));
+  text.insert(text.end(), tokens.begin(), tokens.end());
 }
 
 void Decoder::stop(int64_t slot) {
@@ -212,6 +252,8 @@ void Decoder::stop(int64_t slot) {
 std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) {
   const auto is_full = [&](int64_t length) { return length == settings_.capacity; };
   const bool any_full = std::ranges::any_of(lengths_, is_full);
+  const bool any_outgrows =
+      std::ranges::any_of(lengths_, [&](int64_t length) { return outgrows(length, length + 1); });
   const bool reads =
       std::ranges::any_of(lengths_, [&](int64_t length) { return length > 0 && !is_full(length); });
   record_sample(rule, seed);
@@ -219,19 +261,24 @@ std::span<const int32_t> Decoder::next(const SamplingRule& rule, uint64_t seed) 
   fetch_->start();
   // The next logits while the caller is busy with the tokens. A slot that was full must stop before: it has
   // no room for its token.
-  if (reads && !any_full) read_tokens();
+  const bool waits = any_full || any_outgrows;
+  if (reads && !waits) read_tokens();
   fetch_->wait();
   const std::span drawn(drawn_.as<int32_t>(), lengths_.size());
+  std::vector<int64_t> outgrown;
   for (int64_t slot = 0; slot < settings_.slots; ++slot) {
     int64_t& length = lengths_[static_cast<size_t>(slot)];
     if (length == 0) continue;
     if (is_full(length) || drawn[static_cast<size_t>(slot)] == kBadLogits) {
       stop(slot);
-    } else {
-      ++length;
+      continue;
     }
+    if (short_context_ > 0) texts_[static_cast<size_t>(slot)].push_back(drawn[static_cast<size_t>(slot)]);
+    if (outgrows(length, length + 1)) outgrown.push_back(slot);
+    ++length;
   }
-  if (reads && any_full) read_tokens();
+  if (reads && waits) read_tokens();
+  for (const int64_t slot : outgrown) read_anew(slot);
   return drawn;
 }
 

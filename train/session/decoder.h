@@ -15,10 +15,13 @@ namespace tessera {
 class Decoder {
  public:
   struct Settings {
-    int64_t slots = 1;              // texts that are continued together
-    int64_t capacity;               // tokens of a text that the cache can hold; at most model.context
-    int64_t prefill = 2048;         // the most tokens of a prompt in one forward
-    int64_t known = 0;              // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
+    int64_t slots = 1;       // texts that are continued together
+    int64_t capacity;        // tokens of a text that the cache can hold; at most model.context
+    int64_t prefill = 2048;  // the most tokens of a prompt in one forward
+    int64_t known = 0;       // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
+    // longrope: the factors are those of the text so far; false: those of the session's sequences. A text that
+    // grows beyond the original context is then read anew.
+    bool factors_by_length = false;
     bool separate_kernels = false;  // also where the device has a step as one kernel: see prepare_decode()
   };
   // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
@@ -59,11 +62,17 @@ class Decoder {
   struct LastRead {
     int64_t slot = -1, tokens = 0;
     std::vector<int32_t> seen = {};  // bits, as in SampleTokens
+    std::vector<int32_t> text = {};  // where short_context_ needs it
+    bool was_read_anew = false;      // its slot has other keys now
   };
 
   void read_tokens();
   void record_sample(const SamplingRule& rule, uint64_t seed);
   void read(int64_t slot, std::span<const int32_t> tokens, std::vector<int32_t>& seen);
+  void read_anew(int64_t slot);
+  bool outgrows(int64_t before, int64_t after) const {
+    return short_context_ > 0 && before <= short_context_ && after > short_context_;
+  }
   void copy_prompt_to(int64_t slot);
   void set_draws(int64_t slot, int64_t sequence, int64_t drawn);
 
@@ -81,6 +90,11 @@ class Decoder {
   Tensor seen_, draws_;  // see SampleTokens
   DecodeStep step_;
   std::vector<int64_t> lengths_;
+  // Of longrope by length: the tokens up to which a text has the short factors, else 0; the texts, and the
+  // angles of tokens read one at a time. Longer texts are read with the session's angles.
+  int64_t short_context_ = 0;
+  std::vector<std::vector<int32_t>> texts_;
+  Tensor angles_;
   LastRead last_read_;
   Arena host_;
   Tensor drawn_;  // tokens_ on the host

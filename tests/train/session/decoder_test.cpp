@@ -37,9 +37,14 @@ constexpr int64_t kContext = 256;
 
 // A session on the CPU with weights so large that logits are far apart
 struct LoudSession {
-  explicit LoudSession(const ModelConfig& model, AttentionKind attention = AttentionKind::kFlash)
+  // `sequence_length`: 0: the model's context
+  explicit LoudSession(const ModelConfig& model, AttentionKind attention = AttentionKind::kFlash,
+                       int64_t sequence_length = 0)
       : session(*backend, arena,
-                {.model = model, .batch = 1, .sequence_length = model.context, .attention = attention}) {
+                {.model = model,
+                 .batch = 1,
+                 .sequence_length = sequence_length > 0 ? sequence_length : model.context,
+                 .attention = attention}) {
     HostTensors make;
     const ParamSink write = session.store().writer();
     for (const ParamPlace& place : session.store().layout().places) {
@@ -170,6 +175,50 @@ TEST(Decoder, HasTheLogitsOfAForwardAfterEveryToken) {
       draw(decoder, texts, 1, {});
     }
   }
+}
+
+// longrope by length: a text has the short factors up to the original context, and is read anew with the long ones
+// where it outgrows it, whatever the decoder has room for, and however it came to its length.
+TEST(Decoder, FactorsAreThoseOfTheTextSoFar) {
+  ModelConfig model = variant("llama").model;
+  model.rope.scaling = RopeScaling::kLongrope;
+  model.rope.original_context = 24;
+  const auto pairs = static_cast<size_t>(model.rotated_channels() / 2);
+  model.rope.short_factors.assign(pairs, 1), model.rope.long_factors.assign(pairs, 6);
+  LoudSession loud(model);  // whose sequences have the long factors
+  LoudSession brief(model, AttentionKind::kFlash, 24);
+  const auto expect_right = [&](const Decoder& decoder, int64_t slot, const std::vector<int32_t>& text) {
+    const std::vector<float> found = decoder.logits(slot),
+                             wanted = (text.size() <= 24 ? brief : loud).session.last_logits(text, 1);
+    float most = 0;
+    for (const float logit : wanted) most = std::max(most, std::abs(logit));
+    for (size_t v = 0; v < wanted.size(); ++v)
+      ASSERT_NEAR(found[v], wanted[v], tolerance::kCachedLogits * static_cast<double>(most)) << text.size();
+  };
+  Decoder decoder(loud.session, {.slots = 3, .capacity = 64, .prefill = 7, .factors_by_length = true});
+  std::vector<std::vector<int32_t>> texts{loud.text(20), loud.text(5), loud.text(30)};
+  for (const int64_t slot : {0, 1, 2}) decoder.start(slot, texts[static_cast<size_t>(slot)], slot);
+  for (int64_t i = 0; i < 12; ++i) {
+    for (const int64_t slot : {0, 1, 2}) expect_right(decoder, slot, texts[static_cast<size_t>(slot)]);
+    draw(decoder, texts, 1, {});
+  }
+  // By append(), and by start_copy() of a text that has been read anew since
+  const std::vector<int32_t> more = loud.text(15), prompt = loud.text(22);
+  decoder.append(1, more);
+  texts[1].insert(texts[1].end(), more.begin(), more.end());
+  expect_right(decoder, 1, texts[1]);
+  decoder.start(0, prompt, 5);
+  std::vector<std::vector<int32_t>> again{prompt, texts[1], texts[2]};
+  draw(decoder, again, 6, {});
+  expect_right(decoder, 0, again[0]);
+  decoder.start_copy(0, 5);
+  decoder.start_copy(2, 6);
+  expect_right(decoder, 0, prompt);
+  expect_right(decoder, 2, prompt);
+  std::vector<std::vector<int32_t>> copied{prompt, again[1], prompt};
+  draw(decoder, copied, 6, {});
+  EXPECT_EQ(copied[0], again[0]);
+  expect_right(decoder, 2, copied[2]);
 }
 
 // What a slot draws depends neither on the others, nor on what it held before.
