@@ -50,6 +50,13 @@ Windows Windows::of_blocks(const std::vector<int64_t>& windows) {
   return Windows(pattern);
 }
 
+Windows Windows::cut(int64_t blocks) const {
+  if (pattern_blocks() <= blocks) return *this;
+  std::vector<int64_t> windows;
+  for (int64_t block = 0; block < blocks; ++block) windows.push_back(at(static_cast<size_t>(block)));
+  return of_blocks(windows);
+}
+
 int64_t Windows::pattern_blocks() const {
   int64_t sum = 0;
   for (const Run& run : runs_) sum += run.blocks;

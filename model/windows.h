@@ -30,6 +30,9 @@ class Windows {
   // The shortest pattern that gives these windows to as many blocks
   static Windows of_blocks(const std::vector<int64_t>& windows);
 
+  // The pattern of a model with so many blocks, which may be fewer than it has
+  Windows cut(int64_t blocks) const;
+
   int64_t at(size_t block) const;
   bool all_full() const { return runs_.empty(); }
   bool all_equal() const { return runs_.size() < 2; }

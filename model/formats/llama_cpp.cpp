@@ -138,9 +138,17 @@ bool windows_hide_nothing(const ModelConfig& model) {
   });
 }
 
-// The windows of a published Gemma 3, as long as the first of the model's
-Windows five_of_six(const ModelConfig& model) {
-  return Windows({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
+// Whether the windows are those of a published Gemma 3, as long as the first of the model's
+bool is_five_of_six(const ModelConfig& model) {
+  const Windows published({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
+  return model.window.cut(model.layers) == published.cut(model.layers);
+}
+
+// What llama.cpp takes for query_pre_attn_scalar of a Gemma 3: it tells the one of 27 billion parameters by
+// its blocks, and divides whole numbers.
+constexpr int64_t kBlocksOfGemma27B = 62;
+int64_t query_scalar_in_llama_cpp(const ModelConfig& model) {
+  return model.layers == kBlocksOfGemma27B ? model.channels / model.heads : model.head_dim;
 }
 
 }  // namespace
@@ -149,7 +157,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const Family& family = family_for(model);
   const auto require = [&](bool holds, const char* key, const auto& found, const std::string& expected) {
     check(holds,
-          "{} has {}={}, and llama.cpp computes models of {} with {} alone. Export it with --format hf, or "
+          "{} has {}={}, and llama.cpp computes models of {} only with {}. Export it with --format hf, or "
           "train with that setting",
           folder, key, found, family.title, expected);
   };
@@ -164,12 +172,16 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
     return;
   }
   if (&family == &kGemma3) {  // constants of llama.cpp
-    require(model.window.all_full() || text_of(model.window) == text_of(five_of_six(model)), "model.window",
-            text_of(model.window), "five blocks within a window, then one without");
+    require(model.window.all_full() || is_five_of_six(model), "model.window", text_of(model.window),
+            "five blocks within a window, then one without");
     require(model.window.all_full() || model.rope.local_theta == 1e4, "model.rope.local_theta",
             model.rope.local_theta, "10000");
-    require(canonical(model).query_scalar == model.head_dim, "model.query_scalar", model.query_scalar,
-            "model.head_dim");
+    const int64_t query_scalar = query_scalar_in_llama_cpp(model);
+    require(canonical(model).query_scalar == query_scalar, "model.query_scalar",
+            canonical(model).query_scalar,
+            model.layers == kBlocksOfGemma27B
+                ? fmt::format("{} (model.channels / model.heads, in {} blocks)", query_scalar, model.layers)
+                : fmt::format("{} (model.head_dim)", query_scalar));
     require(model.logit_cap == 0, "model.logit_cap", model.logit_cap, "0");
     require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
     require(model.tied, "model.tied", "false", "true");
@@ -185,6 +197,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const bool yarn = rope.scaling == RopeScaling::kYarn;
   require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
   require(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
+  require(!yarn || rope.truncate, "model.rope.truncate", "false", "true");
   require(rope.scaling != RopeScaling::kLlama3 || name_in_llama_cpp(family) == "llama", "model.rope.scaling",
           "llama3", "none, linear or yarn");
   require(rope.scaling != RopeScaling::kLongrope || name_in_llama_cpp(family) == "llama" || &family == &kPhi3,

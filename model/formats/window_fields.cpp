@@ -93,6 +93,7 @@ Windows windows_by_pattern(const Family& family, const Fields& config, int64_t l
   int64_t every = kPatternOfGemma;
   if (const json* value = config.find_value(kPattern, kOldPattern)) config.read(kPattern, *value, every);
   if (every == 1) return {};
+  if (every > layers) return Windows(window);  // the pattern ends with the model
   return Windows({{.window = window, .blocks = every - 1}, {.window = Windows::kFull}});
 }
 

@@ -8,6 +8,7 @@
 #include "model/formats/llm_c.h"
 #include "model/formats/sharded_safetensors.h"
 #include "model/formats/weights.h"
+#include "model/presets.h"
 #include "model/rope.h"
 #include "tests/data/support.h"
 #include "tests/model/formats/folder_support.h"
@@ -222,7 +223,7 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
     expect_error([&] { check_llama_cpp(model, "runs/x"); }, words);
   };
   refused(plain, [](ModelConfig& m) { m.mlp = Mlp::kRelu; },
-          {"runs/x has model.mlp=relu", "gelu alone", "--format hf"});
+          {"runs/x has model.mlp=relu", "only with gelu", "--format hf"});
   refused(plain, [](ModelConfig& m) { m.scale_attention = false; }, {"model.scale_attention=false"});
   refused(plain, [](ModelConfig& m) { m.scale_attention_by_layer = true; },
           {"model.scale_attention_by_layer=true"});
@@ -237,7 +238,7 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
                             .beta_fast = double(fast),
                             .beta_slow = double(slow)};
                 },
-                {key, "alone"});
+                {key, "only with"});
     if (one.name == std::string("llama")) {
       refused(one.model, [](ModelConfig& m) { m.logit_cap = 30; }, {"model_type tessera", "--format hf"});
       refused(one.model, [](ModelConfig& m) { m.window = Windows(31); },
@@ -259,6 +260,29 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
         refused(one.model, [&](ModelConfig& m) { m.rope.scaling = scaling; },
                 {fmt::format("model.rope.scaling={}", name_of(scaling))});
   }
+}
+
+// llama.cpp's scale of a Gemma 3's queries goes by its number of blocks, its windows by the place of each.
+TEST_F(ExportedFormats, LlamaCppKnowsGemma3ByItsBlocks) {
+  ModelConfig model = preset_model(Preset::kGemma3_1b);
+  model.channels = 5376, model.heads = 32, model.kv_heads = 16, model.head_dim = 128;
+  model.query_scalar = 168, model.layers = 62;  // of 27 billion parameters
+  EXPECT_NO_THROW(check_llama_cpp(model, "x"));
+  model.query_scalar = 0;
+  expect_error([&] { check_llama_cpp(model, "x"); },
+               {"model.query_scalar=128", "168 (model.channels / model.heads, in 62 blocks)", "--format hf"});
+  model.layers = 48;
+  EXPECT_NO_THROW(check_llama_cpp(model, "x"));
+  model.query_scalar = 168;
+  expect_error([&] { check_llama_cpp(model, "x"); }, {"model.query_scalar=168", "128 (model.head_dim)"});
+  model.query_scalar = 0;
+  for (const int64_t layers : {1, 2, 5, 6, 7, 12}) {
+    model.layers = layers;
+    model.window = Windows({{.window = 512, .blocks = 5}, {}}).cut(layers);
+    EXPECT_NO_THROW(check_llama_cpp(model, "x")) << layers;
+  }
+  model.layers = 5, model.window = Windows({{.window = 512, .blocks = 4}, {}});
+  expect_error([&] { check_llama_cpp(model, "x"); }, {"model.window=512*4,full"});
 }
 
 // llm.c's order, read by a list of transformers' names
