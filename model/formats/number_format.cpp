@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/base/bf16.h"
@@ -24,19 +25,37 @@ struct Q8Block {
 };
 static_assert(sizeof(Q8Block) == 34);
 
-// An exponent of ones is NaN or infinity. A test of bits without a branch, so that the loop vectorises.
-void check_finite(std::span<const float> values, const std::string& name) {
-  constexpr uint32_t kExponent = 0x7F800000;
+template <class Bits>
+Bits bits_of(std::span<const std::byte> bytes, size_t i) {
+  Bits bits;
+  std::memcpy(&bits, bytes.data() + i * sizeof(Bits), sizeof(Bits));
+  return bits;
+}
+
+// An exponent of ones is NaN or infinity, and infinity without a mantissa. A test of bits without a branch, so
+// that the loop vectorises.
+template <class Bits>
+std::optional<NotFinite> find_not_finite(std::span<const std::byte> bytes, Bits exponent) {
+  const size_t count = bytes.size() / sizeof(Bits);
   int bad = 0;
-#pragma omp parallel for reduction(| : bad) if (values.size() > kFewValues)
-  for (size_t i = 0; i < values.size(); ++i)
-    bad |= (std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent;
+#pragma omp parallel for reduction(| : bad) if (count > kFewValues)
+  for (size_t i = 0; i < count; ++i) bad |= (bits_of<Bits>(bytes, i) & exponent) == exponent;
+  if (!bad) return {};
+  size_t first = 0;
+  while ((bits_of<Bits>(bytes, first) & exponent) != exponent) ++first;
+  const auto found = bits_of<Bits>(bytes, first);
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2;  // all but the sign
+  const bool is_infinite = (found & kMagnitude) == exponent;
+  return NotFinite{.index = first, .value = !is_infinite ? "nan" : found > kMagnitude ? "-inf" : "inf"};
+}
+
+void check_finite(std::span<const float> values, const std::string& name) {
+  const auto bad = find_not_finite(NumberFormat::kF32, std::as_bytes(values));
   if (!bad) return;
-  const auto first = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
   fail(
       "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
       "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
-      name, first - values.begin(), without_sign_if_nan(*first));
+      name, bad->index, without_sign_if_nan(bad->value));
 }
 
 // What to do where a value is too large
@@ -102,6 +121,20 @@ NumberFormat number_format(DType dtype) {
       break;
   }
   fail("weights are not stored in {}", name_of(dtype));
+}
+
+std::optional<NotFinite> find_not_finite(NumberFormat format, std::span<const std::byte> bytes) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return find_not_finite<uint32_t>(bytes, 0x7F800000);
+    case NumberFormat::kF16:
+      return find_not_finite<uint16_t>(bytes, 0x7C00);
+    case NumberFormat::kBF16:
+      return find_not_finite<uint16_t>(bytes, 0x7F80);
+    case NumberFormat::kQ8:
+      break;
+  }
+  fail("values of {} are not looked at", name_of(format));
 }
 
 int64_t block_of(NumberFormat format) {

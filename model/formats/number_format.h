@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -46,6 +47,13 @@ void encode(NumberFormat format, std::span<const float> values, const std::strin
 // The inverse, of all values of a tensor: `bytes` holds as many as `out`. Threads share the work, as in
 // copy_bytes().
 void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<float> out);
+
+// The first value that is not finite: "inf", "-inf" or "nan"; none: all are. By all threads, as copy_bytes()
+struct NotFinite {
+  size_t index;
+  const char* value;
+};
+std::optional<NotFinite> find_not_finite(NumberFormat format, std::span<const std::byte> bytes);
 
 // By all threads: bytes of a mapped file are read from disk where they are touched, and one thread alone has
 // the disk wait for it.

@@ -15,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLongestHeader = 100'000'000;  // bytes, as the reference implementation has it
+constexpr size_t kMostDims = 16;                // of a tensor
 
 const char* dtype_in_file(NumberFormat format) {
   switch (format) {
@@ -30,6 +31,11 @@ const char* dtype_in_file(NumberFormat format) {
   fail("a safetensors file does not hold {}", name_of(format));
 }
 
+// Of a tensor that check_readable() takes
+NumberFormat format_of(const std::string& dtype) {
+  return dtype == "F32" ? NumberFormat::kF32 : dtype == "BF16" ? NumberFormat::kBF16 : NumberFormat::kF16;
+}
+
 std::string list(const std::vector<int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
 // A tensor's name from an untrusted header
@@ -42,6 +48,8 @@ std::vector<int64_t> shape_of(const json& value, const std::string& tensor) {
   const auto shape = value.find("shape");
   check(shape != value.end() && shape->is_array(), "{} must have a list \"shape\", found {}", tensor,
         brief(value));
+  check(shape->size() <= kMostDims, "{} has a shape of {} numbers; expected at most {}", tensor,
+        shape->size(), kMostDims);
   std::vector<int64_t> dims;
   for (const json& dim : *shape)
     dims.push_back(whole_number(json::object({{"shape", dim}}), "shape", tensor));
@@ -180,12 +188,26 @@ void SafetensorsReader::check_readable(const std::string& name, const Shape& sha
         "{}: tensor {} has dtype {}; F32, BF16 and F16 can be read", path().string(), name, entry.dtype);
 }
 
-void SafetensorsReader::read(const std::string& name, const Shape& shape, std::span<float> out) const {
-  check_readable(name, shape);
+void SafetensorsReader::check_finite(const std::string& name) const {
   const Entry& entry = entries_.at(name);
-  const NumberFormat format = entry.dtype == "F32"    ? NumberFormat::kF32
-                              : entry.dtype == "BF16" ? NumberFormat::kBF16
-                                                      : NumberFormat::kF16;
+  const std::optional<NotFinite> bad = find_not_finite(format_of(entry.dtype), entry.bytes);
+  if (!bad) return;
+  std::vector<size_t> index(entry.shape.size());
+  size_t left = bad->index;
+  for (size_t i = index.size(); i-- > 0; left /= static_cast<size_t>(entry.shape[i]))
+    index[i] = left % static_cast<size_t>(entry.shape[i]);
+  fail(
+      "{}: tensor {} is not finite: its value [{}] is {}. The file is damaged, or was written so: copy the "
+      "folder again from where it comes from, or name another one",
+      path().string(), printable_name(name), fmt::join(index, ", "), bad->value);
+}
+
+void SafetensorsReader::read(const std::string& name, const Shape& shape, std::span<float> out,
+                             Values values) const {
+  check_readable(name, shape);
+  if (values == Values::kFinite) check_finite(name);
+  const Entry& entry = entries_.at(name);
+  const NumberFormat format = format_of(entry.dtype);
   check(std::ssize(entry.bytes) == bytes_of(format, std::ssize(out)),
         "{}: tensor {} has {} bytes, expected {}", path().string(), name, entry.bytes.size(),
         bytes_of(format, std::ssize(out)));

@@ -54,7 +54,10 @@ class SafetensorsReader {
 
   // Error: no such tensor, another shape, an unsupported dtype.
   void check_readable(const std::string& name, const Shape& shape) const;
-  void read(const std::string& name, const Shape& shape, std::span<float> out) const;  // Error: as above
+  // Error: as check_readable(); with kFinite a value that is not, named by its place
+  void read(const std::string& name, const Shape& shape, std::span<float> out,
+            Values values = Values::kAny) const;
+  void check_finite(const std::string& name) const;  // of a tensor that is readable
 
  private:
   void read_header(std::span<const std::byte> header, std::span<const std::byte> data);

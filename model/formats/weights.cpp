@@ -28,39 +28,43 @@ struct PlacedTensor {
   std::string name;
 };
 
-void read_piece(const PlacedTensor& in, const TensorPiece& piece, const std::span<float> out) {
-  if (!piece.transposed) return in.file.read(in.name, piece.shape, out);
+void read_piece(const PlacedTensor& in, const TensorPiece& piece, const std::span<float> out, Values which) {
+  if (!piece.transposed) return in.file.read(in.name, piece.shape, out, which);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
   const std::span<float> values(turned.as<float>(), out.size());
-  in.file.read(in.name, piece.shape, values);
+  in.file.read(in.name, piece.shape, values, which);
   transpose(values, piece.columns, piece.rows, out.data());
 }
 
 // A parameter from its pieces. `find` says where a tensor of the family is.
-void read_pieces(const std::vector<TensorPiece>& pieces, const ParamPlace& place,
-                 const std::function<PlacedTensor(const std::string&)>& find, const ParamSink& sink) {
+struct PiecesReader {
+  const std::vector<TensorPiece>& pieces;
+  std::function<PlacedTensor(const std::string&)> find;
+  Values values;
+};
+void read_pieces(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
   float *values = host.as<float>(), *end = values;
-  for (const TensorPiece& piece : pieces) {
+  for (const TensorPiece& piece : from.pieces) {
     end = values + (piece.first + piece.rows) * piece.columns;
-    read_piece(find(piece.name), piece,
-               {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())});
+    read_piece(from.find(piece.name), piece,
+               {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())}, from.values);
   }
   std::fill(end, values + host.numel(), 0.0f);  // the padding
   sink(place, host);
 }
 
-// A parameter of bf16 tensors, as they are. `entry_of` finds a tensor of the family.
-void read_bf16(const std::vector<TensorPiece>& pieces, const ParamPlace& place,
-               const std::function<const SafetensorsReader::Entry&(const std::string&)>& entry_of,
-               const ParamSink& sink) {
+// A parameter of bf16 tensors, as they are
+void read_bf16(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kBF16, place.info.shape);
   std::byte *const values = host.as<std::byte>(), *end = values;
-  for (const TensorPiece& piece : pieces) {
-    const std::span<const std::byte> bytes = entry_of(piece.name).bytes;
+  for (const TensorPiece& piece : from.pieces) {
+    const PlacedTensor in = from.find(piece.name);
+    if (from.values == Values::kFinite) in.file.check_finite(in.name);
+    const std::span<const std::byte> bytes = in.file.entries().at(in.name).bytes;
     std::byte* const to = values + piece.first * piece.columns * static_cast<int64_t>(sizeof(uint16_t));
     copy_bytes(bytes, to);
     end = to + bytes.size();
@@ -87,10 +91,12 @@ std::vector<FileTensor> entries_of(const HuggingFaceLayout& tensors, const Model
 
 }  // namespace
 
-WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, PositionExtension extension)
+WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, const FolderOptions& options,
+                             Values values)
     : folder_(folder),
-      extension_(extension),
-      found_(check_same_model(folder, model, {.extension = extension, .have_other_angles = true})),
+      extension_(options.extension),
+      values_(values),
+      found_(check_same_model(folder, model, {.options = options, .have_other_angles = true})),
       family_(*find_family(found_.family)),
       files_(folder) {
   std::set<std::string> names;
@@ -221,19 +227,17 @@ void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOve
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
   const std::vector<TensorPiece> pieces = pieces_of(family_, found_.model, place.info);
-  if (hand_over == HandOver::kAsStored && std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
-        return !piece.transposed && entry_of(piece.name).dtype == "BF16";
-      }))
-    return read_bf16(
-        pieces, place,
-        [&](const std::string& name) -> const SafetensorsReader::Entry& { return entry_of(name); }, sink);
-  read_pieces(
-      pieces, place,
-      [&](const std::string& name) -> PlacedTensor {
-        const InFile in = find(name);
-        return {in.file, in.name};
-      },
-      sink);
+  const PiecesReader from{.pieces = pieces,
+                          .find = [&](const std::string& name) -> PlacedTensor {
+                            const InFile in = find(name);
+                            return {in.file, in.name};
+                          },
+                          .values = values_};
+  const bool is_bf16 = std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
+    return !piece.transposed && entry_of(piece.name).dtype == "BF16";
+  });
+  if (hand_over == HandOver::kAsStored && is_bf16) return read_bf16(from, place, sink);
+  read_pieces(from, place, sink);
 }
 
 void WeightsFolder::read_extended(const ParamPlace& place, const ParamSink& sink) const {
@@ -244,7 +248,7 @@ void WeightsFolder::read_extended(const ParamPlace& place, const ParamSink& sink
   const Tensor extended =
       staging.alloc(MemoryTag::kData, "positions extended", DType::kF32, place.info.shape);
   const std::span<float> values(table.as<float>(), static_cast<size_t>(table.numel()));
-  in.file.read(in.name, table.shape, values);
+  in.file.read(in.name, table.shape, values, values_);
   extend_positions(extension_, values, C, {extended.as<float>(), static_cast<size_t>(extended.numel())});
   sink(place, extended);
 }
@@ -272,26 +276,25 @@ std::vector<std::string> tensor_names(const ModelConfig& model, const std::vecto
 int64_t read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
                    const std::string& prefix, const ParamSink& sink) {
   int64_t bytes = 0;
-  read_pieces(
-      pieces_of(family_for(model), model, place.info), place,
-      [&](const std::string& name) {
-        const PlacedTensor in{files.file_of(prefix + name), prefix + name};
-        if (in.file.contains(in.name)) bytes += std::ssize(in.file.entries().at(in.name).bytes);
-        return in;
-      },
-      sink);
+  const std::vector<TensorPiece> pieces = pieces_of(family_for(model), model, place.info);
+  const auto find = [&](const std::string& name) {
+    const PlacedTensor in{files.file_of(prefix + name), prefix + name};
+    if (in.file.contains(in.name)) bytes += std::ssize(in.file.entries().at(in.name).bytes);
+    return in;
+  };
+  read_pieces({.pieces = pieces, .find = find, .values = Values::kAny}, place, sink);
   return bytes;
 }
 
 std::vector<std::string> check_weights(const fs::path& folder, const ModelConfig& model,
-                                       PositionExtension extension) {
-  return WeightsFolder(folder, model, extension).notices();
+                                       const FolderOptions& options) {
+  return WeightsFolder(folder, model, options).notices();
 }
 
 int64_t load_weights(const fs::path& folder, const ModelConfig& model, const ParamSink& sink,
                      const LoadOptions& options) {
   constexpr int64_t kAhead = int64_t{1} << 29;  // bytes that the disk reads while others are handed over
-  const WeightsFolder weights(folder, model, options.extension);
+  const WeightsFolder weights(folder, model, options.folder, options.values);
   std::vector<ParamPlace> places = ParamLayout(model.base(), 1).places;
   if (options.reads) std::erase_if(places, [&](const ParamPlace& place) { return !options.reads(place); });
   std::vector<int64_t> bytes;

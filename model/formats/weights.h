@@ -51,12 +51,12 @@ enum class HandOver : uint8_t { kFp32, kAsStored };
 class WeightsFolder {
  public:
   // Only headers are read; the files stay open, so they may be removed meanwhile. The folder may have fewer
-  // positions than `model` if `extension` extends them. Error: anything missing, malformed, superfluous, or
+  // positions than `model` if the options extend them. Error: anything missing, malformed, superfluous, or
   // of another model.
   WeightsFolder(const std::filesystem::path& folder, const ModelConfig& model,
-                PositionExtension extension = PositionExtension::kNone);
+                const FolderOptions& options = {}, Values values = Values::kFinite);
 
-  // The values of one parameter
+  // The values of one parameter. Error: with kFinite a value that is not
   void read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over = HandOver::kFp32) const;
   // Has the system begin to read the values of one parameter; returns their bytes in the files.
   int64_t read_ahead(const ParamPlace& place) const;
@@ -87,6 +87,7 @@ class WeightsFolder {
 
   std::filesystem::path folder_;
   PositionExtension extension_;
+  Values values_;
   FoundModel found_;
   const Family& family_;
   TensorFiles files_;
@@ -95,13 +96,14 @@ class WeightsFolder {
 
 // Whether `folder` holds the weights of `model`, as WeightsFolder says. Returns its notices.
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
-                                       PositionExtension extension);
+                                       const FolderOptions& options = {});
 
 // Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
 // left as they are. In memory is one parameter at a time. Returns the bytes in the files of what was read.
 // Error: as WeightsFolder.
 struct LoadOptions {
-  PositionExtension extension = PositionExtension::kNone;
+  FolderOptions folder = {};
+  Values values = Values::kFinite;
   HandOver hand_over = HandOver::kFp32;
   std::function<bool(const ParamPlace&)> reads = {};  // which parameters; none: all
 };

@@ -1,6 +1,9 @@
 // The tensors of every family: the table covers each parameter once, and weights come back as they were, in
 // every dtype, in one file or several.
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/bf16.h"
@@ -54,7 +57,7 @@ struct FamilyWeights : InTempFolder {
     return loaded;
   }
   void expect_refused(const ModelConfig& model, std::initializer_list<std::string_view> words) const {
-    expect_error([&] { check_weights(folder_, model, PositionExtension::kNone); }, words);
+    expect_error([&] { check_weights(folder_, model); }, words);
   }
   static FileChecksum save(const fs::path& path, const ModelConfig& model, const Loaded& values,
                            DType dtype) {
@@ -71,6 +74,56 @@ struct FamilyWeights : InTempFolder {
     return writer.commit();
   }
 };
+
+// In every dtype, in a matrix and in a norm, in one file or in several, before anything is computed
+TEST_F(FamilyWeights, AValueThatIsNotFiniteIsNamedByItsPlace) {
+  const auto bytes_of = [](DType dtype, float value) {
+    if (dtype == DType::kF32) return little_endian(std::bit_cast<uint32_t>(value), 4);
+    return little_endian(bf16_from_float(value), 2);
+  };
+  const auto damage = [](const fs::path& path, const std::string& tensor, int64_t at,
+                         const std::string& bytes) {
+    const auto base = [&] {
+      const SafetensorsReader reader(path);
+      const auto& entry = reader.entries().at(tensor);
+      const auto& all = reader.entries();
+      const std::byte* first = entry.bytes.data();
+      for (const auto& [name, other] : all) first = std::min(first, other.bytes.data());
+      int64_t size = 0;
+      for (const auto& [name, other] : all) size += std::ssize(other.bytes);
+      return static_cast<int64_t>(fs::file_size(path)) - size + (entry.bytes.data() - first);
+    }();
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(base + at * std::ssize(bytes));
+    file << bytes;
+  };
+  for (const char* name : {"llama", "gpt2"}) {
+    const std::vector<FamilyModel> all = family_models();
+    const auto found = std::ranges::find(all, std::string_view(name), &FamilyModel::name);
+    if (found == all.end()) continue;
+    const ModelConfig& model = found->model;
+    describe(model);
+    const std::vector<FolderTensor> tensors = tensors_of(model);
+    const FolderTensor& matrix = *std::ranges::find_if(
+        tensors, [](const FolderTensor& tensor) { return tensor.shape.rank() == 2 && tensor.shape[0] > 2; });
+    const int64_t columns = matrix.shape[1];
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const auto& [value, text] :
+           {std::pair(INFINITY, "is inf"), std::pair(-INFINITY, "is -inf"), std::pair(NAN, "is nan")}) {
+        write_tensors(file, tensors, dtype);
+        damage(file, matrix.name, 2 * columns + 1, bytes_of(dtype, value));
+        for (const HandOver hand_over : {HandOver::kFp32, HandOver::kAsStored})
+          expect_error(
+              [&] {
+                load_weights(folder_, model, [](const ParamPlace&, const Tensor&) {},
+                             {.hand_over = hand_over});
+              },
+              {"model.safetensors", matrix.name, "not finite", "[2, 1]", text});
+        EXPECT_NO_THROW(
+            load_weights(folder_, model, [](const ParamPlace&, const Tensor&) {}, {.values = Values::kAny}));
+      }
+  }
+}
 
 TEST_F(FamilyWeights, TheTableCoversEveryParameterOnce) {
   for (const FamilyModel& one : family_models()) {
@@ -224,7 +277,7 @@ TEST_F(FamilyWeights, OfAModelWithImagesTheTensorsOfTextsAreRead) {
     }
     write_tensors(file, with_images);
     EXPECT_EQ(load(model), plain) << published;
-    const std::vector<std::string> notices = check_weights(folder_, model, PositionExtension::kNone);
+    const std::vector<std::string> notices = check_weights(folder_, model);
     ASSERT_EQ(notices.size(), 1u);
     EXPECT_NE(notices[0].find("2 tensors of the part for images, 24 B, are left out"), std::string::npos)
         << notices[0];

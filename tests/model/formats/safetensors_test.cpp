@@ -104,6 +104,32 @@ TEST_F(SafetensorsHeader, ShapesAndOffsetsAreWholeNumbers) {
     refused(tensor("\"F32\"", shape), 8, {"2^64 bytes"});
 }
 
+// Each number of a shape was once read at the cost of all.
+TEST_F(SafetensorsHeader, AShapeOfAMillionNumbersIsRefusedAtOnce) {
+  std::string shape = "[1";
+  for (int i = 0; i < 1'000'000; ++i) shape += ",1";
+  refused(tensor("\"F32\"", shape + "]"), 8, {"a shape of 1000001 numbers", "at most 16"});
+}
+
+TEST_F(SafetensorsHeader, HalvesThatAreNotFiniteAreNamed) {
+  const std::string header = R"({"a":{"dtype":"F16","shape":[2,2],"data_offsets":[0,8]}})";
+  for (const auto& [bits, text] : {std::pair(0x7C00, "is inf"), std::pair(0xFC00, "is -inf"),
+                                   std::pair(0x7E01, "is nan"), std::pair(0xFC01, "is nan")}) {
+    const auto path =
+        write("x.safetensors", little_endian(header.size(), 8) + header + little_endian(0x7BFF, 2) +
+                                   little_endian(0, 2) + little_endian(static_cast<uint64_t>(bits), 2) +
+                                   little_endian(0, 2));
+    const SafetensorsReader file(path);
+    std::vector<float> values(4);
+    expect_error(
+        [&] {
+          file.read("a", {2, 2}, values, Values::kFinite);
+        },
+        {"x.safetensors: tensor a", "[1, 0]", text});
+    EXPECT_NO_THROW(file.read("a", {2, 2}, values));
+  }
+}
+
 TEST_F(SafetensorsHeader, TensorsFillTheFile) {
   refused(tensor("\"F32\"", "[3]"), 8, {"tensor a of F32 [3]", "12 bytes", "[0, 8]"});
   refused(tensor("\"F16\""), 8, {"tensor a of F16 [2]", "4 bytes"});
