@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/activation.h"
@@ -81,6 +83,7 @@ struct Rope {
   int64_t original_context = 0;  // llama3, yarn, longrope: that the model was trained on; 0: model.context
   double low_frequency = 1, high_frequency = 4;  // llama3: waves between context / these are blended
   double beta_fast = 32, beta_slow = 1;          // yarn: rotations within the context between which to blend
+  bool truncate = true;                          // yarn: the pairs between which to blend are whole numbers
   double attention_factor = 0;  // yarn, longrope: scales cos and sin; 0: rope_attention_factor() has it
   std::vector<double> short_factors = {}, long_factors = {};  // longrope: R / 2 each, of sequences of at most
                                                               // original_context tokens, and of longer ones
@@ -98,6 +101,29 @@ struct DropoutConfig {
   bool operator==(const DropoutConfig&) const = default;
   explicit operator bool() const { return *this != DropoutConfig{}; }
 };
+
+// The largest sizes of a model, whether a configuration or a folder names them: they keep counts of parameters
+// within int64_t, and lists by block small.
+struct SizeLimit {
+  std::string_view key;
+  int64_t most;
+};
+inline constexpr SizeLimit kSizeLimits[] = {{"model.vocab_size", 1'000'000'000},
+                                            {"model.context", 10'000'000},
+                                            {"model.layers", 10'000},
+                                            {"model.heads", 1'000'000},
+                                            {"model.kv_heads", 1'000'000},
+                                            {"model.channels", 1'000'000},
+                                            {"model.head_dim", 65'536},
+                                            {"model.mlp_width", 4'000'000},
+                                            {"model.query_scalar", 1'000'000},
+                                            {"model.rope.original_context", 10'000'000}};
+inline constexpr int64_t kMostAttentionWidth = 4'000'000;  // H D
+constexpr int64_t most_of(std::string_view key) {
+  for (const SizeLimit& limit : kSizeLimits)
+    if (limit.key == key) return limit.most;
+  return std::numeric_limits<int64_t>::max();
+}
 
 struct ModelConfig {
   // Those that are 0 have no default. The others are computed from them, so each has a value from the start.
@@ -188,6 +214,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.rope.high_frequency", model.rope.high_frequency);
   visit("model.rope.beta_fast", model.rope.beta_fast);
   visit("model.rope.beta_slow", model.rope.beta_slow);
+  visit("model.rope.truncate", model.rope.truncate);
   visit("model.rope.attention_factor", model.rope.attention_factor);
   visit("model.rope.short_factors", model.rope.short_factors);
   visit("model.rope.long_factors", model.rope.long_factors);

@@ -11,6 +11,7 @@
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
 #include "train/config/find_config.h"
+#include "train/config/ignored_fields.h"
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"
 #include "train/launch/process_group.h"
@@ -45,7 +46,7 @@ void join_resume_auto(int& argc, char** argv) {
 // What the command line says
 struct Command {
   std::string config_name;
-  std::vector<std::string> overrides;
+  std::vector<std::string> overrides, ignored_fields;
   TrainerOptions options;
   std::string resume;          // "newest", "auto" or empty
   std::string verify, replay;  // a folder or empty
@@ -62,6 +63,7 @@ void add_run_options(Options& app, Command& c) {
   app.add("--set", c.overrides, "Override a key, as in --set model.attention=naive; may be given many times")
       .type_name("KEY=VALUE")
       .one_at_a_time();
+  add_ignore_field_option(app, c.ignored_fields);
   app.add_flag("--print-config", c.print_config,
                "Print every key with its value and documentation, and exit");
   Option resume = app.add_flag("--resume{newest}", c.resume,
@@ -167,6 +169,7 @@ int run(Command& c, char** argv) {
   check_plan_options(c.plan_options.target);
   c.options.resume = !c.resume.empty();
   c.options.or_start = c.resume == "auto";
+  add_ignored_fields(c.ignored_fields, c.overrides);
   const fs::path file = find_config(c.config_name);
   // A run that was moved, or that is named from another folder, is where its configuration is.
   if (file == fs::path(c.config_name) / kRunConfig)

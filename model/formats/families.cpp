@@ -142,6 +142,7 @@ ModelConfig canonical(ModelConfig model) {
   if (rope.scaling == RopeScaling::kYarn) {
     kept.beta_fast = rope.beta_fast;
     kept.beta_slow = rope.beta_slow;
+    kept.truncate = rope.truncate;
   } else {
     kept.short_factors = rope.short_factors;
     kept.long_factors = rope.long_factors;

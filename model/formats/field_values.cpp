@@ -1,5 +1,7 @@
 #include "model/formats/field_values.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +14,13 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kMost = 1'000'000'000;  // a configuration's limits are narrower
+constexpr int64_t kMost = 1'000'000'000;  // those of kSizeLimits are narrower
+
+// Whether a shell takes it as it is
+bool is_plain(std::string_view name) {
+  return std::ranges::all_of(
+      name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
+}
 
 }  // namespace
 
@@ -31,6 +39,25 @@ const json* Fields::find(std::string_view field, const char* synonym) const {
 const json* Fields::find_value(std::string_view field, const char* synonym) const {
   const json* found = find(field, synonym);
   return found && !found->is_null() ? found : nullptr;
+}
+
+bool Fields::ignores(std::string_view field) const {
+  return std::ranges::find(ignored, name_of(field)) != ignored.end();
+}
+
+void Fields::check_ignored(std::string_view field) const {
+  const std::string name = name_of(field);
+  check(ignores(field),
+        "{}: the field {} is unknown and may change the model. If it does not: --ignore-field {}, which a "
+        "configuration keeps as train.ignore_fields",
+        file, brief(json(name)), is_plain(name) ? name : brief(json(name)));
+}
+
+void Fields::check_not_ignored(std::string_view field) const {
+  check(!ignores(field),
+        "{}: --ignore-field {} (train.ignore_fields): the field is known, so it is not ignored; only unknown "
+        "ones are. Remove it there",
+        file, name_of(field));
 }
 
 void Fields::read(std::string_view field, const json& value, int64_t& out) const {

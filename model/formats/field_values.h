@@ -15,6 +15,8 @@ struct Fields {
   nlohmann::json object;
   std::string file;       // for messages
   std::string lead = "";  // of the names in messages: "rope_scaling."
+  std::vector<std::string> ignored =
+      {};  // unknown fields that change nothing, as a user says: with their lead
 
   // The value of a field or of its synonym; nothing: neither is there. Error: both have one, and they differ.
   const nlohmann::json* find(std::string_view field, const char* synonym = nullptr) const;
@@ -32,6 +34,16 @@ struct Fields {
   void read(std::string_view field, const nlohmann::json& value, QkNorm& out) const;  // or true, or false
   void read(std::string_view field, const nlohmann::json& value, std::vector<double>& out) const;  // above 0
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
+  // The fields of an object within, whose name is that of the field that has it
+  Fields within(std::string_view name, nlohmann::json fields) const {
+    return {.object = std::move(fields), .file = file, .lead = std::string(name) + ".", .ignored = ignored};
+  }
+
+  bool ignores(std::string_view field) const;
+  // Of a field that no reader knows. Error: it is not ignored
+  void check_ignored(std::string_view field) const;
+  // Of one that is known. Error: it is ignored
+  void check_not_ignored(std::string_view field) const;
 
  private:
   template <class E>

@@ -127,17 +127,21 @@ bool is_known(const Family& family, std::string_view field) {
 void refuse_unsupported(const Fields& config, const std::function<bool(std::string_view)>& is_known,
                         std::span<const RefusedField> refused_too) {
   for (const auto& [field, value] : config.object.items()) {
-    if (value.is_null() || is_known(field)) continue;
+    if (value.is_null()) continue;
+    if (is_known(field)) {
+      config.check_not_ignored(field);
+      continue;
+    }
     const RefusedField* refused = nullptr;
     for (const std::span<const RefusedField> list :
          {std::span<const RefusedField>(kRefusedInAll), refused_too})
       for (const RefusedField& one : list)
         if (one.field == field) refused = &one;
-    check(
-        refused,
-        "{}: the field {} is unknown and may change the model. If it does not, remove it from a copy of the "
-        "folder",
-        config.file, brief(json(config.name_of(field))));
+    if (!refused) {
+      config.check_ignored(field);
+      continue;
+    }
+    config.check_not_ignored(field);
     check(refused->is_neutral(value, config.object), "{}: \"{}\" is {}: {}", config.file,
           config.name_of(field), brief(value), refused->why);
   }
@@ -157,7 +161,7 @@ Fields fields_of_text(const Family& family, const Fields& config) {
                std::ranges::find(harmless, field) != harmless.end();
       },
       kRefusedBesideText);
-  Fields fields{.object = *text, .file = config.file, .lead = std::string(kText) + "."};
+  Fields fields = config.within(kText, *text);
   const json* type = fields.find_value("model_type");
   check(!type || *type == json(family.name), "{}: \"{}\" must be \"{}\", found {}", config.file,
         fields.name_of("model_type"), family.name, type ? brief(*type) : "");
@@ -276,6 +280,20 @@ void check_divides(const Fields& config, const FoundModel& found) {
         model.channels);
 }
 
+// Before anything is computed from them
+void check_sizes(const Fields& config, const FoundModel& found) {
+  const ModelConfig& model = found.model;
+  for_each_model_key(model, [&]<class T>(std::string_view key, const T& value) {
+    if constexpr (std::is_same_v<T, int64_t>)
+      check(value <= most_of(key), "{}: {} is {}; expected at most {}", config.file, found.field_of(key),
+            value, most_of(key));
+  });
+  check(model.heads <= kMostAttentionWidth / model.head_dim,
+        "{}: {} is {} and {} is {}: heads wider than {} in all are not supported", config.file,
+        found.field_of("model.heads"), model.heads, found.field_of("model.head_dim"), model.head_dim,
+        kMostAttentionWidth);
+}
+
 const char* name_in_torch(NumberFormat weights) {
   switch (weights) {
     case NumberFormat::kF32:
@@ -305,7 +323,7 @@ std::string FoundModel::field_of(std::string_view key) const {
   return found == fields.end() ? "model_type" : found->second;
 }
 
-FoundModel read_model_config(const fs::path& folder) {
+FoundModel read_model_config(const fs::path& folder, const std::vector<std::string>& ignored_fields) {
   const std::string path = folder.string();
   check(fs::is_directory(folder),
         "{} is not a folder; expected one with config.json and model.safetensors: a checkpoint, or a folder "
@@ -324,7 +342,7 @@ FoundModel read_model_config(const fs::path& folder) {
                 : "a checkpoint, or a folder from transformers' save_pretrained()");
   }
   const fs::path file = folder / "config.json";
-  const Fields whole{.object = read_json(file), .file = file.string()};
+  const Fields whole{.object = read_json(file), .file = file.string(), .ignored = ignored_fields};
   const std::string type = text_value(whole.object, "model_type", whole.file);
   const Family& family = family_named(type, whole.file);
   const Fields config = type == family.name ? whole : fields_of_text(family, whole);
@@ -335,6 +353,7 @@ FoundModel read_model_config(const fs::path& folder) {
   read_biases(family, config, found);
   check_divides(config, found);
   fill_computed(found.model);
+  check_sizes(config, found);
   read_dropout(family, config, found);
   const FoundWindows windows = read_windows(family, config, found.model.layers);
   found.model.window = windows.windows;
@@ -390,11 +409,11 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
 }
 
 FoundModel check_same_model(const fs::path& folder, const ModelConfig& model, const ModelMay& may) {
-  FoundModel found = read_model_config(folder);
+  FoundModel found = read_model_config(folder, may.options.ignored_fields);
   std::string differences;
   const ModelConfig theirs = canonical(found.model), ours = canonical(model);
   for_each_model_key_of(theirs, ours, [&](std::string_view key, const auto& their, const auto& our) {
-    const bool extended = may.extension != PositionExtension::kNone && theirs.context < ours.context;
+    const bool extended = may.options.extension != PositionExtension::kNone && theirs.context < ours.context;
     const bool rotary = ours.positions == Positions::kRope;
     const bool may_differ = (key == "model.context" && (rotary || extended)) ||
                             (rotary && may.have_other_angles && is_angle(key));

@@ -32,9 +32,17 @@ struct FoundModel {
 // for the share of the channels
 bool is_angle(std::string_view key);
 
-// Error: no folder, no config.json in it, a model of no known family, a field that is unknown or not
-// supported.
-FoundModel read_model_config(const std::filesystem::path& folder);
+// How a folder is read, as its user says
+struct FolderOptions {
+  PositionExtension extension = PositionExtension::kNone;  // of a model with fewer positions
+  // Unknown fields of config.json that change nothing: "neftune_noise_alpha", "rope_scaling.note"
+  std::vector<std::string> ignored_fields = {};
+};
+
+// Error: no folder, no config.json in it, a model of no known family, a field that is not supported, one that
+// is unknown and not ignored, or known and ignored; a size beyond kSizeLimits.
+FoundModel read_model_config(const std::filesystem::path& folder,
+                             const std::vector<std::string>& ignored_fields = {});
 
 // The family that can hold this model, by its model_type: the first of families(), so that "tessera", which
 // transformers does not know, is that of models that no other has. Error: none can; names the keys to change
@@ -47,11 +55,11 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
 
 // Error: the config.json in `folder` is of another model, with all differences. Its context may be another
-// one if positions are rotary, and a smaller one if `extension` extends them, and its dropout any. Returns
+// one if positions are rotary, and a smaller one if its extension extends them, and its dropout any. Returns
 // the model found, with notices: the dropout that `ours` shares with it, and rotary positions of `ours`
 // beyond those that it was trained on.
 struct ModelMay {  // the ways in which `ours` may differ
-  PositionExtension extension = PositionExtension::kNone;
+  FolderOptions options = {};
   bool have_other_angles = false;  // model.rope
 };
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& ours,

@@ -55,7 +55,7 @@ void check_finite(std::span<const float> values, const std::string& name) {
   fail(
       "{} is not finite: its value {} is {}. The training has diverged: a lower optimizer.learning_rate, a "
       "longer warm-up or clipping (optimizer.max_grad_norm) usually helps",
-      name, bad->index, without_sign_if_nan(bad->value));
+      name, bad->index, bad->value);
 }
 
 // What to do where a value is too large

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "kernels/base/file_checksums.h"
 #include "model/params.h"
@@ -17,6 +18,9 @@ inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 // Whether q, k and v, and gate and up, are layers of their own in files of this model: LoraConfig::split_qkv.
 // Error: no family can hold it.
 bool splits_qkv(const ModelConfig& model);
+
+// Whether the layers of a model of this model_type have the names with which adapters of `model` are written
+bool has_layers_of_adapters(std::string_view model_type, const ModelConfig& model);
 
 // Takes the values of one adapter's matrix, fp32 on the host.
 using AdapterSink = std::function<void(const ParamInfo& info, const Tensor& values)>;

@@ -19,7 +19,7 @@ constexpr const char *kOfFull = "full_attention", *kOfWindows = "sliding_attenti
 constexpr const char *kType = "rope_type", *kOldType = "type";
 constexpr const char *kOriginalContext = "original_max_position_embeddings", *kFactor = "factor",
                      *kAttentionFactor = "attention_factor", *kShortFactors = "short_factor",
-                     *kLongFactors = "long_factor";
+                     *kLongFactors = "long_factor", *kTruncate = "truncate";
 
 struct NamedScaling {
   std::string_view type;
@@ -42,11 +42,12 @@ constexpr RopeScaling kNone = RopeScaling::kNone, kLinear = RopeScaling::kLinear
                       kLongrope = RopeScaling::kLongrope;
 constexpr ScalingField kScalingFields[] = {
     {kFactor, "model.rope.factor", {kLinear, kLlama3, kYarn}, {kLinear, kLlama3, kYarn}},
-    {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn, kLongrope}, {kLlama3}},
+    {kOriginalContext, "model.rope.original_context", {kLlama3, kYarn, kLongrope}, {}},
     {"low_freq_factor", "model.rope.low_frequency", {kLlama3}, {kLlama3}},
     {"high_freq_factor", "model.rope.high_frequency", {kLlama3}, {kLlama3}},
     {"beta_fast", "model.rope.beta_fast", {kYarn}, {}},
     {"beta_slow", "model.rope.beta_slow", {kYarn}, {}},
+    {kTruncate, "model.rope.truncate", {kYarn}, {}},
     {kAttentionFactor, "model.rope.attention_factor", {kYarn, kLongrope}, {}},
     {kShortFactors, "model.rope.short_factors", {kLongrope}, {kLongrope}},
     {kLongFactors, "model.rope.long_factors", {kLongrope}, {kLongrope}},
@@ -54,7 +55,8 @@ constexpr ScalingField kScalingFields[] = {
 constexpr std::array kWithContext{kLlama3, kYarn, kLongrope};
 template <class T>
 constexpr bool is_of_scaling =  // the kinds of these keys
-    std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, std::vector<double>>;
+    std::is_same_v<T, double> || std::is_same_v<T, int64_t> || std::is_same_v<T, bool> ||
+    std::is_same_v<T, std::vector<double>>;
 constexpr const char *kMscale = "mscale", *kMscaleAllDim = "mscale_all_dim";  // yarn: see read_mscale()
 
 bool names(const std::array<RopeScaling, 3>& scalings, RopeScaling scaling) {
@@ -80,20 +82,35 @@ bool is_harmless_in_scaling(std::string_view field) {
   return field == kOriginalContext || field == "finetuned";
 }
 
+// Known and refused: factors for long and short texts, and positions in images
+bool is_of_others(std::string_view field) {
+  return field == "short_mscale" || field == "long_mscale" || field == "mrope_section";
+}
+
+bool is_known_in_scaling(std::string_view field) {
+  return field == kType || field == kOldType || field == kTheta || field == kShare || field == kMscale ||
+         field == kMscaleAllDim || is_of_others(field) || is_harmless_in_scaling(field) ||
+         std::ranges::any_of(kScalingFields, [&](const ScalingField& one) { return field == one.name; });
+}
+
 void refuse_unsupported(const Fields& fields, RopeScaling scaling, bool has_share) {
   for (const auto& [field, value] : fields.object.items()) {
-    if (value.is_null() || field == kType || field == kOldType || field == kTheta ||
-        is_harmless_in_scaling(field))
+    if (value.is_null()) continue;
+    if (!is_known_in_scaling(field)) {
+      fields.check_ignored(field);
       continue;
+    }
+    fields.check_not_ignored(field);
+    if (field == kType || field == kOldType || field == kTheta || is_harmless_in_scaling(field)) continue;
     if (scaling == kYarn && (field == kMscale || field == kMscaleAllDim)) continue;
     if (scaling == kLongrope && field == kFactor) continue;  // see read_attention_factor()
-    const bool is_neutral = (field == "truncate" && value == json(true)) ||
+    const bool is_neutral = (field == kTruncate && value == json(true)) ||
                             (field == kShare && (has_share || value == json(1))) ||
                             (field == kFactor && scaling == kNone && value == json(1)) ||
                             (field == kAttentionFactor && value == json(1));
-    const bool known = std::ranges::any_of(
+    const bool of_type = std::ranges::any_of(
         kScalingFields, [&](const ScalingField& one) { return field == one.name && names(one.of, scaling); });
-    check(known || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
+    check(of_type || is_neutral, "{}: \"{}\" is {}, which is not supported with model.rope.scaling={}",
           fields.file, fields.name_of(field), brief(value), name_of(scaling));
   }
 }
@@ -156,6 +173,20 @@ struct ScalingReader {
   bool may_lack_type;
   const Family& family;
 };
+
+// YaRN's, as transformers reads them: a factor of null is the quotient of both contexts, and a `truncate` of null is
+// false. With angles by kind of layer it reads no `truncate`.
+bool has_null(const Fields& fields, const char* field) {
+  const json* value = fields.find(field);
+  return value && value->is_null();
+}
+void check_truncate(const Fields& fields, const Family& family) {
+  const json* value = fields.find_value(kTruncate);
+  check(!value || *value == json(true) || !sets(family, "model.rope.local_theta"),
+        "{}: \"{}\" is {}, which transformers does not read in a {}: expected true", fields.file,
+        fields.name_of(kTruncate), value ? brief(*value) : "", family.title);
+}
+
 void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   ModelConfig model{};  // its keys are those of the fields
   Rope& rope = model.rope;
@@ -169,8 +200,9 @@ void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
     const json* value = of_type && field.name == kOriginalContext
                             ? find_original_context(fields, how.beside, of_family)
                             : fields.find_value(field.name);
-    check(value || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it", fields.file,
-          fields.name_of(field.name), name_of(rope.scaling));
+    const bool is_quotient = rope.scaling == kYarn && field.name == kFactor && has_null(fields, kFactor);
+    check(value || is_quotient || !names(field.needed_by, rope.scaling), "{}: \"{}\" is missing; {} needs it",
+          fields.file, fields.name_of(field.name), name_of(rope.scaling));
     if (!of_type) continue;
     for_each_model_key(model, [&]<class T>(std::string_view key, T& member) {
       if constexpr (is_of_scaling<T>)
@@ -180,7 +212,13 @@ void read_scaling(const Fields& fields, const ScalingReader& how, Rope& read) {
   const bool needs_context = names(kWithContext, rope.scaling);
   if (needs_context && rope.original_context == 0) rope.original_context = how.context;
   check_ranges(fields, rope);
-  if (rope.scaling == kYarn) read_mscale(fields, rope);
+  if (rope.scaling == kYarn) {
+    if (has_null(fields, kFactor))
+      rope.factor = static_cast<double>(how.context) / static_cast<double>(rope.original_context);
+    check_truncate(fields, how.family);
+    if (has_null(fields, kTruncate) && !sets(how.family, "model.rope.local_theta")) rope.truncate = false;
+    read_mscale(fields, rope);
+  }
   if (rope.scaling == kLongrope) read_attention_factor(fields, how.context, rope);
   read = rope;
 }
@@ -214,7 +252,7 @@ void read_local(const Fields& config, const json& parameters, const std::string&
   if (local == parameters.end()) return;
   check(local->is_object(), "{}: \"{}.{}\" must be an object, found {}", config.file, name, kOfWindows,
         brief(*local));
-  const Fields fields{.object = *local, .file = config.file, .lead = name + "." + kOfWindows + "."};
+  const Fields fields = config.within(name + "." + kOfWindows, *local);
   const RopeScaling scaling = read_type(fields, /*may_be_absent=*/true, /*scalings=*/{});
   refuse_unsupported(fields, scaling, /*has_share=*/false);
   if (const json* theta = fields.find_value(kTheta)) fields.read(kTheta, *theta, found.rope.local_theta);
@@ -257,7 +295,7 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family
   }
   check(!object || object->is_object(), "{}: \"{}\" must be an object, found {}", config.file, name,
         object ? brief(*object) : "");
-  const Fields fields{.object = object ? *object : json::object(), .file = config.file, .lead = name + "."};
+  const Fields fields = config.within(name, object ? *object : json::object());
 
   const std::string theta = read_either(fields, config, kTheta, found.rope.theta);
   check(found.rope.theta > 1, "{}: \"{}\" must be a number above 1, found {}", config.file, kTheta,
@@ -298,6 +336,7 @@ void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {
       if constexpr (is_of_scaling<T>)
         if (names(field.of, scaling) && key == field.key) object[field.name] = field_value(member);
     });
+  if (written.rope.truncate) object.erase(kTruncate);  // as where it is absent
   if (scaling == kLongrope) {  // as Phi-3 has it: transformers 4 accepts no other fields within
     config[kOriginalContext] = written.rope.original_context;
     object.erase(kOriginalContext);

@@ -14,6 +14,7 @@
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"
 #include "train/config/find_config.h"
+#include "train/config/ignored_fields.h"
 #include "train/config/load_config.h"
 #include "train/launch/process_group.h"
 #include "train/memory/plan_target.h"
@@ -95,6 +96,7 @@ void add_needle_options(Options& command, BenchNeedleOptions& o) {
   command.add("--needles", o.needles, "Facts tried in each cell, each in a text of its own")
       .positive()
       .show_default();
+  add_ignore_field_option(command, o.ignored_fields);
   command.add("--filler", o.filler, "A text file that fills the texts; default: Tessera's own sources")
       .type_name("FILE");
   command.add("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")

@@ -56,9 +56,10 @@ struct BenchNeedleOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
-  std::string model;      // a checkpoint, or a folder of another program
-  std::string tokenizer;  // as load_tokenizer(); empty: the model's own
-  std::string filler;     // a text file; empty: the built-in corpus
+  std::string model;                             // a checkpoint, or a folder of another program
+  std::string tokenizer;                         // as load_tokenizer(); empty: the model's own
+  std::vector<std::string> ignored_fields = {};  // of the folder, as read_model_config() takes them
+  std::string filler;                            // a text file; empty: the built-in corpus
   std::vector<int64_t>
       contexts;  // tokens of the texts; none: the model's context, and its half, quarter, eighth
   int64_t depths = 11, needles = 4;

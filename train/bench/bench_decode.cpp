@@ -109,7 +109,7 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   const double bandwidth = copy_bandwidth(Stream(*be), arena);
   Session session(*be, arena,
                   inference_shape(model, device, config.train.precision, config.model.attention, longest));
-  weights_of.empty() ? session.initialize(1) : load_weights(weights_of, session);
+  weights_of.empty() ? session.initialize(1) : load_weights(weights_of, session, folder_options(config));
   const int64_t weights = weight_bytes(model, session.shape().dtype);
 
   std::vector<Row> rows;

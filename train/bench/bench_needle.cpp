@@ -68,7 +68,7 @@ class NeedleTest {
       : options_(options),
         ranks_(ranks),
         folder_(find_model_folder(options.model).path),
-        model_(read_model_config(folder_).model),
+        model_(read_model_config(folder_, options.ignored_fields).model),
         tokenizer_(find_tokenizer(folder_, options.tokenizer, model_)),
         known_(std::min<int64_t>(tokenizer_->vocab_size(), model_.vocab_size)),
         texts_(*tokenizer_, filler_text(options, model_.context), static_cast<uint64_t>(options.seed)),
@@ -148,7 +148,7 @@ void NeedleTest::run() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   Session& session = session_.emplace(
       *backend_, arena_, inference_shape(model_, device_, options_.precision, options_.attention, longest));
-  load_weights(folder_, session);
+  load_weights(folder_, session, {.ignored_fields = options_.ignored_fields});
   results_ = {.model = options_.model,
               .device = device_.name,
               .precision = name_of(session.shape().dtype),

@@ -11,7 +11,6 @@ namespace tessera {
 namespace {
 
 constexpr const char* kEvaluate = "set evaluation.every=250";
-constexpr int64_t kMostAttentionWidth = 4'000'000;  // H D: keeps the count of parameters within int64_t
 
 std::string nearest_multiples(int64_t value, int64_t unit) {
   const int64_t below = value / unit * unit;
@@ -125,6 +124,7 @@ void check_rope(const SourcedConfig& sourced) {
   needs("model.rope.high_frequency", {RopeScaling::kLlama3});
   needs("model.rope.beta_fast", {RopeScaling::kYarn});
   needs("model.rope.beta_slow", {RopeScaling::kYarn});
+  needs("model.rope.truncate", {RopeScaling::kYarn});
   needs("model.rope.attention_factor", {RopeScaling::kYarn, RopeScaling::kLongrope});
   needs("model.rope.short_factors", {RopeScaling::kLongrope});
   needs("model.rope.long_factors", {RopeScaling::kLongrope});
@@ -190,8 +190,10 @@ void check_step(const SourcedConfig& sourced) {
   const int64_t T = config.sequence_length();
   const std::string_view sequence = train.sequence_length > 0 ? "train.sequence_length" : "model.context";
   sourced.require(T <= config.model.context, "train.sequence_length", "is more than", "model.context");
-  sourced.require(train.tokens_per_step % T == 0, "train.tokens_per_step", "is not a multiple of", sequence,
-                  nearest_multiples(train.tokens_per_step, T));
+  sourced.require(
+      train.tokens_per_step % T == 0, "train.tokens_per_step", "is not a multiple of", sequence,
+      fmt::format("{}; or set train.sequence_length={}", nearest_multiples(train.tokens_per_step, T),
+                  longest_divisor(train.tokens_per_step, T)));
   if (train.micro_batch > 0) {
     const int64_t tokens = T * train.micro_batch;
     sourced.require(train.tokens_per_step % tokens == 0, "train.tokens_per_step",
@@ -316,6 +318,16 @@ void check_data(const SourcedConfig& sourced) {
 }
 
 }  // namespace
+
+int64_t longest_divisor(int64_t tokens, int64_t most) {
+  int64_t found = 1;
+  for (int64_t low = 1; low * low <= tokens; ++low) {
+    if (tokens % low != 0) continue;
+    for (const int64_t divisor : {low, tokens / low})
+      if (divisor <= most) found = std::max(found, divisor);
+  }
+  return found;
+}
 
 void check_init_from(const Config& config) {
   check(config.train.init_from != kRequired,

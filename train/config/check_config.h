@@ -5,6 +5,9 @@
 
 namespace tessera {
 
+// The largest divisor of `tokens`, those of a step, that is at most `most`: a length of sequences
+int64_t longest_divisor(int64_t tokens, int64_t most);
+
 // Error: the first condition that does not hold, at the place of the key that was set last.
 void check_across(const SourcedConfig& sourced);
 

@@ -146,8 +146,9 @@ struct Config {
   struct Train {
     std::string folder = "";     // load_config fills in runs/<name of the config file> where it is empty
     std::string init_from = "";  // a folder with weights and their model; empty: random; or kRequired
-    int64_t steps = 1000;        // 0: those of epochs (written "auto")
-    double epochs = 0;           // in place of steps; 0: steps decides (written "none")
+    std::vector<std::string> ignore_fields = {};  // of its config.json: see FolderOptions (written "none")
+    int64_t steps = 1000;                         // 0: those of epochs (written "auto")
+    double epochs = 0;                            // in place of steps; 0: steps decides (written "none")
     int64_t patience = 0;  // evaluations in a row without a new lowest loss that end the run; 0: none do
     int64_t tokens_per_step = 524288;
     int64_t sequence_length = 0;                      // 0: model.context (written "auto")

@@ -12,22 +12,25 @@ template <class Section, class Visit>
 void visit_model(Section& model, Visit& visit) {
   visit("model.preset", model.preset, OneOf<Preset>{},
         "A published model: its values are then the defaults of the keys of the model");
-  visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1},
+  visit("model.vocab_size", model.vocab_size, Whole{.at_least = 1, .at_most = most_of("model.vocab_size")},
         "Tokens of the vocabulary: 257 for bytes, 50257 for GPT-2's tokenizer");
-  visit("model.context", model.context, Whole{.at_least = 1, .at_most = 10'000'000},
+  visit("model.context", model.context, Whole{.at_least = 1, .at_most = most_of("model.context")},
         "The longest sequence, in tokens; learned positions: rows of their table");
-  visit("model.layers", model.layers, Whole{.at_least = 1, .at_most = 10'000}, "Transformer blocks");
-  visit("model.heads", model.heads, Whole{.at_least = 1, .at_most = 1'000'000},
+  visit("model.layers", model.layers, Whole{.at_least = 1, .at_most = most_of("model.layers")},
+        "Transformer blocks");
+  visit("model.heads", model.heads, Whole{.at_least = 1, .at_most = most_of("model.heads")},
         "Attention heads of a block; divides model.channels if model.head_dim is auto");
-  visit("model.kv_heads", model.kv_heads, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "auto"},
+  visit("model.kv_heads", model.kv_heads,
+        Whole{.at_least = 1, .at_most = most_of("model.kv_heads"), .zero = "auto"},
         "Heads of keys and values, shared by groups of heads; divides model.heads; auto: model.heads");
-  visit("model.channels", model.channels, Whole{.at_least = 8, .at_most = 1'000'000, .multiple_of = 8},
+  visit("model.channels", model.channels,
+        Whole{.at_least = 8, .at_most = most_of("model.channels"), .multiple_of = 8},
         "Width of the residual stream");
   visit("model.head_dim", model.head_dim,
-        Whole{.at_least = 8, .at_most = 65536, .multiple_of = 8, .zero = "auto"},
+        Whole{.at_least = 8, .at_most = most_of("model.head_dim"), .multiple_of = 8, .zero = "auto"},
         "Width of a head; auto: model.channels / model.heads");
   visit("model.mlp_width", model.mlp_width,
-        Whole{.at_least = 8, .at_most = 4'000'000, .multiple_of = 8, .zero = "auto"},
+        Whole{.at_least = 8, .at_most = most_of("model.mlp_width"), .multiple_of = 8, .zero = "auto"},
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
         "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; relu2: the square of relu; swiglu: gated, "
@@ -59,7 +62,8 @@ void visit_model(Section& model, Visit& visit) {
         "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
   visit("model.scale_attention", model.scale_attention, Flag{},
         "Divide attention scores by the square root of model.query_scalar");
-  visit("model.query_scalar", model.query_scalar, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "auto"},
+  visit("model.query_scalar", model.query_scalar,
+        Whole{.at_least = 1, .at_most = most_of("model.query_scalar"), .zero = "auto"},
         "See model.scale_attention; auto: model.head_dim");
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer, Flag{},
         "Also divide them by the number of the block, counted from 1");
@@ -87,7 +91,7 @@ void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.factor", rope.factor, Number{.at_least = 1, .at_most = 1e6},
         "linear, llama3, yarn: frequencies, or the low ones, are divided by this");
   visit("model.rope.original_context", rope.original_context,
-        Whole{.at_least = 1, .at_most = 10'000'000, .zero = "auto"},
+        Whole{.at_least = 1, .at_most = most_of("model.rope.original_context"), .zero = "auto"},
         "llama3, yarn, longrope: the context that the model was trained on; auto: model.context");
   visit("model.rope.low_frequency", rope.low_frequency, Number{.above = 0, .at_most = 1e6},
         "llama3: pairs that turn fewer times in the original context are divided by the factor");
@@ -97,6 +101,8 @@ void visit_rope(Section& rope, Visit& visit) {
         "yarn: pairs that turn more times in the original context are not changed");
   visit("model.rope.beta_slow", rope.beta_slow, Number{.above = 0, .at_most = 1e6},
         "yarn: pairs that turn fewer times are divided by the factor; below model.rope.beta_fast");
+  visit("model.rope.truncate", rope.truncate, Flag{},
+        "yarn: the numbers of the pairs between which to blend are rounded to whole ones");
   visit("model.rope.attention_factor", rope.attention_factor,
         Number{.above = 0, .at_most = 1e6, .zero = "auto"},
         "yarn, longrope: multiplies the rotated queries and keys; auto: 0.1 ln(factor) + 1, or for longrope "
@@ -145,6 +151,9 @@ void visit_train(Section& train, Visit& visit) {
       "train.init_from", train.init_from, Text{},
       "A folder with config.json and model.safetensors to start from, which also sets the keys of the model; "
       "\"\": random weights; required: refuse to start until one is named");
+  visit("train.ignore_fields", train.ignore_fields, Paths{.of = "name"},
+        "Fields in the config.json of train.init_from that Tessera does not know and that change nothing; "
+        "--ignore-field NAME adds one");
   visit("train.steps", train.steps, Whole{.zero = "auto"}, "Optimizer steps; auto: those of train.epochs");
   visit(
       "train.epochs", train.epochs, Number{.above = 0, .at_most = 1e6, .zero = "none"},

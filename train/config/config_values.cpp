@@ -417,6 +417,8 @@ std::string Text::read(const Written& value) const {
 
 std::string Text::write(const std::string& value) const { return in_quotes(value); }
 
+std::string Paths::expected() const { return fmt::format("none, a {0}, or a list of {0}s: [a, b]", of); }
+
 std::vector<std::string> Paths::read(const Written& value) const {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
   if (is_text && (value.text == "none" || value.text.empty())) return {};
@@ -425,7 +427,7 @@ std::vector<std::string> Paths::read(const Written& value) const {
   std::vector<std::string> paths;
   for (const Written& one : value.values) {
     const std::string path = Text().read(one);
-    if (path.empty()) refuse(value, expected(), ", with an empty path");
+    if (path.empty()) refuse(value, expected(), fmt::format(", with an empty {}", of));
     check(std::ranges::find(paths, path) == paths.end(), "{}: {} names {} twice", one.where, value.key,
           in_quotes(path));
     paths.push_back(path);

@@ -200,9 +200,11 @@ struct Text {
   std::string write(const std::string& value) const;  // always in double quotes
 };
 
-// none, a path, or a list of paths
+// none, a path, or a list of paths; or of something else than paths
 struct Paths {
-  std::string expected() const { return "none, a path, or a list of paths: [a, b]"; }
+  std::string_view of = "path";
+
+  std::string expected() const;
   std::vector<std::string> read(const Written& value) const;
   std::string write(const std::vector<std::string>& value) const;
 };

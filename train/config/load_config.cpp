@@ -11,6 +11,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/system_error.h"
 #include "model/formats/folder.h"
+#include "model/formats/peft.h"
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"
 #include "train/config/config_yaml.h"
@@ -44,7 +45,10 @@ class Reader {
     // for adapters, where a run whose configuration leaves the model to that folder needs it.
     const bool needed = sourced_.config.train.lora && !sourced_.is_set("model.layers");
     const bool named = !weights.empty() && weights != kRequired;
-    if (named && (!resume || needed || fs::is_directory(weights))) take_model_of(weights, resume);
+    if (named && (!resume || needed || fs::is_directory(weights))) {
+      take_model_of(weights, resume);
+      take_sequence_length(weights);
+    }
     check_across(sourced_);
     Config config = sourced_.config;
     if (family_of(config.model.resolved()) == std::string_view("tessera"))
@@ -64,6 +68,7 @@ class Reader {
   void take_epochs();
   void take_preset();
   void take_model_of(const fs::path& weights, bool resume);
+  void take_sequence_length(const std::string& weights);
   void keep_original_context(const ModelConfig& found, const std::string& file);
 
   SourcedConfig sourced_;
@@ -170,6 +175,8 @@ void Reader::take_preset() {
   if (preset == Preset::kNone) return;
   Config published;
   published.model = Config::Model(preset_model(preset));
+  if (sourced_.is_set("model.layers"))
+    published.model.window = published.model.window.cut(sourced_.config.model.layers);
   if (sourced_.is_set("model.rope.scaling") &&
       sourced_.config.model.rope.scaling != published.model.rope.scaling) {
     const Rope rope = published.model.rope;
@@ -217,13 +224,13 @@ struct Contradiction {
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
-      return read_model_config(weights);
+      return read_model_config(weights, sourced_.config.train.ignore_fields);
     } catch (const Error& error) {
       fail("{}: train.init_from: {}", sourced_.place("train.init_from").where, error.what());
     }
   }();
   // With all channels rotated a Phi-3 is a Llama whose files have layers joined.
-  check(!sourced_.config.train.lora || found.type == family_of(found.model),
+  check(!sourced_.config.train.lora || has_layers_of_adapters(found.type, found.model),
         "{}: train.lora: the adapters' layers would be named as those of model_type {}, and {} has "
         "model_type {}. Rewrite it: ./export {} --format hf --output PATH, and set train.init_from=PATH",
         sourced_.place("train.lora.rank").where, family_of(found.model), weights.string(), found.type,
@@ -284,6 +291,29 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
         contradiction.where, contradiction.text, file, contradiction.keys, advice, weights.string());
   }
   keep_original_context(found.model, file);
+}
+
+// Models read more tokens than people train on at a time: where a step has no whole number of sequences of the
+// folder's context, they have a usual length.
+void Reader::take_sequence_length(const std::string& weights) {
+  constexpr int64_t kUsual = 4096, kLeast = 128;
+  const Config& config = sourced_.config;
+  const int64_t context = config.model.context, tokens = config.train.tokens_per_step,
+                sequences = std::max<int64_t>(config.train.micro_batch, 1);
+  const bool is_open = config.train.sequence_length == 0 && config.train.context_schedule.empty() &&
+                       sourced_.place("model.context").origin == Origin::kDefault;
+  if (!is_open || tokens % (context * sequences) == 0 || tokens % sequences != 0) return;
+  const int64_t length = longest_divisor(tokens / sequences, std::min(context, kUsual));
+  if (length < kLeast) return;
+  sourced_.set({.key = "train.sequence_length",
+                .where = (fs::path(weights) / "config.json").string(),
+                .kind = Written::Kind::kPlain,
+                .text = fmt::format("{}", length)},
+               Origin::kDefault);
+  sourced_.config.notices.push_back(
+      fmt::format("train.sequence_length is {}: the context of {}, {}, does not divide train.tokens_per_step "
+                  "{}. --set train.sequence_length=N trains on others",
+                  length, weights, context, tokens));
 }
 
 // An original context of auto is the folder's, whatever model.context is.

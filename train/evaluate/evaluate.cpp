@@ -202,7 +202,7 @@ void Evaluation::load() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   if (ranks_.is_rank_0()) check_undamaged(model_.folder.path, CheckpointPart::kWeights);
   session_.emplace(*backend_, *arena_, shape_);
-  load_weights(model_.folder.path, *session_);
+  load_weights(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
 }
 
 void Evaluation::describe() {
@@ -331,7 +331,7 @@ void Evaluation::run() {
         "--json FILE");
 }
 
-EvaluatedModel read_evaluated(const ModelFolder& folder) {
+EvaluatedModel read_evaluated(const ModelFolder& folder, const EvaluateOptions& options) {
   EvaluatedModel model{.folder = folder, .config = {}, .state = {}};
   Config& config = model.config;
   if (std::filesystem::exists(folder.path / kConfigFile) &&
@@ -342,7 +342,7 @@ EvaluatedModel read_evaluated(const ModelFolder& folder) {
     config.train.lora = {};  // the weights of a checkpoint have the adapters added
     model.state = read_run_state(folder.path);
   } else {
-    config.model = Config::Model(read_model_config(folder.path).model);
+    config.model = Config::Model(read_model_config(folder.path, options.ignored_fields).model);
   }
   return model;
 }
@@ -363,7 +363,8 @@ void check_options(const EvaluateOptions& options) {
 
 EvaluatedModel open_evaluated(const EvaluateOptions& options) {
   check_options(options);
-  EvaluatedModel model = read_model_folder(options.model, read_evaluated);
+  EvaluatedModel model = read_model_folder(
+      options.model, [&](const ModelFolder& folder) { return read_evaluated(folder, options); });
   Config& config = model.config;
   const int64_t context = config.model.context;
   const int64_t T = options.sequence_length > 0 ? options.sequence_length

@@ -19,10 +19,11 @@ struct EvaluateOptions {
   std::optional<std::string> data;  // kRunData or as data.train; none: kRunData, unless there are tasks
   std::vector<std::string> tasks;   // as read_task()
   int64_t task_items = 0;           // of each, at most; 0: all
-  std::string tokenizer;            // as load_tokenizer(); empty: the model's
-  int64_t sequences = 0;            // of the data, at most; 0: all, or those of the run's evaluations
-  int64_t sequence_length = 0;      // 0: the run's; of another program at most kSequenceLength
-  int64_t batch = 0;                // sequences; 0: the run's micro-batch, or what suits the device
+  std::vector<std::string> ignored_fields = {};  // of the folder, as read_model_config() takes them
+  std::string tokenizer;                         // as load_tokenizer(); empty: the model's
+  int64_t sequences = 0;        // of the data, at most; 0: all, or those of the run's evaluations
+  int64_t sequence_length = 0;  // 0: the run's; of another program at most kSequenceLength
+  int64_t batch = 0;            // sequences; 0: the run's micro-batch, or what suits the device
   bool by_position = false;
   DeviceRequest device = DeviceRequest::kAuto;
   std::optional<Precision> precision;  // none: the run's

@@ -6,6 +6,7 @@
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/system_error.h"
+#include "train/config/ignored_fields.h"
 #include "train/evaluate/evaluate.h"
 #include "train/launch/process_group.h"
 #include "train/run/model_folder.h"
@@ -54,6 +55,7 @@ void add_options(Options& app, Command& c) {
   app.add_flag("--by-position", o.by_position, "Also print the loss by position in the sequence");
   app.add("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
       .type_name("PATH");
+  add_ignore_field_option(app, o.ignored_fields);
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32; default: the run's");
   app.add_word("--attention", o.attention, "naive, flash or cudnn; default: the run's");

@@ -68,7 +68,10 @@ class Export {
   Export(const ExportOptions& options, ExportProgress& progress)
       : options_(options),
         progress_(progress),
-        source_(open_source(options.folder, options.tokenizer, progress)),
+        source_(open_source({.folder = options.folder,
+                             .tokenizer = options.tokenizer,
+                             .ignored_fields = options.ignored_fields},
+                            progress)),
         numbers_(options.numbers.value_or(source_.weights->format())),
         what_(family_for(source_.model).title),
         parameters_(source_.model.parameters()) {}
@@ -197,7 +200,7 @@ void Export::write_hugging_face() {
 
   for (const FileVerdict& verdict : verify_files(folder.path(), files))
     check(verdict.fault.empty(), "{} was read back and is damaged: {}", verdict.path.string(), verdict.fault);
-  check_weights(folder.path(), source_.model, PositionExtension::kNone);  // our own reader takes it
+  check_weights(folder.path(), source_.model);  // our own reader takes it
   const TensorFiles written(folder.path());
   compare(layout, [&](const std::string& name) { return written.file_of(name).entries().at(name).bytes; });
   sync_folder(folder.path());

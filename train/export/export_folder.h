@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "model/formats/number_format.h"
 
@@ -18,11 +19,12 @@ constexpr auto words_of(ExportFormat) {
 struct ExportOptions {
   std::string folder;  // as find_model_folder()
   ExportFormat format;
-  std::filesystem::path output;         // hf, peft: a folder, else a file
-  std::optional<NumberFormat> numbers;  // none: as in `folder`
-  int64_t shard_bytes = 5'000'000'000;  // hf: of tensors in a file
-  std::string tokenizer = "";           // as load_tokenizer() takes it; "": that of `folder`
-  bool force = false;                   // replaces an earlier export
+  std::filesystem::path output;                  // hf, peft: a folder, else a file
+  std::optional<NumberFormat> numbers;           // none: as in `folder`
+  int64_t shard_bytes = 5'000'000'000;           // hf: of tensors in a file
+  std::string tokenizer = "";                    // as load_tokenizer() takes it; "": that of `folder`
+  std::vector<std::string> ignored_fields = {};  // of `folder`, as read_model_config() takes them
+  bool force = false;                            // replaces an earlier export
 };
 
 // Writes the export under a temporary name, reads it back and compares every tensor, and gives it its name.

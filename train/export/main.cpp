@@ -6,6 +6,7 @@
 #include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/system_error.h"
+#include "train/config/ignored_fields.h"
 #include "train/export/export_folder.h"
 #include "train/run/threads.h"
 #include "train/session/memory_limit.h"
@@ -33,6 +34,7 @@ void declare_options(Options& app, ExportOptions& options, std::string& shard_si
   app.add("--tokenizer", options.tokenizer,
           std::string("The tokenizer, if not that of FOLDER. ") + kTokenizerSources)
       .type_name("PATH");
+  add_ignore_field_option(app, options.ignored_fields);
   app.add_flag("--force", options.force, "Replace the output if it is an earlier export");
   app.footer(
       "Examples:\n"

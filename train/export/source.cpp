@@ -86,17 +86,18 @@ void check_vocabulary(const ExportSource& source) {
       source.tokenizer->vocab_size(), source.folder.string(), source.model.vocab_size);
 }
 
-ExportSource open_found(const ModelFolder& found, const std::string& tokenizer, ExportProgress& progress) {
+ExportSource open_found(const ModelFolder& found, const SourceOptions& options, ExportProgress& progress) {
   ExportSource source{.folder = found.path,
                       .name = name_of_model(found),
-                      .model = read_model_config(found.path).model,
+                      .model = read_model_config(found.path, options.ignored_fields).model,
                       .weights = nullptr,
                       .files = {},
                       .token_ids = {},
                       .tokenizer = nullptr,
                       .no_tokenizer = "",
                       .notices = {}};
-  source.weights = std::make_unique<WeightsFolder>(found.path, source.model);
+  source.weights = std::make_unique<WeightsFolder>(found.path, source.model,
+                                                   FolderOptions{.ignored_fields = options.ignored_fields});
   source.files = read_copied_files(found.path);
   if (fs::exists(found.path / kStateFile)) {
     int64_t bytes = 0;
@@ -107,7 +108,7 @@ ExportSource open_found(const ModelFolder& found, const std::string& tokenizer, 
     check_undamaged(found.path, CheckpointPart::kWeights);
     progress.add(bytes);
   }
-  load_tokenizer_of(source, tokenizer);
+  load_tokenizer_of(source, options.tokenizer);
   set_token_ids(source);
   check_vocabulary(source);
   const std::string writer = found.run.empty() ? "" : run_in(found.run);
@@ -120,9 +121,9 @@ ExportSource open_found(const ModelFolder& found, const std::string& tokenizer, 
 
 }  // namespace
 
-ExportSource open_source(const std::string& folder, const std::string& tokenizer, ExportProgress& progress) {
-  return read_model_folder(folder,
-                           [&](const ModelFolder& found) { return open_found(found, tokenizer, progress); });
+ExportSource open_source(const SourceOptions& options, ExportProgress& progress) {
+  return read_model_folder(options.folder,
+                           [&](const ModelFolder& found) { return open_found(found, options, progress); });
 }
 
 std::string chat_template_of(const ExportSource& source) {

@@ -30,10 +30,14 @@ struct ExportSource {
   std::vector<std::string> notices;
 };
 
-// `folder`: as find_model_folder() takes it. `tokenizer`: as load_tokenizer() takes it, instead of that of
-// the folder; "": none. The files stay open: a run may remove the checkpoint meanwhile. Error: no such model,
-// or a damaged one; a checkpoint that was removed just now, with what to do.
-ExportSource open_source(const std::string& folder, const std::string& tokenizer, ExportProgress& progress);
+struct SourceOptions {
+  std::string folder;                            // as find_model_folder() takes it
+  std::string tokenizer = "";                    // as load_tokenizer() takes it; "": that of the folder
+  std::vector<std::string> ignored_fields = {};  // as read_model_config() takes them
+};
+// The files stay open: a run may remove the checkpoint meanwhile. Error: no such model, or a damaged one; a
+// checkpoint that was removed just now, with what to do.
+ExportSource open_source(const SourceOptions& options, ExportProgress& progress);
 
 // The chat template in Jinja: that of the folder, else the one whose markers the tokenizer has; "": none
 std::string chat_template_of(const ExportSource& source);

@@ -101,7 +101,7 @@ void check_lengths(const GenerateOptions& o, const Request& r) {
 Request read_folder(const GenerateOptions& o, const ModelFolder& folder) {
   Request r;
   r.folder = folder;
-  r.model = read_model_config(folder.path).model;
+  r.model = read_model_config(folder.path, o.ignored_fields).model;
   r.known = r.model.vocab_size;
   if (o.plan) return r;  // of which config.json says enough
   r.tokenizer = find_tokenizer(folder.path, o.tokenizer, r.model);
@@ -199,10 +199,10 @@ Throughput print_samples(const GenerateOptions& o, const Request& r, Session& se
   return total;
 }
 
-void load(const ModelFolder& folder, Session& session) {
+void load(const ModelFolder& folder, const GenerateOptions& o, Session& session) {
   try {
     check_undamaged(folder.path, CheckpointPart::kWeights);
-    load_weights(folder.path, session);
+    load_weights(folder.path, session, {.ignored_fields = o.ignored_fields});
   } catch (const std::exception&) {
     check_present(folder);
     throw;
@@ -229,7 +229,7 @@ int run(const GenerateOptions& o) {
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
   Session session(*be, arena, plan.shape);
-  load(r.folder, session);
+  load(r.folder, o, session);
   Decoder decoder(session, plan.settings);
   print_header(o, r, device, plan);
   record_stop_signals({.second_ends = true});  // a read that waits for a person ends

@@ -2,6 +2,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "train/config/ignored_fields.h"
 #include "train/memory/plan_target.h"
 #include "train/run/model_folder.h"
 
@@ -86,6 +87,7 @@ void add_device_options(Options& app, GenerateOptions& o) {
   app.add("--batch", o.batch, "Texts that are continued together, at most").positive().show_default();
   app.add("--tokenizer", o.tokenizer, std::string(kTokenizerSources) + "; default: the model's")
       .type_name("PATH");
+  add_ignore_field_option(app, o.ignored_fields);
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
   app.add_word("--attention", o.attention, "Attention of prompts: flash, naive or cudnn")

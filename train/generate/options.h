@@ -14,6 +14,7 @@ namespace tessera {
 
 struct GenerateOptions {
   std::string model, tokenizer;
+  std::vector<std::string> ignored_fields = {};  // as read_model_config() takes them
   PromptSources prompts;
   bool chat = false;
   ChatRequest chat_request;

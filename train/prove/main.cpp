@@ -8,6 +8,7 @@
 #include "kernels/base/signals.h"
 #include "kernels/base/system_error.h"
 #include "kernels/base/version.h"
+#include "train/config/ignored_fields.h"
 #include "train/launch/process_group.h"
 #include "train/prove/other_build.h"
 #include "train/prove/prove.h"
@@ -34,6 +35,7 @@ void add_options(Options& app, Command& c) {
   app.add("--set", o.settings, "Overrides a key of the configuration; may be given many times")
       .type_name("KEY=VALUE")
       .one_at_a_time();
+  add_ignore_field_option(app, o.ignored_fields);
   app.add("--only", o.only,
           "One proof: attention, rows, documents, micro_batch, resume, ranks, device or fp8; may be given "
           "many times; default: all, beside --against or --record none")

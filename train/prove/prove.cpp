@@ -5,6 +5,7 @@
 #include "kernels/base/output.h"
 #include "model/formats/folder.h"
 #include "train/config/find_config.h"
+#include "train/config/ignored_fields.h"
 #include "train/config/load_config.h"
 #include "train/prove/prover.h"
 #include "train/run/model_folder.h"
@@ -14,7 +15,8 @@ namespace {
 
 constexpr int64_t kTokens = 1024;  // of a sequence of a model of another program
 
-ProvedModel read_proved(const ModelFolder& folder, const std::vector<std::string>& settings) {
+ProvedModel read_proved(const ModelFolder& folder, const std::vector<std::string>& settings,
+                        const std::vector<std::string>& ignored_fields) {
   ProvedModel model{.config = {}, .weights = folder.path, .state = {}};
   if (std::filesystem::exists(folder.path / kConfigFile) &&
       std::filesystem::exists(folder.path / kStateFile)) {
@@ -24,7 +26,8 @@ ProvedModel read_proved(const ModelFolder& folder, const std::vector<std::string
   } else {
     check(settings.empty(), "--set is of a run's configuration, and {} is of another program",
           folder.path.string());
-    model.config.model = Config::Model(read_model_config(folder.path).model);
+    model.config.model = Config::Model(read_model_config(folder.path, ignored_fields).model);
+    model.config.train.ignore_fields = ignored_fields;
   }
   return model;
 }
@@ -44,10 +47,13 @@ ProvedModel open_proved(const ProveOptions& options) {
         "name either a model, {}, or a configuration with --config FILE", kModelSources);
   ProvedModel model;
   if (options.config.empty()) {
-    model = read_model_folder(
-        options.model, [&](const ModelFolder& folder) { return read_proved(folder, options.settings); });
+    model = read_model_folder(options.model, [&](const ModelFolder& folder) {
+      return read_proved(folder, options.settings, options.ignored_fields);
+    });
   } else {
-    model.config = load_config(find_config(options.config), options.settings);
+    std::vector<std::string> settings = options.settings;
+    add_ignored_fields(options.ignored_fields, settings);
+    model.config = load_config(find_config(options.config), settings);
     model.weights = model.config.train.init_from;
     check(model.weights != kRequired,
           "{} needs the weights of a model: name their folder with --set train.init_from=FOLDER",
@@ -76,8 +82,9 @@ ProvedModel open_proved(const ProveOptions& options) {
   return model;
 }
 
-ProvedModel read_other(const std::string& name) {
-  return read_model_folder(name, [](const ModelFolder& folder) { return read_proved(folder, {}); });
+ProvedModel read_other(const std::string& name, const std::vector<std::string>& ignored_fields) {
+  return read_model_folder(
+      name, [&](const ModelFolder& folder) { return read_proved(folder, {}, ignored_fields); });
 }
 
 std::vector<Proof> prove(const ProvedModel& model, const ProveOptions& options, const World& world,

@@ -15,7 +15,7 @@ namespace tessera {
 ProvedModel open_proved(const ProveOptions& options);
 
 // A checkpoint that --against names, with its own configuration. Error: as find_model_folder().
-ProvedModel read_other(const std::string& name);
+ProvedModel read_other(const std::string& name, const std::vector<std::string>& ignored_fields);
 
 // Prints the table; rank 0 writes the file. `make` makes the backends: tests plant faults there. Error: as
 // RunData and run_shape(); too little memory for one sequence.

@@ -263,7 +263,7 @@ void Prover::prove_against() {
   std::optional<Against> against;
   if (!options_.against.empty()) against = find_against(options_.against);
   if (against && against->kind == AgainstKind::kCheckpoint)
-    add(prove_checkpoint(read_other(options_.against)));
+    add(prove_checkpoint(read_other(options_.against, options_.ignored_fields)));
   const bool with_record = against && against->kind != AgainstKind::kCheckpoint;
   if (!with_record && options_.record.empty()) return;
   std::optional<RecordedStep> other;

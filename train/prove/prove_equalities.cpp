@@ -7,6 +7,7 @@
 #include "train/prove/temporary_folder.h"
 #include "train/run/checkpoint.h"
 #include "train/session/device.h"
+#include "train/session/from_config.h"
 
 namespace tessera {
 namespace {
@@ -160,7 +161,7 @@ void Prover::prove_resume() {
     load(runner.state(), model_);
     load_checkpoint(
         checkpoint, runner.state(),
-        {.folder = config_.train.init_from, .extension = config_.model.position_extension, .checksum = base});
+        {.folder = config_.train.init_from, .options = folder_options(config_), .checksum = base});
     found = runner.step(job, 2);
     found_weights = weights_of(runner.state(), memory_);
   }

@@ -21,13 +21,14 @@ constexpr auto words_of(ProofKind) {
 }
 
 struct ProveOptions {
-  std::string model;                  // as find_model_folder(); or
-  std::string config;                 // a configuration file
-  std::vector<std::string> settings;  // "key=value", of the configuration
-  std::string data;                   // as data.train; empty: the run's
-  std::string tokenizer;              // of a text, as load_tokenizer(); empty: the model's
-  int64_t sequences = 0;              // 0: kProvedSequences, or fewer of long ones
-  int64_t sequence_length = 0;        // 0: the run's
+  std::string model;                             // as find_model_folder(); or
+  std::string config;                            // a configuration file
+  std::vector<std::string> settings;             // "key=value", of the configuration
+  std::vector<std::string> ignored_fields = {};  // of the folder, as read_model_config() takes them
+  std::string data;                              // as data.train; empty: the run's
+  std::string tokenizer;                         // of a text, as load_tokenizer(); empty: the model's
+  int64_t sequences = 0;                         // 0: kProvedSequences, or fewer of long ones
+  int64_t sequence_length = 0;                   // 0: the run's
   DeviceRequest device = DeviceRequest::kAuto;
   std::optional<Precision> precision;      // none: the run's
   std::optional<AttentionKind> attention;  // of the run; none: its own

@@ -188,16 +188,15 @@ std::string Prover::load(TrainState& state, const ProvedModel& from) const {
   const Config& c = config_;
   state.initialize(static_cast<uint64_t>(c.train.seed),
                    from.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
-  const PositionExtension extension = c.model.position_extension;
+  const FolderOptions options = folder_options(c);
   if (from.weights.empty()) return "";
   if (c.train.lora && from.checkpoint && from.config.train.lora) {
     const std::string& base = from.state->base;
-    load_checkpoint(from.weights, state,
-                    {.folder = c.train.init_from, .extension = extension, .checksum = base});
+    load_checkpoint(from.weights, state, {.folder = c.train.init_from, .options = options, .checksum = base});
     return base;
   }
-  if (c.train.lora) return load_base(from.weights, state, extension);
-  load_weights(from.weights, state, extension);
+  if (c.train.lora) return load_base(from.weights, state, options);
+  load_weights(from.weights, state, options);
   return "";
 }
 

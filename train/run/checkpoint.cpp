@@ -467,15 +467,21 @@ RunState read_state(const fs::path& checkpoint, const ModelConfig& model, int64_
   return read_run_state(checkpoint, least_step);
 }
 
-int64_t load_weights(const fs::path& folder, TrainState& state, PositionExtension extension) {
-  return load_weights(
-      folder, state.shape().model, state.store().writer(),
-      {.extension = extension, .hand_over = HandOver::kAsStored, .reads = [&](const ParamPlace& place) {
-         return state.store().keeps(kMaster, place);
-       }});
+namespace {
+
+int64_t load_kept(const fs::path& folder, TrainState& state, LoadOptions options) {
+  options.hand_over = HandOver::kAsStored;
+  options.reads = [&](const ParamPlace& place) { return state.store().keeps(kMaster, place); };
+  return load_weights(folder, state.shape().model, state.store().writer(), options);
 }
 
-std::string load_base(const fs::path& folder, TrainState& state, PositionExtension extension) {
+}  // namespace
+
+int64_t load_weights(const fs::path& folder, TrainState& state, const FolderOptions& options) {
+  return load_kept(folder, state, {.folder = options});
+}
+
+std::string load_base(const fs::path& folder, TrainState& state, const FolderOptions& options) {
   Checksum checksum;
   const ParamSink write = state.store().writer();
   load_weights(folder, state.shape().model,
@@ -483,7 +489,7 @@ std::string load_base(const fs::path& folder, TrainState& state, PositionExtensi
                  update_fp32(checksum, values);
                  write(place, values);
                },
-               {.extension = extension, .hand_over = HandOver::kAsStored});
+               {.folder = options, .hand_over = HandOver::kAsStored});
   return checksum.digits();
 }
 
@@ -494,7 +500,7 @@ int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const Bas
   const auto masters = files.tensors().lower_bound(kMasters);
   const bool has_masters = masters != files.tensors().end() && masters->first.starts_with(kMasters);
   if (model.lora) {
-    const std::string found = load_base(base.folder, state, base.extension);
+    const std::string found = load_base(base.folder, state, base.options);
     check(found == base.checksum,
           "the weights in {} are not those that {} trained its adapters on: their checksum is {}, and was "
           "{}. Restore that folder, or start a new run from the checkpoint's own weights with "
@@ -503,9 +509,9 @@ int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const Bas
   }
   int64_t bytes = 0;
   if (has_masters)
-    check_weights(checkpoint, model, PositionExtension::kNone);
+    check_weights(checkpoint, model);
   else
-    bytes = load_weights(checkpoint, state);
+    bytes = load_kept(checkpoint, state, {.values = Values::kAny});  // those of a bad step, too
   for (const Section& section : optimizer_sections(state.shape(), has_masters ? DType::kBF16 : DType::kF32))
     for (const ParamPlace& place : state.store().layout().places)
       if (section.has(state.shape(), place.info) && state.store().keeps(section.values, place))

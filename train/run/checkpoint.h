@@ -38,7 +38,7 @@
 #include <vector>
 
 #include "kernels/base/file_checksums.h"
-#include "model/formats/positions.h"
+#include "model/formats/folder.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/run_state.h"
 #include "train/run/write_queue.h"
@@ -105,7 +105,7 @@ RunState read_state(const std::filesystem::path& checkpoint, const ModelConfig& 
 // The weights that adapters belong to
 struct BaseWeights {
   std::filesystem::path folder;  // train.init_from
-  PositionExtension extension = PositionExtension::kNone;
+  FolderOptions options = {};
   std::string checksum = "";  // RunState::base
 };
 // `base`: with adapters. A rank reads the parameters of which it keeps something, one after the other;
@@ -114,9 +114,9 @@ int64_t load_checkpoint(const std::filesystem::path& checkpoint, TrainState& sta
                         const BaseWeights& base = {});
 // The weights alone, of one of our checkpoints or of another program; likewise. Error: as check_weights.
 int64_t load_weights(const std::filesystem::path& folder, TrainState& state,
-                     PositionExtension extension = PositionExtension::kNone);
+                     const FolderOptions& options = {});
 // Those that adapters belong to. Every rank reads all; returns the checksum of the values.
-std::string load_base(const std::filesystem::path& folder, TrainState& state, PositionExtension extension);
+std::string load_base(const std::filesystem::path& folder, TrainState& state, const FolderOptions& options);
 
 // Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
 std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);

@@ -50,7 +50,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
         {"optimizer.rule=muon finetunes weights that may have been trained by AdamW; whether that helps is "
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
-    add_notices(check_weights(init_from, model_config(given), given.model.position_extension));
+    add_notices(check_weights(init_from, model_config(given), folder_options(given)));
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();
@@ -281,10 +281,9 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
       check_undamaged(*checkpoint);
       take_over(*checkpoint);
     }
-    load_checkpoint(*checkpoint, state,
-                    {.folder = config.train.init_from,
-                     .extension = config.model.position_extension,
-                     .checksum = now.base});
+    load_checkpoint(
+        *checkpoint, state,
+        {.folder = config.train.init_from, .options = folder_options(config), .checksum = now.base});
     return;
   }
   const bool has_weights = !config.train.init_from.empty();
@@ -296,12 +295,11 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
     check_undamaged(source, CheckpointPart::kWeights);
     take_over(source);
   }
-  const PositionExtension extension = config.model.position_extension;
   if (!config.train.lora) {
-    tessera::load_weights(source, state, extension);
+    tessera::load_weights(source, state, folder_options(config));
     return;
   }
-  now.base = load_base(source, state, extension);
+  now.base = load_base(source, state, folder_options(config));
   ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
 }
 

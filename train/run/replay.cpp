@@ -91,10 +91,9 @@ void Replay::load(const RunPlan& plan) {
   arena_.emplace(make_arena(device_.traits));
   arena_->reserve(plan.peak());
   state_.emplace(*backend_, *arena_, plan.shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
-  load_checkpoint(folder_.checkpoint, *state_,
-                  {.folder = config_.train.init_from,
-                   .extension = config_.model.position_extension,
-                   .checksum = before_.base});
+  load_checkpoint(
+      folder_.checkpoint, *state_,
+      {.folder = config_.train.init_from, .options = folder_options(config_), .checksum = before_.base});
   state_->set_skipped_updates(before_.skipped_updates);
 }
 

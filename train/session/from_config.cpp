@@ -94,6 +94,10 @@ void check_fp8_rows(const RunShape& shape, const DeviceTraits& device) {
 
 }  // namespace
 
+FolderOptions folder_options(const Config& config) {
+  return {.extension = config.model.position_extension, .ignored_fields = config.train.ignore_fields};
+}
+
 ModelConfig model_config(const Config& c) {
   ModelConfig model = c.model.resolved();
   model.lora = c.train.lora;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/formats/folder.h"
 #include "model/optimizer.h"
 #include "train/config/config.h"
 #include "train/session/memory_limit.h"
@@ -13,6 +14,7 @@
 namespace tessera {
 
 ModelConfig model_config(const Config& config);
+FolderOptions folder_options(const Config& config);  // of the folder that train.init_from names
 OptimizerConfig optimizer_config(const Config& config);
 
 // What a run found for auto before it was stopped: it goes on with these, and so with the same bits

@@ -196,9 +196,9 @@ std::vector<float> Session::last_logits(std::span<const int32_t> tokens, int64_t
   return host;
 }
 
-void load_weights(const std::filesystem::path& folder, Session& session, PositionExtension extension) {
+void load_weights(const std::filesystem::path& folder, Session& session, const FolderOptions& options) {
   load_weights(folder, session.shape().model, session.store().writer(),
-               {.extension = extension, .hand_over = HandOver::kAsStored});
+               {.folder = options, .hand_over = HandOver::kAsStored});
 }
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 
 #include "data/sequences.h"
 #include "kernels/stream.h"
-#include "model/formats/positions.h"
+#include "model/formats/folder.h"
 #include "model/transformer.h"
 #include "train/session/run_shape.h"
 
@@ -74,7 +74,6 @@ class Session {
 };
 
 // The weights of a folder: one of our checkpoints, or of another program. Error: as check_weights.
-void load_weights(const std::filesystem::path& folder, Session& session,
-                  PositionExtension extension = PositionExtension::kNone);
+void load_weights(const std::filesystem::path& folder, Session& session, const FolderOptions& options = {});
 
 }  // namespace tessera

@@ -471,11 +471,11 @@ TEST_F(FamilyConfig, RotaryPositionsOfOtherKindsAreRefused) {
   scaled({{"type", "linear"}, {"factor", "2"}}, {"\"rope_scaling.factor\"", "above 0", "found \"2\""});
   scaled({{"type", "linear"}, {"factor", 2.0}, {"beta_fast", 32}},
          {"\"rope_scaling.beta_fast\" is 32", "model.rope.scaling=linear"});
-  scaled({{"type", "yarn"}, {"factor", 2.0}, {"truncate", false}}, {"\"rope_scaling.truncate\" is false"});
+  scaled({{"type", "yarn"}}, {"\"rope_scaling.factor\" is missing", "yarn"});
+  scaled({{"type", "linear"}, {"factor", nullptr}}, {"\"rope_scaling.factor\" is missing", "linear"});
+  scaled({{"type", "linear"}, {"factor", 2.0}, {"truncate", false}}, {"\"rope_scaling.truncate\" is false"});
   scaled({{"type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1}, {"beta_slow", 32}},
          {"beta_slow\" is 32", "beta_fast\" is 1", "larger"});
-  scaled({{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4}},
-         {"original_max_position_embeddings\" is missing", "llama3"});
   scaled({{"rope_type", "llama3"},
           {"factor", 2.0},
           {"low_freq_factor", 4},
@@ -541,6 +541,90 @@ TEST_F(FamilyConfig, YarnIsReadAsItIsWritten) {
   ASSERT_EQ(notices().size(), 1u);
   EXPECT_NE(notices()[0].find("factor is 4, as \"rope_scaling.factor\""), std::string::npos);
   EXPECT_NE(notices()[0].find("= 2 instead"), std::string::npos);
+}
+
+// What transformers 5 computes where fields are null or absent
+TEST_F(FamilyConfig, ScalingsThatLeaveFieldsOut) {
+  const auto scaled = [&](const json& scaling) {
+    return read_with(kQwen25, {{"rope_scaling", scaling}, {"max_position_embeddings", 131072}});
+  };
+  const json yarn{{"type", "yarn"}, {"factor", nullptr}, {"original_max_position_embeddings", 32768}};
+  EXPECT_EQ(scaled(yarn).rope.factor, 4);
+  EXPECT_TRUE(read_model_config(folder_).notices.empty());
+  EXPECT_EQ(scaled({{"type", "yarn"}, {"factor", nullptr}}).rope.factor, 1);
+  for (const json& truncate : {json(false), json()}) {
+    json fields = yarn;
+    fields["truncate"] = truncate;
+    const ModelConfig model = scaled(fields);
+    EXPECT_FALSE(model.rope.truncate);
+    const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
+    EXPECT_EQ(written["rope_scaling"]["truncate"], false);
+    EXPECT_EQ(read(written), model);
+  }
+  const json plain = json::parse(hugging_face_config(scaled(yarn), DType::kF32).dump());
+  EXPECT_FALSE(plain["rope_scaling"].contains("truncate"));
+  // With angles by kind of layer transformers does not read it.
+  refused(kGemma1b, {{"rope_scaling", {{"type", "yarn"}, {"factor", 2.0}, {"truncate", false}}}},
+          {"\"rope_scaling.truncate\" is false", "Gemma 3"});
+  const Rope llama3 =
+      scaled({{"rope_type", "llama3"}, {"factor", 2.0}, {"low_freq_factor", 1}, {"high_freq_factor", 4}})
+          .rope;
+  EXPECT_EQ(llama3.original_context, 131072);
+}
+
+TEST_F(FamilyConfig, APatternOfWindowsEndsWithTheModel) {
+  const ModelConfig model = read_with(kGemma1b, {{"num_hidden_layers", 2}});
+  EXPECT_EQ(text_of(model.window), "512");
+  EXPECT_EQ(read(json::parse(hugging_face_config(model, DType::kF32).dump())), model);
+  EXPECT_EQ(text_of(read_with(kGemma1b, {{"num_hidden_layers", 5}}).window), "512");
+  EXPECT_EQ(text_of(read_with(kGemma1b, {{"num_hidden_layers", 6}}).window), "512*5,full");
+  EXPECT_EQ(text_of(read_with(kGemma1b, {{"sliding_window_pattern", 900'000'000}}).window), "512");
+}
+
+TEST_F(FamilyConfig, SizesAreCheckedBeforeTheyAreUsed) {
+  const auto too_large = [&](const char* config, const char* field, int64_t size, const char* most) {
+    refused(config, {{field, size}}, {"config.json", field, fmt::format("{}", size), most});
+  };
+  too_large(kGemma1b, "num_hidden_layers", 1'000'000, "at most 10000");
+  too_large(kLlama32, "num_hidden_layers", 10'001, "at most 10000");
+  too_large(kLlama32, "max_position_embeddings", 900'000'000, "at most 10000000");
+  too_large(kLlama32, "intermediate_size", 900'000'000, "at most 4000000");
+  too_large(kLlama32, "hidden_size", 32'000'000, "at most 1000000");
+  too_large(kLlama32, "head_dim", 900'000'000, "at most 65536");
+  refused(kLlama32, {{"head_dim", 65'536}, {"num_attention_heads", 100'000}},
+          {"num_attention_heads", "4000000"});
+  refused(R"({"model_type":"gpt2"})", {{"n_layer", 1'000'000}}, {"n_layer is 1000000", "at most 10000"});
+}
+
+TEST_F(FamilyConfig, UnknownFieldsAreIgnoredByName) {
+  const auto read_ignoring = [&](const char* config, const json& more,
+                                 const std::vector<std::string>& ignored) {
+    json fields = json::parse(config);
+    fields.update(more);
+    write_fields(folder_, fields);
+    return read_model_config(folder_, ignored).model;
+  };
+  const json unknown{{"neftune_noise_alpha", 5}};
+  refused(
+      kLlama32, unknown,
+      {"\"neftune_noise_alpha\" is unknown", "--ignore-field neftune_noise_alpha", "train.ignore_fields"});
+  EXPECT_EQ(read_ignoring(kLlama32, unknown, {"neftune_noise_alpha"}), read(json::parse(kLlama32)));
+  expect_error([&] { read_ignoring(kLlama32, unknown, {"neftune"}); }, {"neftune_noise_alpha"});
+  // Within other objects by their whole names
+  json scaling = json::parse(kLlama32)["rope_scaling"];
+  scaling["note"] = 1;
+  expect_error(
+      [&] {
+        read_ignoring(kLlama32, {{"rope_scaling", scaling}}, {"note"});
+      },
+      {"--ignore-field rope_scaling.note"});
+  EXPECT_NO_THROW(read_ignoring(kLlama32, {{"rope_scaling", scaling}}, {"rope_scaling.note"}));
+  // What the reader knows is never ignored, whether it is used or refused.
+  for (const auto& [field, value] :
+       {std::pair("rope_theta", json(10000.0)), std::pair("num_hidden_layers", json(2)),
+        std::pair("quantization_config", json{{"bits", 4}}), std::pair("pretraining_tp", json(2)),
+        std::pair("sliding_window", json(4))})
+    expect_error([&] { read_ignoring(kLlama32, {{field, value}}, {field}); }, {field, "is known"});
 }
 
 // The fields of longrope of a Phi-4 mini with heads of 16 channels, of which 12 are rotated

@@ -26,7 +26,7 @@ struct GPT2Folder : InTempFolder {
 
   void SetUp() override { write_gpt2(folder_, kTinyFolder); }
   void refused(std::initializer_list<std::string_view> words) const {
-    expect_error([&] { check_weights(folder_, kTinyFolder, PositionExtension::kNone); }, words);
+    expect_error([&] { check_weights(folder_, kTinyFolder); }, words);
   }
   // Whether what is loaded is what `tensors` has.
   void expect_loaded(const ModelConfig& model = kTinyFolder) {
@@ -69,7 +69,7 @@ TEST_F(GPT2Folder, EveryVariantIsRead) {
     tensors = tensors_of(variant.model);
     for (const auto& written : {tensors, bare(tensors)}) {
       write_tensors(file, written);
-      EXPECT_NO_THROW(check_weights(folder_, variant.model, PositionExtension::kNone)) << variant.name;
+      EXPECT_NO_THROW(check_weights(folder_, variant.model)) << variant.name;
       expect_loaded(variant.model);
     }
   }
@@ -112,8 +112,7 @@ TEST_F(GPT2Folder, MissingTensorsShapesAndDtypesAreRefused) {
   write_gpt2(folder_, kTinyFolder, {{"tie_word_embeddings", false}});
   ModelConfig untied = kTinyFolder;
   untied.tied = false;
-  expect_error([&] { check_weights(folder_, untied, PositionExtension::kNone); },
-               {"has no tensor lm_head.weight"});
+  expect_error([&] { check_weights(folder_, untied); }, {"has no tensor lm_head.weight"});
 
   write_gpt2(folder_, kTinyFolder);
   FolderTensor& fc = tensor_of(tensors, "transformer.h.1.mlp.c_fc.weight");
