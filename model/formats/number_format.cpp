@@ -10,7 +10,6 @@
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
-#include "kernels/base/nan.h"
 
 namespace tessera {
 namespace {
