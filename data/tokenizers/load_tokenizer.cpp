@@ -9,6 +9,7 @@
 #include "data/tokenizers/bpe_tokenizer.h"
 #include "data/tokenizers/byte_tokenizer.h"
 #include "data/tokenizers/tokenizer_json.h"
+#include "data/tokenizers/tokens_beside.h"
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/hub_name.h"
@@ -188,9 +189,16 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& source, const EndOf
   if (path.extension() == ".model" && !is_folder) refuse_sentence_piece(path);
   if (!is_folder && named == std::end(kPairs)) {
     const MappedFile file(path);
-    TokenizerDefinition definition = read_tokenizer_json(text_of(file), source);
+    std::string text(text_of(file));
+    TokenizerDefinition definition = read_tokenizer_json(text, source);
+    const bool is_whole = end_of_text.id >= 0;  // beside prepared data, where ./prepare wrote it
+    if (std::string more = is_whole ? "" : with_tokens_beside(text, definition, folder, source);
+        !more.empty()) {
+      text = std::move(more);
+      definition = read_tokenizer_json(text, source);
+    }
     const int32_t end = find_end_of_text(definition, folder, end_of_text, source);
-    return make_bpe_tokenizer(std::move(definition), end, std::string(text_of(file)), source);
+    return make_bpe_tokenizer(std::move(definition), end, std::move(text), source);
   }
   if (is_folder && is_file(folder / kTokenizerFile))
     return load_tokenizer((folder / kTokenizerFile).string(), end_of_text);

@@ -21,7 +21,7 @@ bool has_tokenizer(const std::filesystem::path& folder);
 // Which token ends texts: its content, or its id, or neither.
 struct EndOfText {
   std::string content = "";
-  int64_t id = -1;
+  int64_t id = -1;  // of a tokenizer.json beside prepared data, which is whole: no other file adds tokens
 };
 
 // `source` is one of
@@ -29,6 +29,7 @@ struct EndOfText {
 //   a tokenizer.json       whatever its name, other than those below
 //   vocab.json, merges.txt or encoder.json, vocab.bpe: one of a pair, with the other beside it
 //   a folder               its tokenizer.json, else one of the pairs
+// A tokenizer.json gets the tokens that other files of its folder name: see with_tokens_beside().
 // A pair does not say how texts are split: tokenizer_config.json beside it does by its tokenizer_class (GPT-2
 // or Qwen2), else as GPT-2 does; its added_tokens_decoder has the added tokens, else <|endoftext|> is one, if
 // it is in the vocabulary.

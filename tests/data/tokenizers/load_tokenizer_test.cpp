@@ -196,6 +196,66 @@ TEST_F(LoadTokenizer, TheEndOfTextMayBeNamed) {
       -1);
 }
 
+// As transformers 5.24 reads them
+TEST_F(LoadTokenizer, FilesBesideATokenizerJsonNameTokens) {
+  const auto token = [](const std::string& content, bool special = true) {
+    return nlohmann::json{{"content", content},  {"lstrip", false},      {"rstrip", false},
+                          {"normalized", false}, {"single_word", false}, {"special", special}};
+  };
+  using Files = std::map<std::string, nlohmann::json>;
+  const auto load = [&](const Files& files) {
+    for (const std::string& name : names()) fs::remove(folder_ / name);
+    write("tokenizer.json", small_tokenizer());
+    for (const auto& [name, json] : files) write(name, json.dump());
+    return load_tokenizer(folder_.string());
+  };
+  const auto ids = [&](const Files& files, const char* text) {
+    return load(files)->encode(text, SpecialTokens::kMatched);
+  };
+  const std::string plain(load({})->name());
+  const nlohmann::json decoder{
+      {"9", token("<|endoftext|>")}, {"10", token("<s>")}, {"11", token("<t>", false)}};
+  const Files config{{"tokenizer_config.json", {{"added_tokens_decoder", decoder}}}};
+  EXPECT_EQ(ids(config, "a<t>a<s>"), (std::vector<int32_t>{0, 11, 0, 10}));
+  EXPECT_EQ(load(config)->special_token("<s>"), 10);
+  EXPECT_EQ(load(config)->special_token("<t>"), -1);
+  // The tokenizer.json that is written with data and exports has them.
+  write("whole.json", load(config)->json());
+  const std::string name(load_tokenizer((folder_ / "whole.json").string())->name());
+  fs::remove(folder_ / "tokenizer_config.json");
+  EXPECT_EQ(load_tokenizer((folder_ / "whole.json").string())->name(), name);
+  EXPECT_NE(name, plain);
+
+  EXPECT_EQ(ids({{"added_tokens.json", {{"<s>", 10}, {"<t>", 11}}},
+                 {"special_tokens_map.json", {{"eos_token", "<s>"}}}},
+                "<t>a<s>"),
+            (std::vector<int32_t>{11, 0, 10}));
+  EXPECT_EQ(ids({{"special_tokens_map.json",
+                  {{"additional_special_tokens", {"<t>"}}, {"pad_token", token("<p>")}}}},
+                "<t>a<p>"),
+            (std::vector<int32_t>{11, 0, 10}));
+  EXPECT_EQ(
+      ids({{"tokenizer_config.json", {{"eos_token", "a"}, {"add_bos_token", true}, {"bos_token", nullptr}}}},
+          "ba"),
+      (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(load({{"tokenizer_config.json", {{"eos_token", "a"}}}})->special_token("a"), 0);
+  EXPECT_EQ(
+      load({{"tokenizer_config.json", {{"eos_token", "<|endoftext|>"}, {"model_max_length", 8}}}})->name(),
+      plain);
+
+  const auto refused = [&](const char* id, const char* content, const char* file) {
+    Files files{{"tokenizer_config.json", {{"added_tokens_decoder", {{id, token(content)}}}}}};
+    if (std::string_view(file) == "added_tokens.json") files = {{file, {{content, std::stoi(id)}}}};
+    expect_error([&] { load(files); }, {file, "tokenizer.json", content, id});
+  };
+  for (const char* file : {"tokenizer_config.json", "added_tokens.json"}) {
+    refused("10", "<|endoftext|>", file);  // has another id
+    refused("9", "<s>", file);             // the id has another token
+    refused("12", "<s>", file);            // not the next one
+    refused("3", "a", file);
+  }
+}
+
 TEST_F(LoadTokenizer, TheTemplateIsRead) {
   const auto tokenizer = load(small_tokenizer(R"([{"op": "replace", "path": "/post_processor", "value":
     {"type": "Sequence", "processors": [{"type": "ByteLevel", "trim_offsets": false}, {"type": "TemplateProcessing",
