@@ -110,8 +110,9 @@ void declare_options(Options& app, PrepareOptions& options) {
   app.add_word("--loss", options.loss,
                "Where the loss counts in prompts and conversations: completions (and assistants), or all")
       .show_default(name_of(options.loss));
-  app.add_flag("--strict", options.strict,
-               "Refuse a sample of which no token counts, instead of dropping it");
+  app.add_flag(
+      "--strict", options.strict,
+      "Refuse a sample that would be dropped: no token of it counts, or its chat template refuses it");
   app.add_word("--bytes-without-token", options.bytes_without_token,
                "Bytes for which the tokenizer has no token: stop at the first one, or skip and count them")
       .show_default(name_of(options.bytes_without_token));
@@ -176,8 +177,9 @@ struct Places {
 // What the pieces had, added up
 struct Totals {
   int64_t documents = 0, conversations = 0, skipped_bytes = 0, special_names = 0;
-  Places dropped, unfit, joined;
+  Places dropped, unfit, joined, lost_thoughts;
   std::string why_unfit, first_special_name;
+  std::map<std::string, Places> refused;  // by the reason
   std::set<int32_t> turn_ends;
 
   void add(const EncodedPiece& piece) {
@@ -190,15 +192,31 @@ struct Totals {
     if (unfit.count == 0) why_unfit = piece.why_unfit;
     unfit.add(piece.unfit);
     joined.add(piece.joined);
+    lost_thoughts.add(piece.lost_thoughts);
+    for (const auto& [place, why] : piece.refused) refused[reason(why)].add({place});
     turn_ends.insert(piece.turn_ends.begin(), piece.turn_ends.end());
+  }
+  int64_t count_refused() const {
+    int64_t count = 0;
+    for (const auto& [why, places] : refused) count += places.count;
+    return count;
+  }
+
+ private:
+  // Of reasons that name what is in a message only the first are told.
+  std::string reason(const std::string& why) const {
+    constexpr size_t kMostReasons = 4;
+    return refused.contains(why) || refused.size() < kMostReasons ? why : "other reasons";
   }
 };
 
 // Encodes pieces on all cores, and writes their ids in the order of the pieces.
 class Pipeline {
  public:
-  Pipeline(const SampleEncoder& encoder, const ShardWriterOptions& options)
+  // `on_wait` is called now and then while a piece takes long.
+  Pipeline(const SampleEncoder& encoder, const ShardWriterOptions& options, std::function<void()> on_wait)
       : encoder_(encoder),
+        on_wait_(std::move(on_wait)),
         shards_(options),
         index_({.folder = options.folder, .tokens_per_shard = options.tokens_per_shard}) {}
 
@@ -226,8 +244,10 @@ class Pipeline {
   int64_t tokens() const { return shards_.token_count(); }
   int64_t counted_tokens() const { return tokens() - index_.uncounted_tokens(); }
   int64_t shards() const { return shards_.shard_count(); }
+  int64_t largest_token() const { return largest_token_; }
 
  private:
+  static constexpr std::chrono::milliseconds kWait{200};
   static constexpr size_t kMostBytesRunning = size_t{256} << 20;  // unless one piece alone has more
   struct Running {
     size_t bytes;
@@ -235,18 +255,26 @@ class Pipeline {
   };
 
   void take_first() {
+    // An error ends the program when the other threads have seen the signal, too.
+    while (running_.front().encoded.wait_for(kWait) != std::future_status::ready) {
+      check(stop_signal() == 0, "interrupted");
+      on_wait_();
+    }
     const EncodedPiece encoded = running_.front().encoded.get();
     bytes_running_ -= running_.front().bytes;
     running_.pop_front();
+    for (const int32_t id : encoded.ids) largest_token_ = std::max<int64_t>(largest_token_, id);
     shards_.append(encoded.ids);
     index_.append(std::ssize(encoded.ids), encoded.marks);
     totals_.add(encoded);
   }
 
   const SampleEncoder& encoder_;
+  std::function<void()> on_wait_;
   ShardWriter shards_;
   DocumentIndexWriter index_;
   Totals totals_;
+  int64_t largest_token_ = 0;
   size_t bytes_running_ = 0;
   std::deque<Running> running_;
 };
@@ -261,7 +289,11 @@ void read_input(const fs::path& input, InputFormat format, const Tokenizer& toke
                      check(stop_signal() == 0, "interrupted");
                      return on_piece(std::move(piece));
                    },
-               .on_read = on_read,
+               .on_read =
+                   [&](int64_t bytes) {
+                     check(stop_signal() == 0, "interrupted");
+                     if (on_read) on_read(bytes);
+                   },
                .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
 }
 
@@ -283,6 +315,15 @@ void tell_left_out(const Totals& totals) {
                     "another template",
                     counted(totals.unfit.count, "conversation was", "conversations were"), totals.why_unfit,
                     totals.unfit.names()));
+  for (const auto& [why, places] : totals.refused)
+    notice(fmt::format("{} dropped: {}: {}. --strict refuses them, --chat-template names another template",
+                       counted(places.count, "conversation was", "conversations were"), places.names(), why));
+  if (totals.lost_thoughts.count > 0)
+    notice(fmt::format(
+        "{} thoughts that are lost: the chat template reads no field {}: {}; --chat-template names another "
+        "template",
+        counted(totals.lost_thoughts.count, "conversation has", "conversations have"),
+        join_words({std::begin(kThoughts), std::end(kThoughts)}, " or "), totals.lost_thoughts.names()));
   if (totals.joined.count > 0)
     notice(fmt::format(
         "{} an answer whose first characters would share a token with the end of its header: it is "
@@ -315,49 +356,74 @@ void tell_turn_ends(const Totals& totals, const Tokenizer& tokenizer, const Chat
                list_tokens(tokenizer, std::vector(totals.turn_ends.begin(), totals.turn_ends.end())));
 }
 
+struct ChosenTemplates {
+  std::unique_ptr<ChatTemplate> usual, with_tools;
+  std::string why_none;
+};
+
 // So that a model that is trained on the data is talked to in the same form, also by other programs
-void write_chat_template(const fs::path& folder, const ChatTemplate& chat) {
+void write_chat_template(const fs::path& folder, const ChatTemplate& chat, const ChatTemplate* with_tools) {
   write_file(folder / kChatTemplateFile, chat.form().jinja);
+  if (with_tools) {
+    fs::create_directory(folder / kMoreTemplatesFolder);
+    write_file(folder / kMoreTemplatesFolder / kToolTemplateFile, with_tools->form().jinja);
+  }
   nlohmann::ordered_json tokens = nlohmann::ordered_json::object();
   for (const auto& [name, token] : chat.special_tokens()) tokens[name.bytes()] = token.text()->bytes();
   if (!tokens.empty()) write_json(folder / kSpecialTokensFile, tokens);
 }
 
 void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const SampleEncoder& encoder,
-             const ChatTemplate* chat) {
+             const ChosenTemplates& templates) {
+  const ChatTemplate* const chat = templates.usual.get();
   const auto start = Clock::now();
   PendingFolder folder(options.output, options.force);
-  Pipeline pipeline(encoder, {.folder = folder.path(),
-                              .tokens_per_shard = options.shard_tokens,
-                              .bits = bits_for(tokenizer.vocab_size())});
+  for (const fs::path& left : folder.remove_abandoned())
+    notice(fmt::format("{} was removed: the ./prepare that wrote it was killed", left.string()));
   Progress progress(options.inputs);
   int64_t read_bytes = 0;
+  fs::path reading;
+  std::function<void()> show_progress;
+  Pipeline pipeline(encoder,
+                    {.folder = folder.path(),
+                     .tokens_per_shard = options.shard_tokens,
+                     .bits = bits_for(tokenizer.vocab_size())},
+                    [&] { show_progress(); });
+  show_progress = [&] { progress.update(reading, read_bytes, pipeline.totals().documents); };
   const auto on_piece = [&](Piece piece) {
     pipeline.add(std::move(piece));
     return true;
   };
-  for (const fs::path& input : options.inputs)
+  for (const fs::path& input : options.inputs) {
+    reading = input;
     read_input(input, options.format, tokenizer, on_piece, [&](int64_t bytes) {
       read_bytes += bytes;
-      progress.update(input, read_bytes, pipeline.totals().documents);
+      show_progress();
     });
+  }
   const FileChecksums files = pipeline.finish();
   progress.clear();
   const Totals& totals = pipeline.totals();
   tell_left_out(totals);
   tell_special_names(totals, options.chat.special);
+  const int64_t refused = totals.count_refused();
+  check(refused == 0 || totals.conversations > 0,
+        "the chat template refuses every conversation ({}), the first with: {}. --chat-template names "
+        "another template",
+        refused, refused > 0 ? totals.refused.begin()->first : "");
   check(totals.documents > 0,
         "no sample is left: there is nothing to write. --loss all counts every token, and drops none");
   if (!tokenizer.json().empty()) write_file(folder.path() / kTokenizerFile, tokenizer.json());
-  if (totals.conversations > 0) write_chat_template(folder.path(), *chat);
+  if (totals.conversations > 0) write_chat_template(folder.path(), *chat, templates.with_tools.get());
   write_manifest(folder.path(), {.tokenizer = std::string(tokenizer.name()),
                                  .tokenizer_from = tokenizer.json().empty() ? "" : options.tokenizer,
                                  .end_of_text = tokenizer.end_of_text(),
                                  .vocab_size = tokenizer.vocab_size(),
+                                 .largest_token = pipeline.largest_token(),
                                  .tokens = pipeline.tokens(),
                                  .documents = totals.documents,
                                  .counted_tokens = pipeline.counted_tokens(),
-                                 .dropped_samples = totals.dropped.count + totals.unfit.count,
+                                 .dropped_samples = totals.dropped.count + totals.unfit.count + refused,
                                  .skipped_bytes = totals.skipped_bytes,
                                  .chat_template = totals.conversations > 0 ? chat->form().name : "",
                                  .turn_ends = std::vector(totals.turn_ends.begin(), totals.turn_ends.end()),
@@ -379,11 +445,6 @@ void show(const PrepareOptions& options, const Tokenizer& tokenizer, const Sampl
     if (shown.needs_more())
       read_input(input, options.format, tokenizer, [&](const Piece& piece) { return shown.add(piece); });
 }
-
-struct ChosenTemplates {
-  std::unique_ptr<ChatTemplate> usual, with_tools;
-  std::string why_none;
-};
 
 // A template that cannot be read matters only where there is a conversation; the first one then says why.
 ChosenTemplates choose_templates(const PrepareOptions& options, const Tokenizer& tokenizer) {
@@ -422,7 +483,7 @@ void run(const PrepareOptions& options) {
   if (options.show > 0) {
     show(options, *tokenizer, encoder);
   } else {
-    prepare(options, *tokenizer, encoder, chat.usual.get());
+    prepare(options, *tokenizer, encoder, chat);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/base/signals.h"
 
 namespace tessera {
 namespace {
@@ -80,6 +81,10 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
                             std::vector<int32_t>& ids) { encode_text(text, special, begin, ids, out); });
   } catch (const ByteWithoutToken&) {
     throw;
+  } catch (const RefusedConversation& error) {
+    check(!options_.strict, "{}: {}", place, error.what());
+    out.refused.push_back({place, error.what()});
+    return;
   } catch (const UnfitConversation& error) {
     check(!options_.strict, "{}: {}", place, error.what());
     if (out.unfit.empty()) out.why_unfit = error.what();
@@ -99,6 +104,7 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
   if (chat.special_names > 0 && out.special_names == 0) out.first_special_name = place;
   out.special_names += chat.special_names;
   if (chat.joined > 0) out.joined.push_back(place);
+  if (chat.lost_thoughts) out.lost_thoughts.push_back(place);
   out.turn_ends.insert(chat.turn_ends.begin(), chat.turn_ends.end());
   ++out.documents;
   ++out.conversations;
@@ -131,6 +137,7 @@ EncodedPiece SampleEncoder::encode(const Piece& piece) const {
   EncodedPiece out;
   if (piece.is_lines) {
     for_each_line(piece, [&](std::string_view line, int64_t number) {
+      check(stop_signal() == 0, "interrupted");
       try {
         add_line(line, piece.input, number, out);
       } catch (const ByteWithoutToken& error) {  // whose line is that of a text within the line

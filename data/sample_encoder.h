@@ -37,7 +37,7 @@ struct SampleEncoderOptions {
   std::string no_chat = "";                        // why there is none
   SpecialTokens special = SpecialTokens::kAsText;  // what names of special tokens in texts are
   CountedLoss loss = CountedLoss::kCompletions;
-  bool strict = false;  // refuse samples of which no token counts, instead of dropping them
+  bool strict = false;  // refuse samples that would be dropped
   BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
 };
 
@@ -49,6 +49,11 @@ struct EncodedPiece {
   std::vector<std::string> dropped;  // file:line of samples of which no token would count
   std::vector<std::string> unfit;    // of conversations that their template does not fit
   std::string why_unfit;             // the first of them
+  struct Refused {
+    std::string place, why;
+  };
+  std::vector<Refused> refused;            // conversations that their template raises an error for
+  std::vector<std::string> lost_thoughts;  // file:line of conversations with EncodedChat::lost_thoughts
   int64_t special_names = 0;         // of special tokens, in texts
   std::string first_special_name;    // file:line
   std::vector<std::string> joined;   // file:line of conversations with EncodedChat::joined
@@ -69,7 +74,8 @@ class SampleEncoder {
 
   // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
   // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or
-  // that its template does not fit; a byte without a token, unless it is skipped.
+  // that its template does not fit or refuses; a byte without a token, unless it is skipped; a signal that asks
+  // the program to stop.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

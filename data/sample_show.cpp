@@ -51,7 +51,9 @@ void SampleShow::print(const Piece& piece, const std::string& place) {
   for (const TokenRange& run : sample.marks.uncounted) counted -= run.token_count;
   fmt::print("{}: ", place);
   if (sample.documents + std::ssize(sample.marks.starts) == 0) {
-    fmt::print("dropped: {}\n", sample.why_unfit.empty() ? "no token counts" : sample.why_unfit);
+    fmt::print("dropped: {}\n", !sample.refused.empty()     ? sample.refused[0].why
+                                : !sample.why_unfit.empty() ? sample.why_unfit
+                                                            : "no token counts");
   } else {
     const std::vector<int32_t> ends(sample.turn_ends.begin(), sample.turn_ends.end());
     fmt::print("tokens {}, counted {}{}{}\n{}\n\n", sample.ids.size(), counted,

@@ -19,10 +19,12 @@ struct Completion {
 using Sample = std::variant<std::string, Completion, Conversation>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
-// "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there. Other
-// fields are metadata. `place` is file:line, for messages.
+// "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there. "prompt"
+// and "completion" may be such lists as well: a conversation of which the completion counts. Other fields are
+// metadata. As in transformers, a key of a message that is null is left out, and thoughts have all the names
+// under which templates read them. `place` is file:line, for messages.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
-// another type.
+// another type; thoughts that differ.
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
                     const std::string& text_field);
 

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
@@ -56,25 +55,45 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
+using NamedForms = std::map<std::string, ChatForm>;
+constexpr const char *kDefault = "default", *kToolUse = "tool_use", *kJinja = ".jinja";
+
 // The chat_template of tokenizer_config.json: a text, or a list of {"name", "template"}
-std::string template_in(const json& config, const std::string& file, bool tools) {
+NamedForms forms_in_config(const fs::path& folder) {
+  NamedForms forms;
+  const fs::path path = folder / kTokenizerConfigFile;
+  if (!is_file(path)) return forms;
+  const json config = read_json(path);
+  const std::string file = path.string(), name = file + ": chat_template";
   const auto found = config.is_object() ? config.find("chat_template") : config.end();
-  if (!config.is_object() || found == config.end() || found->is_null()) return "";
-  if (found->is_string()) return *found;
-  const json named = found->is_object() ? json::array() : *found;
-  check(named.is_array(),
+  if (!config.is_object() || found == config.end() || found->is_null()) return forms;
+  if (found->is_string()) {
+    if (!found->get_ref<const std::string&>().empty()) forms.emplace(kDefault, chat_form_of(*found, name));
+    return forms;
+  }
+  check(found->is_array(),
         "{}: chat_template is {}; expected a text, or a list of objects with name and template", file,
         brief(*found));
-  const auto of_name = [&](std::string_view name) -> std::string {
-    for (const json& one : named)
-      if (one.is_object() && one.value("name", json()) == name) return text_value(one, "template", file);
-    return "";
-  };
-  if (tools)
-    if (std::string made = of_name("tool_use"); !made.empty()) return made;
-  std::string made = of_name("default");
-  check(!made.empty(), "{}: chat_template is a list without a template named default", file);
-  return made;
+  for (const json& one : *found) {
+    const std::string key = text_value(one, "name", file);
+    forms.insert_or_assign(key, chat_form_of(text_value(one, "template", file), name + ", " + key));
+  }
+  check(forms.contains(kDefault), "{}: chat_template is a list without a template named default", file);
+  return forms;
+}
+
+// As transformers has it: files count before the configuration.
+NamedForms forms_of(const fs::path& folder) {
+  NamedForms forms;
+  if (const fs::path file = folder / kChatTemplateFile; is_file(file))
+    forms.emplace(kDefault, chat_form_of(text_of(file), file.string()));
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / kMoreTemplatesFolder, error))
+    if (entry.path().extension() == kJinja && is_file(entry.path()))
+      forms.insert_or_assign(entry.path().stem().string(),
+                             chat_form_of(text_of(entry.path()), entry.path().string()));
+  if (!forms.contains(kDefault)) forms.merge(forms_in_config(folder));
+  return forms;
 }
 
 }  // namespace
@@ -85,14 +104,19 @@ std::vector<std::string> chat_form_names() {
   return names;
 }
 
-ChatForm chat_form(const std::string& named) {
+ChatForm chat_form(const std::string& named, const fs::path& folder) {
   for (const OwnForm& own : kOwnForms)
     if (named == own.name) return form_of(own);
-  check(is_file(named),
-        "--chat-template {}: there is no such file, and it is not the name of a form, which are chatml and "
-        "llama3. Name a file with a template in Jinja, such as the chat_template.jinja of a model",
-        named);
-  return chat_form_of(text_of(named), named);
+  if (is_file(named)) return chat_form_of(text_of(named), named);
+  NamedForms forms = folder.empty() ? NamedForms() : forms_of(folder);
+  if (const auto found = forms.find(named); found != forms.end()) return std::move(found->second);
+  std::vector<std::string_view> names{kOwnForms[0].name, kOwnForms[1].name};
+  for (const auto& [name, form] : forms) names.push_back(name);
+  fail(
+      "--chat-template {}: there is no such file, and it is not the name of a form, which are {}. Name a "
+      "file "
+      "with a template in Jinja, such as the chat_template.jinja of a model",
+      named, join_words(names, " and "));
 }
 
 ChatForm chat_form_of(std::string jinja, std::string name) {
@@ -102,13 +126,11 @@ ChatForm chat_form_of(std::string jinja, std::string name) {
 }
 
 std::optional<ChatForm> find_chat_form(const fs::path& folder, bool tools) {
-  if (const fs::path file = folder / kChatTemplateFile; is_file(file))
-    return chat_form_of(text_of(file), file.string());
-  const fs::path config = folder / kTokenizerConfigFile;
-  if (!is_file(config)) return std::nullopt;
-  std::string jinja = template_in(read_json(config), config.string(), tools);
-  if (jinja.empty()) return std::nullopt;
-  return chat_form_of(std::move(jinja), config.string() + ": chat_template");
+  NamedForms forms = forms_of(folder);
+  auto found = tools ? forms.find(kToolUse) : forms.end();
+  if (found == forms.end()) found = forms.find(kDefault);
+  if (found == forms.end()) return std::nullopt;
+  return std::move(found->second);
 }
 
 std::optional<ChatForm> guess_chat_form(const Tokenizer& tokenizer) {

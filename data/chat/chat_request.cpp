@@ -64,7 +64,7 @@ std::unique_ptr<ChatTemplate> choose_chat_template(const ChatRequest& request, c
   ChatOptions options{
       .values = values_of(request.values), .now = day_of(request.date), .special = request.special};
   std::optional<ChatForm> form;
-  if (!request.named.empty()) form = chat_form(request.named);
+  if (!request.named.empty()) form = chat_form(request.named, folder);
   if (!form && !folder.empty()) form = find_chat_form(folder, tools);
   if (!form) form = guess_chat_form(tokenizer);
   if (!form) return nullptr;

@@ -14,7 +14,7 @@ namespace tessera {
 class Options;
 
 struct ChatRequest {
-  std::string named = "";                // chatml, llama3 or a file; "": the folder's
+  std::string named = "";  // chatml, llama3, a file, or the name of one of the folder's; "": its usual one
   std::vector<std::string> values = {};  // NAME=VALUE
   std::string date = "";                 // YYYY-MM-DD; "": today
   SpecialTokens special = SpecialTokens::kAsText;

@@ -6,6 +6,7 @@
 
 #include "data/chat/text_methods.h"
 #include "kernels/base/check.h"
+#include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -16,7 +17,25 @@ using jinja::Value;
 
 bool is_assistant(const Value& message) { return role_of(message) == kAssistantRole; }
 
-// Whether a value holds a text that is not blank
+// With a zero byte, which is in no name of a token, for each byte that the template did not write
+std::string template_alone(const Text& text, size_t first, size_t last) {
+  const Text part = text.part(first, last - first);
+  std::string bytes = part.bytes();
+  size_t begin = 0;
+  for (const Text::Run& run : part.runs()) {
+    if (run.origin != jinja::kTemplate)
+      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                bytes.begin() + static_cast<std::ptrdiff_t>(run.end), '\0');
+    begin = run.end;
+  }
+  return bytes;
+}
+
+// Fields of a message that change what it says
+constexpr std::array kFieldsToRead{"tool_calls", "function_call", "weight"};
+
+}  // namespace
+
 bool says_something(const Value& value) {
   if (const Text* text = value.text()) return jinja::blanks_at_start(text->bytes()) < text->size();
   if (const jinja::List* list = value.list()) return std::ranges::any_of(*list, says_something);
@@ -24,48 +43,6 @@ bool says_something(const Value& value) {
     return std::ranges::any_of(*dict, [](const auto& field) { return says_something(field.second); });
   return false;
 }
-
-bool has_origin(const Text& text, jinja::Origin origin) {
-  return std::ranges::any_of(text.runs(), [&](const Text::Run& run) { return run.origin == origin; });
-}
-// The byte after the last one of `origin`; 0: there is none
-size_t end_of_origin(const Text& text, jinja::Origin origin) {
-  for (auto run = text.runs().rbegin(); run != text.runs().rend(); ++run)
-    if (run->origin == origin) return run->end;
-  return 0;
-}
-size_t begin_of_origin(const Text& text, jinja::Origin origin) {
-  size_t begin = 0;
-  for (const Text::Run& run : text.runs()) {
-    if (run.origin == origin) return begin;
-    begin = run.end;
-  }
-  return text.size();
-}
-
-size_t common_prefix(std::string_view a, std::string_view b) {
-  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
-// With a zero byte, which is in no name of a token, for each byte that the template did not write
-std::string template_alone(const Text& text, size_t first, size_t last) {
-  std::string bytes = text.bytes().substr(first, last - first);
-  size_t begin = 0;
-  for (const Text::Run& run : text.runs()) {
-    if (run.origin != jinja::kTemplate && run.end > first && begin < last) {
-      const size_t from = std::max(begin, first) - first;
-      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(from),
-                bytes.begin() + static_cast<std::ptrdiff_t>(std::min(run.end, last) - first), '\0');
-    }
-    begin = run.end;
-  }
-  return bytes;
-}
-
-// Fields of a message that change what it says
-constexpr std::array kFieldsToRead{"tool_calls", "function_call", "weight", "reasoning_content", "thinking"};
-
-}  // namespace
 
 void Conversation::add(std::string_view role, std::string content) {
   const auto number = static_cast<jinja::Origin>(messages.size());
@@ -103,11 +80,16 @@ jinja::Rendered ChatTemplate::render(const Conversation& conversation, size_t me
                                      {Text("documents"), Value()},
                                      {Text("add_generation_prompt"), begin_answer}});
   variables.insert(variables.end(), options_.values.begin(), options_.values.end());
-  return template_.render(variables, options_.now);
+  try {
+    return template_.render(variables, options_.now);
+  } catch (const Error& error) {
+    throw RefusedConversation(error.what());
+  }
 }
 
 void ChatTemplate::check_read(const Conversation& conversation) const {
-  check(conversation.tools.is_none() || template_.reads("tools"),
+  const bool has_tools = conversation.tools.list() && !conversation.tools.list()->empty();
+  check(!has_tools || template_.reads("tools"),
         "the chat template {} does not read 'tools'; name one that does with --chat-template, or leave the "
         "tools out",
         form_.name);
@@ -132,89 +114,6 @@ void ChatTemplate::check_read(const Conversation& conversation) const {
           "message {}: the role {} is unknown to the chat template {}; known are system, user and assistant",
           i + 1, in_quotes(printable(role_of(message))), form_.name);
   }
-}
-
-void ChatTemplate::check_written(const Conversation& conversation, const Text& text) const {
-  for (size_t i = 0; i < conversation.messages.size(); ++i) {
-    const Value& message = conversation.messages[i];
-    if (is_assistant(message)) continue;  // templates leave thoughts of earlier turns out
-    const Value* content = find(*message.dict(), "content");
-    if (content && says_something(*content) && !has_origin(text, static_cast<jinja::Origin>(i)))
-      throw UnfitConversation(fmt::format("the chat template {} leaves out message {}, of the role {}",
-                                          form_.name, i + 1, in_quotes(printable(role_of(message)))));
-  }
-}
-
-// The end of the last special token or marker in a text that the template wrote; 0: there is none
-size_t ChatTemplate::end_of_last_token(std::string_view text) const {
-  size_t end = 0;
-  for (const std::string& marker : form_.markers)
-    if (const size_t at = text.rfind(marker); at != text.npos) end = std::max(end, at + marker.size());
-  size_t at = 0;
-  specials_.split(
-      text, [&](std::string_view part) { at = static_cast<size_t>(part.data() - text.data()) + part.size(); },
-      [&](const AddedToken& token) {
-        at = text.find(token.content, at);
-        at = at == text.npos ? text.size() : at + token.content.size();
-        end = std::max(end, at);
-      });
-  return end;
-}
-
-size_t ChatTemplate::begin_of_turn(const Conversation& conversation, size_t message,
-                                   const Text& whole) const {
-  const auto origin = static_cast<jinja::Origin>(message);
-  // Many templates look at the first message, and have none to write then.
-  if (message == 0) return begin_of_origin(whole, origin);
-  const std::string prompt = render(conversation, message, true).text.bytes();
-  if (whole.bytes().starts_with(prompt)) return prompt.size();
-  // An answer may begin in another way than the template would have it begin: with thoughts, or without.
-  const std::string before = render(conversation, message, false).text.bytes();
-  if (!whole.bytes().starts_with(before))
-    throw UnfitConversation(
-        fmt::format("the chat template {} writes the messages before message {} in another form once that "
-                    "message follows, so what "
-                    "the model would read when it answers is not what it is trained on",
-                    form_.name, message + 1));
-  const size_t content = begin_of_origin(whole, origin);
-  const size_t same = std::min(common_prefix(whole.bytes(), prompt), content);
-  if (same == content) return content;
-  const size_t rest = std::max(same, before.size()) - before.size();
-  return before.size() + end_of_last_token(std::string_view(whole.bytes()).substr(before.size(), rest));
-}
-
-size_t ChatTemplate::end_of_turn(const Conversation& conversation, size_t message, const Text& whole,
-                                 size_t begin) const {
-  const auto origin = static_cast<jinja::Origin>(message);
-  const Text alone = render(conversation, message + 1, false).text;  // where this turn is the last one
-  const bool same_begin =
-      alone.size() >= begin && alone.bytes().compare(0, begin, whole.bytes(), 0, begin) == 0;
-  const size_t begin_alone = same_begin ? begin : begin_of_turn(conversation, message, alone);
-  const size_t end = std::max(end_of_origin(whole, origin), begin);
-  const std::string_view closing =
-      std::string_view(alone.bytes()).substr(std::max(end_of_origin(alone, origin), begin_alone));
-  const size_t same = common_prefix(closing, std::string_view(whole.bytes()).substr(end));
-  if (const size_t token = end_of_last_token(closing.substr(0, same)); token > 0) return end + token;
-  // Ends that are text: all of it, or the lines that do not depend on what follows
-  return end + (same == closing.size() ? same : closing.substr(0, same).rfind('\n') + 1);
-}
-
-std::vector<ChatTemplate::Turn> ChatTemplate::turns(const Conversation& conversation,
-                                                    const jinja::Rendered& whole, size_t count) const {
-  std::vector<Turn> turns;
-  if (template_.marks_generation()) {
-    for (const jinja::Span& span : whole.generated)
-      if (span.first < span.last) turns.push_back({span.first, span.last});
-    return turns;
-  }
-  size_t done = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (!is_assistant(conversation.messages[i])) continue;
-    const size_t begin = std::max(begin_of_turn(conversation, i, whole.text), done);
-    done = std::max(end_of_turn(conversation, i, whole.text, begin), begin);
-    if (begin < done) turns.push_back({begin, done});
-  }
-  return turns;
 }
 
 // The text of a form whose markers the tokenizer has not: each marker is encoded by itself.
@@ -296,26 +195,53 @@ bool ChatTemplate::joins(const Text& text, size_t at) const {
   return whole.size() < before.size() || !std::equal(before.begin(), before.end(), whole.begin());
 }
 
-EncodedChat ChatTemplate::encode(const Conversation& conversation, bool all,
-                                 const EncodeText& encode_text) const {
+// With the field that the template reads thoughts from, where that is the name that no other program gives
+Conversation ChatTemplate::with_thoughts(Conversation conversation) const {
+  if (!template_.names("reasoning") || template_.names("reasoning_content") || template_.names("thinking"))
+    return conversation;
+  for (Value& message : conversation.messages) {
+    const Value* thoughts = find(*message.dict(), "reasoning_content");
+    if (thoughts == nullptr || find(*message.dict(), "reasoning") != nullptr) continue;
+    jinja::Dict fields = *message.dict();
+    fields.emplace_back(Text("reasoning"), *thoughts);
+    message = std::move(fields);
+  }
+  return conversation;
+}
+
+bool ChatTemplate::loses_thoughts(const Conversation& conversation) const {
+  const auto reads = [&](const char* name) { return template_.names(name) && !template_.reads(name); };
+  return std::ranges::none_of(kThoughts, reads) &&
+         std::ranges::any_of(conversation.messages, [](const Value& message) {
+           const Value* thoughts = find(*message.dict(), "reasoning_content");
+           return thoughts != nullptr && says_something(*thoughts);
+         });
+}
+
+EncodedChat ChatTemplate::encode(const Conversation& given, bool all, const EncodeText& encode_text) const {
   EncodedChat encoded;
-  if (conversation.messages.empty()) return encoded;
+  if (given.messages.empty()) return encoded;
+  const Conversation conversation = with_thoughts(given);
   check_read(conversation);
-  const jinja::Rendered whole = render(conversation, conversation.messages.size(), false);
+  encoded.lost_thoughts = loses_thoughts(conversation);
+  jinja::Rendered rendered = render(conversation, conversation.messages.size(), false);
+  const Shown whole = shown(std::move(rendered.text), conversation.messages.size());
   const Text& text = whole.text;
   std::vector<Turn> counted;
   if (!all) {
-    check_written(conversation, text);
-    counted = turns(conversation, whole, conversation.messages.size());
+    check_written(conversation, whole);
+    counted =
+        turns(conversation, whole, rendered.generated, [] { check(stop_signal() == 0, "interrupted"); });
   }
   Begin begin;
+  int32_t end = -1;  // the token that ends the last turn
   const auto add_part = [&](Turn part, bool counts) {
     ChatPart made{.ids = {}, .counts = counts || all};
     encode_part(text, part, encode_text, begin, made.ids);
+    if (counts) end = end_token(text, part, made.ids);
     if (made.ids.empty()) return;
-    if (counts && specials_.is_special(made.ids.back()) &&
-        std::ranges::find(encoded.turn_ends, made.ids.back()) == encoded.turn_ends.end())
-      encoded.turn_ends.push_back(made.ids.back());
+    if (counts && end >= 0 && std::ranges::find(encoded.turn_ends, end) == encoded.turn_ends.end())
+      encoded.turn_ends.push_back(end);
     encoded.parts.push_back(std::move(made));
   };
   size_t done = 0;
@@ -330,8 +256,7 @@ EncodedChat ChatTemplate::encode(const Conversation& conversation, bool all,
                           });
   }
   add_part({done, text.size()}, false);
-  encoded.ends_with_target =
-      !counted.empty() && done == text.size() && !specials_.is_special(encoded.parts.back().ids.back());
+  encoded.ends_with_target = !counted.empty() && done == text.size() && end < 0;
   size_t first = 0;
   for (const Text::Run& run : text.runs()) {
     if (run.origin != jinja::kTemplate)
@@ -347,28 +272,30 @@ std::string ChatTemplate::prompt_text(const Conversation& conversation) const {
 
 std::vector<int32_t> ChatTemplate::prompt(const Conversation& conversation, size_t from) const {
   check_read(conversation);
-  const jinja::Rendered whole = render(conversation, conversation.messages.size(), true);
+  jinja::Rendered rendered = render(conversation, conversation.messages.size(), true);
+  const Shown shown_whole = shown(std::move(rendered.text), conversation.messages.size());
+  const Text& whole = shown_whole.text;
   const EncodeText encode_text = [&](std::string_view text, SpecialTokens special, TextPlace place,
                                      std::vector<int32_t>& ids) {
     tokenizer_.encode(text, special, ids, place);
   };
   std::vector<Turn> answers;
   try {
-    answers = turns(conversation, whole, conversation.messages.size());
+    answers = turns(conversation, shown_whole, rendered.generated);
   } catch (const UnfitConversation&) {
     // of earlier answers, that were not in the data of any training either
   }
   std::vector<int32_t> ids;
-  Begin begin = begin_at(whole.text, from);
+  Begin begin = begin_at(whole, from);
   size_t done = from;
   for (Turn answer : answers) {
     if (answer.last <= from) continue;
     answer.first = std::max(answer.first, from);
-    encode_part(whole.text, {done, answer.first}, encode_text, begin, ids);
-    encode_part(whole.text, answer, encode_text, begin, ids);
+    encode_part(whole, {done, answer.first}, encode_text, begin, ids);
+    encode_part(whole, answer, encode_text, begin, ids);
     done = answer.last;
   }
-  encode_part(whole.text, {done, whole.text.size()}, encode_text, begin, ids);
+  encode_part(whole, {done, whole.size()}, encode_text, begin, ids);
   return ids;
 }
 
@@ -377,10 +304,9 @@ ChatTemplate::TurnEnd ChatTemplate::turn_end() const {
   talk.add("user", "Hi");
   talk.add(kAssistantRole, "Hello");
   try {
-    const Text text = render(talk, 2, false).text;
-    const size_t end = end_of_turn(talk, 1, text, begin_of_turn(talk, 1, text));
-    const size_t said = end_of_origin(text, 1);
-    const std::string closing = text.bytes().substr(std::min(said, end), end - std::min(said, end));
+    const Shown whole = shown(render(talk, 2, false).text, 2);
+    const size_t end = turn_of(talk, 1, whole, 0).last, said = whole.last[1];
+    const std::string closing = whole.text.bytes().substr(std::min(said, end), end - std::min(said, end));
     const std::vector<int32_t> ids = tokenizer_.encode(closing, SpecialTokens::kMatched, TextPlace::kWithin);
     if (!ids.empty() && specials_.is_special(ids.back())) return {.token = ids.back(), .marker = {}};
     for (const std::string& marker : form_.markers)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct ChatOptions {
   jinja::Dict values = {};  // variables of the template: special tokens, and what the user sets
   std::tm now = {};         // what strftime_now() says
   SpecialTokens special = SpecialTokens::kAsText;  // what names of special tokens in messages are
+  // Messages times answers up to which each turn is rendered: see turns.cpp
+  size_t most_rendered = 1 << 14;
 };
 
 struct ChatPart {
@@ -35,11 +38,17 @@ struct EncodedChat {
   int64_t special_names = 0;       // of special tokens, within messages
   int64_t joined =
       0;  // turns whose first token would hold the end of their header, were the text encoded whole
+  bool lost_thoughts = false;  // an assistant has some, and the template reads none
 };
 
 // A conversation that cannot be trained on in the form that the template gives it
 class UnfitConversation : public Error {
   using Error::Error;
+};
+
+// One that the template raises an error for
+class RefusedConversation : public UnfitConversation {
+  using UnfitConversation::UnfitConversation;
 };
 
 // Turns a text, which stands at this place, into ids: appends them.
@@ -59,9 +68,9 @@ class ChatTemplate {
   jinja::Dict special_tokens() const;  // bos_token and others that the template can write
 
   // Any number of threads may call it. `all`: everything counts, and the text is encoded whole.
-  // Error: what the template raises; a message with fields that it does not read. UnfitConversation, unless
-  // all counts: a message of which it writes nothing; messages that it writes in another form once an
-  // assistant's turn follows them.
+  // Error: a message with fields that the template does not read; a signal that asks the program to stop.
+  // RefusedConversation: what the template raises. UnfitConversation, unless all counts: a message of which it
+  // writes nothing; messages that it writes in another form once an assistant's turn follows them.
   EncodedChat encode(const Conversation& conversation, bool all, const EncodeText& encode_text) const;
 
   // The text up to where the model is to write
@@ -82,12 +91,32 @@ class ChatTemplate {
   };
   jinja::Rendered render(const Conversation& conversation, size_t messages, bool begin_answer) const;
   void check_read(const Conversation& conversation) const;
-  void check_written(const Conversation& conversation, const jinja::Text& text) const;
-  std::vector<Turn> turns(const Conversation& conversation, const jinja::Rendered& whole, size_t count) const;
-  size_t begin_of_turn(const Conversation& conversation, size_t message, const jinja::Text& whole) const;
-  size_t end_of_turn(const Conversation& conversation, size_t message, const jinja::Text& whole,
+  Conversation with_thoughts(Conversation conversation) const;
+  bool loses_thoughts(const Conversation& conversation) const;
+  // A text, and where it has the bytes of each message: from `first` to `last`, which is 0 where it has none
+  struct Shown {
+    jinja::Text text;
+    std::vector<size_t> first, last;
+  };
+  static Shown shown(jinja::Text text, size_t messages);
+  void check_written(const Conversation& conversation, const Shown& whole) const;
+  // A turn between its neighbours: from the end of the message before to the beginning of the one after
+  struct Place {
+    size_t message, begin, end;
+  };
+  static std::map<std::string, std::vector<Place>> kinds_of(const Conversation& conversation,
+                                                            const Shown& whole);
+  std::map<size_t, Turn> turns_by_kind(const Conversation& conversation, const Shown& whole,
+                                       void (*on_turn)()) const;
+  // In time linear in the conversation, as turns.cpp says. `on_turn` is called while it works.
+  std::vector<Turn> turns(const Conversation& conversation, const Shown& whole,
+                          const std::vector<jinja::Span>& generated, void (*on_turn)() = nullptr) const;
+  Turn turn_of(const Conversation& conversation, size_t message, const Shown& whole, size_t done) const;
+  size_t begin_of_turn(const Conversation& conversation, size_t message, const Shown& whole) const;
+  size_t end_of_turn(const Conversation& conversation, size_t message, const Shown& whole,
                      size_t begin) const;
   size_t end_of_last_token(std::string_view text) const;
+  int32_t end_token(const jinja::Text& text, Turn turn, const std::vector<int32_t>& ids) const;
   bool joins(const jinja::Text& text, size_t at) const;
   // What is known where a part begins
   struct Begin {

@@ -306,6 +306,71 @@ TEST_F(Conversations, TheKindOfALineIsItsFields) {
   refused(R"({"messages":[],"chat_template_kwargs":1})", {"a.jsonl:5", "'chat_template_kwargs'"});
 }
 
+// As transformers 5.24 has it: only the keys of a message themselves.
+TEST_F(Conversations, AKeyThatIsNullIsLeftOut) {
+  const auto talk = std::get<Conversation>(parse_sample(
+      R"({"tools":[],"messages":[{"role":"assistant","content":null,"name":null,"tool_calls":[{"id":null}]},)"
+      R"({"role":"assistant","content":"x","tool_calls":null}]})",
+      "a.jsonl", 1, "text"));
+  const auto keys = [&](size_t i) {
+    std::string names;
+    for (const auto& [name, value] : *talk.messages[i].dict()) names += name.bytes() + " ";
+    return names;
+  };
+  EXPECT_EQ(keys(0), "role tool_calls ");
+  EXPECT_EQ(keys(1), "role content ");
+  const jinja::Value call = find(*talk.messages[0].dict(), "tool_calls")->list()->front();
+  EXPECT_TRUE(find(*call.dict(), "id")->is_none());
+  ASSERT_NE(talk.tools.list(), nullptr);
+  EXPECT_TRUE(talk.tools.list()->empty());
+}
+
+TEST_F(Conversations, ThoughtsAreOneField) {
+  const auto message = [](const std::string& fields) {
+    const auto talk = std::get<Conversation>(parse_sample(
+        R"({"messages":[{"role":"assistant","content":"x",)" + fields + "}]}", "a.jsonl", 3, "text"));
+    std::string made;
+    for (const auto& [name, value] : *talk.messages[0].dict())
+      made += name.bytes() + "=" + value.text()->bytes() + " ";
+    return made;
+  };
+  EXPECT_EQ(message(R"("reasoning":"so")"),
+            "thinking=so role=assistant content=x reasoning=so reasoning_content=so ");
+  EXPECT_EQ(message(R"("thinking":"so","reasoning":null)"),
+            "role=assistant content=x thinking=so reasoning_content=so ");
+  EXPECT_EQ(message(R"("reasoning_content":"","reasoning":"so")"),
+            "thinking=so role=assistant content=x reasoning_content=so reasoning=so ");
+  expect_error([&] { message(R"("reasoning_content":"so","thinking":"or so")"); },
+               {"a.jsonl:3: message 1", "'reasoning_content' and 'thinking'", "differ"});
+}
+
+TEST_F(Conversations, APromptAndACompletionMayBeMessages) {
+  const auto tokenizer = with_chatml();
+  const EncodedPiece encoded = encode(
+      *tokenizer,
+      R"({"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}],)"
+      R"("completion":[{"role":"assistant","content":"d"}]})");
+  EXPECT_EQ(encoded.conversations, 1);
+  EXPECT_EQ(counted_ids(encoded), joined({tokenizer->encode("d"), {701}}));
+  EXPECT_EQ(
+      encoded.ids,
+      encode(*tokenizer, line_of({{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}}))
+          .ids);
+  // The same where the template marks what counts
+  write("marks.jinja",
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  const std::string marked =
+      R"({"prompt":[{"role":"assistant","content":"b"}],"completion":[{"role":"assistant","content":"d"}]})";
+  EXPECT_EQ(counted_ids(encode(*tokenizer, marked, (folder_ / "marks.jinja").string())),
+            joined({tokenizer->encode("d"), {701}}));
+  EXPECT_EQ(
+      encode(*tokenizer, R"({"prompt":[{"role":"user","content":"a"}],"completion":[]})").dropped.size(), 1u);
+  for (const char* line : {R"({"prompt":"a","completion":[{"role":"assistant","content":"d"}]})",
+                           R"({"prompt":[{"role":"user","content":"a"}],"completion":"d"})"})
+    expect_error([&] { encode(*tokenizer, line); }, {"a.jsonl:1", "'prompt'"});
+}
+
 TEST_F(Conversations, WhatTheProgramsOwnTemplatesWouldLoseIsRefused) {
   const auto tokenizer = with_chatml();
   const auto refused = [&](const std::string& fields, std::initializer_list<std::string_view> words) {

@@ -2,10 +2,12 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "data/input_file.h"
 #include "data/manifest.h"
+#include "data/sample_encoder.h"
 #include "data/samples.h"
 #include "tests/data/prepare_process.h"
 #include "tests/data/tokenizers/support.h"
@@ -242,6 +244,101 @@ TEST_F(Prepare, ShowsWhatCounts) {
             "[Yo<|im_end|>]\n<|endoftext|>\n\n"
             "a.jsonl:5: dropped: no token counts\n");
   EXPECT_EQ(names(), std::set<std::string>{"a.jsonl"});
+}
+
+TEST_F(Prepare, ConversationsThatTheTemplateRefusesAreDroppedAndNamed) {
+  write("t.jinja",
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system, please') }}{% endif %}"
+        "{% for m in messages %}{{ m.role }}:{{ m.content + '' }}{% endfor %}");
+  const auto line = [](const std::string& role, const std::string& content) {
+    return R"({"messages":[{"role":")" + role + R"(","content":")" + content +
+           R"("},{"role":"assistant","content":"b"}]})" + "\n";
+  };
+
+  write("a.jsonl", line("user", "a") + line("system", "s") + line("user", "c") + line("system", "s"));
+  const Result result = run({"a.jsonl", "--output", "d", "--chat-template", "t.jinja"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  for (const char* part :
+       {"2 conversations were dropped", "a.jsonl:2, a.jsonl:4", "no system, please", "--strict"})
+    EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
+  EXPECT_EQ(read_manifest(folder_ / "d")->documents, 2);
+  EXPECT_EQ(read_manifest(folder_ / "d")->dropped_samples, 2);
+  expect_refusal({"a.jsonl", "--output", "e", "--chat-template", "t.jinja", "--strict"},
+                 {"a.jsonl:2", "no system, please"});
+  const Result shown = run({"a.jsonl", "--show", "2", "--chat-template", "t.jinja"});
+  EXPECT_NE(shown.out.find("a.jsonl:2: dropped: t.jinja:1"), std::string::npos) << shown.out;
+  write("b.jsonl", line("system", "s") + R"({"text":"x"})" + "\n");
+  const Result none = run({"b.jsonl", "--output", "e", "--chat-template", "t.jinja"});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.error.find("refuses every conversation"), std::string::npos) << none.error;
+  EXPECT_EQ(names().count("e"), 0u);
+}
+
+TEST_F(Prepare, ThoughtsThatTheTemplateDoesNotReadAreSaidToBeLost) {
+  write(
+      "a.jsonl",
+      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"so"}]})");
+  const Result result = run({"a.jsonl", "--output", "d", "--chat-template", "chatml"});
+  EXPECT_EQ(result.status, 0) << result.error;
+  for (const char* part : {"1 conversation has", "lost", "reasoning_content", "a.jsonl:1"})
+    EXPECT_NE(result.error.find(part), std::string::npos) << result.error;
+}
+
+// A piece of an input is 1 MiB: texts that end with one, or a byte before or after.
+TEST_F(Prepare, ATextMayEndWhereAPieceDoes) {
+  // The last one takes a text whole.
+  std::map<std::string, std::unique_ptr<Tokenizer>> tokenizers;
+  tokenizers["bytes"] = load_tokenizer("bytes");
+  for (const char* kind : {"gpt2.json", "llama2.json"})
+    tokenizers[kind] = load_tokenizer(tokenizer_fixture(kind).string());
+  tokenizers["uncut"] = load_tokenizer(
+      write("uncut.json",
+            small_tokenizer(R"([{"op":"replace","path":"/pre_tokenizer/use_regex","value":false}])"))
+          .string());
+  const auto read = [&](const std::string& name, const Tokenizer& tokenizer, int64_t documents) {
+    const SampleEncoder encoder({.tokenizer = &tokenizer});
+    std::vector<int32_t> ids;
+    read_pieces(folder_ / name, InputFormat::kByName,
+                {.on_piece =
+                     [&](const Piece& piece) {
+                       const EncodedPiece made = encoder.encode(piece);
+                       documents -= made.documents;
+                       ids.insert(ids.end(), made.ids.begin(), made.ids.end());
+                       return true;
+                     },
+                 .cut = [&](std::string_view part) { return tokenizer.last_cut(part); }});
+    EXPECT_EQ(documents, 0) << name;
+    return ids;
+  };
+  constexpr size_t kPiece = 1 << 20;
+  for (const size_t size : {kPiece - 1, kPiece, kPiece + 1, 3 * kPiece}) {
+    std::string text;
+    while (text.size() < size) text += "ab cd ";
+    text.resize(size);
+    const std::string half(size / 2 - 14, 'a');
+    const std::string lines = "{\"text\":\"" + half + "\"}\n{\"text\":\"" + half +
+                              std::string(size - 2 * half.size() - 24, 'b') + "\"}\n";
+    ASSERT_EQ(lines.size(), size);
+    write("a.txt", text), write("a.txt.gz", gzip(text)), write("a.txt.zst", zstandard(text));
+    write("a.jsonl", lines), write("a.jsonl.gz", gzip(lines)), write("a.jsonl.zst", zstandard(lines));
+    for (const auto& [kind, tokenizer] : tokenizers) {
+      if (size > 2 * kPiece && kind != "bytes") continue;
+      std::vector<int32_t> whole(tokenizer->before_text().begin(), tokenizer->before_text().end());
+      tokenizer->encode(text, SpecialTokens::kAsText, whole);
+      whole.insert(whole.end(), tokenizer->after_text().begin(), tokenizer->after_text().end());
+      if (whole.back() != tokenizer->end_of_text()) whole.push_back(tokenizer->end_of_text());
+      for (const char* name : {"a.txt", "a.txt.gz", "a.txt.zst"})
+        EXPECT_TRUE(read(name, *tokenizer, 1) == whole) << name << " " << kind << " " << size;
+      if (kind == "bytes")
+        for (const char* name : {"a.jsonl", "a.jsonl.gz", "a.jsonl.zst"}) read(name, *tokenizer, 2);
+    }
+  }
+  const std::string exact(kPiece, 'x');
+  write("in", exact);
+  const Result piped = testing::run_process(
+      "/bin/sh", {"-c", "\"" PREPARE_BINARY "\" - --format text --output d < in"}, {.folder = folder_});
+  EXPECT_EQ(piped.status, 0) << piped.error;
+  EXPECT_EQ(text_of("d"), exact + "|");
 }
 
 TEST_F(Prepare, ALineLongerThanTheLimitIsRefusedBeforeItIsParsed) {

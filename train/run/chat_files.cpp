@@ -45,6 +45,8 @@ std::string template_of(const CopiedFiles& files) {
 void keep_template(const ChatData& chat, CopiedFiles& copied, std::vector<std::string>& notices) {
   const std::string before = template_of(copied);
   ordered_json config = object_in(copied, kTokenizerConfigFile);
+  if (!chat.tools_jinja.empty())
+    copied.try_emplace(fmt::format("{}/{}", kTemplatesFolder, kToolTemplateFile), chat.tools_jinja);
   if (before == chat.jinja) return;
   if (!before.empty() || config.contains("chat_template"))
     notices.push_back(
@@ -95,6 +97,7 @@ ChatData read_chat_data(const std::vector<fs::path>& folders) {
     if (chat.jinja.empty()) {
       chat.name = manifest->chat_template;
       chat.jinja = jinja;
+      chat.tools_jinja = text_of(folder / kMoreTemplatesFolder / kToolTemplateFile);
       chat.special_tokens = text_of(folder / kSpecialTokensFile);
     } else if (jinja != chat.jinja) {
       chat.others.push_back(manifest->chat_template);

@@ -14,6 +14,7 @@ namespace tessera {
 // The conversations of the prepared data that a run trains on
 struct ChatData {
   std::string name, jinja;          // of the template; "": there are no conversations
+  std::string tools_jinja;          // of conversations with tools, if that is another one
   std::string special_tokens;       // special_tokens_map.json; "": none
   std::vector<int32_t> turn_ends;   // that have a loss
   bool knows_turn_ends = false;     // data of earlier versions does not say

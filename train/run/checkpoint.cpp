@@ -312,7 +312,7 @@ void write_texts(const Writing& to, TrainState& state, const std::vector<TensorF
           [&found = to.files, folder = to.folder, texts, config = options.config, copied = options.copied] {
             for (const auto& [name, json] : texts) found[name] = write_json(folder / name, json);
             if (!config.empty()) found[kConfigFile] = write_file(folder / kConfigFile, config);
-            for (const auto& [name, bytes] : copied) found[name] = write_file(folder / name, bytes);
+            found.merge(write_copied_files(folder, copied));
           });
 }
 

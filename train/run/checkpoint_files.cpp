@@ -19,13 +19,35 @@ constexpr const char* kChecksumsFormat = "tessera checksums 1";
 
 CopiedFiles read_copied_files(const fs::path& folder) {
   CopiedFiles files;
-  for (const std::string_view name : kCopiedFiles) {
-    const fs::path path = folder / name;
-    if (!fs::exists(path)) continue;
-    const MappedFile file(path);
-    files[std::string(name)].assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const auto add = [&](const std::string& name) {
+    const MappedFile file(folder / name);
+    files[name].assign(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  };
+  for (const std::string_view name : kCopiedFiles)
+    if (fs::exists(folder / name)) add(std::string(name));
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / kTemplatesFolder, none)) {
+    const std::string name = fmt::format("{}/{}", kTemplatesFolder, entry.path().filename().string());
+    if (is_further_template(name) && entry.is_regular_file()) add(name);
   }
   return files;
+}
+
+FileChecksums write_copied_files(const fs::path& folder, const CopiedFiles& files) {
+  FileChecksums written;
+  for (const auto& [name, bytes] : files) {
+    std::error_code error;
+    if (is_further_template(name)) fs::create_directory(folder / kTemplatesFolder, error);
+    check(!error, "cannot make the folder {}: {}", (folder / kTemplatesFolder).string(), error.message());
+    written[name] = write_file(folder / name, bytes);
+  }
+  return written;
+}
+
+bool is_further_template(std::string_view name) {
+  const std::string_view folder = kTemplatesFolder;
+  return name.starts_with(folder) && name.find('/') == folder.size() && name.rfind('/') == folder.size() &&
+         name.ends_with(".jinja");
 }
 
 nlohmann::json read_token_ids(const fs::path& folder) {
@@ -58,7 +80,7 @@ bool is_checkpoint_file(std::string_view name) {
   if (is_tensor_file(name, kWeightsStem) || is_tensor_file(name, kOptimizerStem) ||
       std::regex_match(std::string(name), of_a_rank))
     return true;
-  return std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end() ||
+  return is_further_template(name) || std::ranges::find(kCheckpointFiles, name) != kCheckpointFiles.end() ||
          std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end();
 }
 

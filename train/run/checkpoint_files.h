@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "data/chat/chat_form.h"
 #include "kernels/base/file_checksums.h"
 #include "train/run/run_state.h"
 
@@ -40,7 +41,14 @@ inline constexpr std::array<std::string_view, 9> kCopiedFiles{
     "added_tokens.json", "chat_template.jinja",     "generation_config.json",
     "merges.txt",        "special_tokens_map.json", "tokenizer.json",
     "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
+// And chat templates: NAME.jinja of this folder
+inline constexpr const char* kTemplatesFolder = kMoreTemplatesFolder;
 using CopiedFiles = std::map<std::string, std::string>;  // their bytes, by name
+
+// Whether a name is that of a file in kTemplatesFolder
+bool is_further_template(std::string_view name);
+// Writes them. Returns their checksums. Error: a file cannot be written.
+FileChecksums write_copied_files(const std::filesystem::path& folder, const CopiedFiles& files);
 
 // Those that exist. Error: one cannot be read.
 CopiedFiles read_copied_files(const std::filesystem::path& folder);

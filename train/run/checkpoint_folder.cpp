@@ -25,23 +25,23 @@ bool is_file_of_ours(std::string_view name) {
   return is_checkpoint_file(name);
 }
 
-// The files of a checkpoint, and the folder of its adapter after what it holds. `others`: there is more.
+// The files of a checkpoint, and its folders after what they hold. `others`: there is more.
 struct Contents {
   std::vector<fs::path> ours;
   bool others = false;
 
   explicit Contents(const fs::path& checkpoint) {
-    bool has_adapter = false;
+    std::vector<fs::path> folders;
     for (const auto& entry : fs::recursive_directory_iterator(checkpoint)) {
       const std::string name = entry.path().lexically_relative(checkpoint).generic_string();
-      if (name == kAdapterFolder && entry.is_directory() && !entry.is_symlink())
-        has_adapter = true;
+      if ((name == kAdapterFolder || name == kTemplatesFolder) && entry.is_directory() && !entry.is_symlink())
+        folders.push_back(entry.path());
       else if (is_file_of_ours(name))
         ours.push_back(entry.path());
       else
         others = true;
     }
-    if (has_adapter) ours.push_back(checkpoint / kAdapterFolder);
+    ours.insert(ours.end(), folders.begin(), folders.end());
   }
 };
 

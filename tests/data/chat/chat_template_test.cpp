@@ -222,6 +222,34 @@ TEST_F(ChatTemplateTest, SaysWhichSpecialTokensEndWhatCounts) {
   EXPECT_TRUE(without.ends_with_target);
 }
 
+// {% generation %} may reach past the token that ends a turn.
+TEST_F(ChatTemplateTest, TheEndOfAMarkedTurnIsTheLastSpecialTokenThatCounts) {
+  const auto encoded = [&](const std::string& end, const std::string& talk = kTalkLine) {
+    return make(
+               "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation "
+               "%}"
+               "{{ m.content }}" +
+               end + "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}")
+        .encode(conversation_of(ordered_json::parse(talk)), false, plain(*tokenizer));
+  };
+  const int32_t end_of_text = tokenizer->special_token("<|endoftext|>");
+  for (const char* after : {"", "\n", "\n\n", "  ", " \n\t", "and so on\n"}) {
+    EXPECT_EQ(encoded(std::string("<|im_end|>") + after).turn_ends, std::vector<int32_t>{701}) << after;
+    EXPECT_FALSE(encoded(std::string("<|im_end|>") + after).ends_with_target);
+    EXPECT_EQ(encoded(std::string("<|im_end|><|endoftext|>") + after).turn_ends,
+              std::vector<int32_t>{end_of_text});
+  }
+  EXPECT_TRUE(encoded("\n").turn_ends.empty());
+  EXPECT_TRUE(encoded("\n").ends_with_target);
+  // A special token before what an assistant says, or within it, ends no turn.
+  const std::string begun =
+      "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}<|im_start|>"
+      "{{ m.content }}\n{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  EXPECT_TRUE(make(begun)
+                  .encode(conversation_of(ordered_json::parse(kTalkLine)), false, plain(*tokenizer))
+                  .turn_ends.empty());
+}
+
 TEST_F(ChatTemplateTest, AMessageForgesNoSpecialTokenUnlessAsked) {
   const std::string jinja =
       "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}";
@@ -287,8 +315,120 @@ TEST_F(ChatTemplateTest, AFolderHasItsTemplateInAFileOrInItsConfiguration) {
   expect_error([&] { find_chat_form(folder_); }, {"tokenizer_config.json", "default"});
   write("chat_template.jinja", "four");
   EXPECT_EQ(find_chat_form(folder_)->jinja, "four");
+  EXPECT_EQ(find_chat_form(folder_, /*tools=*/true)->jinja, "four");
   write("chat_template.jinja", chat_form("chatml").jinja);
   EXPECT_EQ(find_chat_form(folder_)->name, "chatml");
+}
+
+TEST_F(ChatTemplateTest, AFolderMayHaveFurtherTemplates) {
+  fs::create_directory(folder_ / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  write("additional_chat_templates/rag.jinja", "rag");
+  write("additional_chat_templates/notes.txt", "none");
+  EXPECT_FALSE(find_chat_form(folder_).has_value());
+  EXPECT_EQ(find_chat_form(folder_, /*tools=*/true)->jinja, "tools");
+  write("tokenizer_config.json", R"({"chat_template":"usual"})");
+  EXPECT_EQ(find_chat_form(folder_)->jinja, "usual");
+  write("chat_template.jinja", "file");
+  EXPECT_EQ(find_chat_form(folder_)->jinja, "file");
+  EXPECT_EQ(find_chat_form(folder_, /*tools=*/true)->jinja, "tools");
+  EXPECT_EQ(chat_form("rag", folder_).jinja, "rag");
+  expect_error([&] { chat_form("none", folder_); }, {"--chat-template none", "chatml", "rag", "tool_use"});
+}
+
+TEST_F(ChatTemplateTest, ThoughtsHaveTheNameThatTheTemplateReads) {
+  const auto shown = [&](const std::string& read, const std::string& fields) {
+    return show(
+        make("{% for m in messages %}{{ " + read + " }}{{ m.content }}<|im_end|>{% endfor %}"),
+        R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)" + fields + "}]}");
+  };
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const std::string fields = fmt::format(R"("{}":"so")", name);
+    for (const char* read : {"reasoning_content", "thinking", "reasoning"})
+      EXPECT_NE(shown(fmt::format("m.{} or ''", read), fields).find("so"), std::string::npos) << name << read;
+    const Conversation talk = conversation_of(ordered_json::parse(
+        R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",)" + fields + "}]}"));
+    EXPECT_TRUE(make("{% for m in messages %}{{ m.content }}{% endfor %}")
+                    .encode(talk, true, plain(*tokenizer))
+                    .lost_thoughts);
+    EXPECT_FALSE(make("{% for m in messages %}{{ m.thinking }}{{ m.content }}{% endfor %}")
+                     .encode(talk, true, plain(*tokenizer))
+                     .lost_thoughts);
+  }
+}
+
+// A talk as agents have it: of `count` blocks, each of a question, calls with their answers, and an answer
+ordered_json long_talk(int count, int calls, const std::function<bool(int)>& thinks, bool uses_tools) {
+  ordered_json messages = ordered_json::array();
+  int number = 0;
+  const auto add = [&](const char* role, const std::string& content) -> ordered_json& {
+    messages.push_back({{"role", role}, {"content", content}});
+    if (std::string_view(role) == "assistant" && thinks(++number))
+      messages.back()["reasoning_content"] = fmt::format("thought {}", number);
+    return messages.back();
+  };
+  add("system", "Be brief.");
+  for (int i = 0; i < count; ++i) {
+    add("user", fmt::format("question {}", i * i));
+    for (int k = 0; k < calls; ++k) {
+      if (!uses_tools) {
+        add("assistant", fmt::format("step {}", k));
+        add("user", "go on");
+        continue;
+      }
+      add("assistant",
+          "")["tool_calls"] = {{{"type", "function"},
+                                {"id", "abcdefghi"},
+                                {"function", {{"name", "look"}, {"arguments", {{"at", i + k}}}}}}};
+      add("tool", "seen")["tool_call_id"] = "abcdefghi";
+    }
+    add("assistant", fmt::format("answer {}\n", i % 7));
+  }
+  return {{"messages", messages}};
+}
+
+// The ids and what counts, or why there are none
+std::string outcome(const ChatTemplate& chat, const ordered_json& talk, const Tokenizer& tokenizer) {
+  try {
+    std::string made;
+    for (const ChatPart& part : chat.encode(conversation_of(talk), false, plain(tokenizer)).parts)
+      made += fmt::format("{}{} ", part.counts ? "+" : "-", checksum(part.ids));
+    return made;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+TEST_F(ChatTemplateTest, LongTalksAreCutAsShortOnes) {
+  std::vector<ChatForm> forms{chat_form("chatml"), chat_form("llama3")};
+  if (const auto found = testing::shared_data("chat_templates"); found.missing.empty())
+    for (const auto& entry : fs::directory_iterator(found.path))
+      forms.push_back(chat_form(entry.path().string()));
+  const auto llama3 = load_tokenizer(write("llama3.json", llama3_chat_tokenizer()).string());
+  std::vector<ordered_json> talks;
+  for (const bool tools : {false, true})
+    for (const auto& thinks : std::initializer_list<std::function<bool(int)>>{
+             [](int) { return false; }, [](int) { return true; }, [](int i) { return i > 20; },
+             [](int i) { return i == 21; }})
+      for (const auto& [count, calls] : {std::pair(20, 0), std::pair(1, 20), std::pair(12, 2)})
+        talks.push_back(long_talk(count, calls, thinks, tools));
+  for (const ChatForm& form : forms) {
+    const Tokenizer& one = form.name == "llama3" ? *llama3 : *tokenizer;
+    const ChatTemplate by_kind(form, one, {.most_rendered = 0}), each(form, one, {.most_rendered = 1 << 30});
+    for (const ordered_json& talk : talks)
+      EXPECT_EQ(outcome(by_kind, talk, one), outcome(each, talk, one)) << form.name << talk;
+  }
+}
+
+TEST_F(ChatTemplateTest, TheTimeOfATalkIsLinear) {
+  const ChatTemplate chat(chat_form("chatml"), *tokenizer, {});
+  const ordered_json talk = long_talk(
+      1500, 0, [](int) { return false; }, false);
+  const auto begin = std::clock();
+  const EncodedChat encoded = chat.encode(conversation_of(talk), false, plain(*tokenizer));
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  EXPECT_EQ(std::ranges::count_if(encoded.parts, [](const ChatPart& part) { return part.counts; }), 1500);
+  EXPECT_LT(seconds, 5);  // 0.2 s; as many renderings as answers take ten times as long
 }
 
 TEST_F(ChatTemplateTest, TheUserSetsVariablesAndTheDate) {
