@@ -56,7 +56,7 @@ void read_text(const fs::path& input, const PieceSink& sink) {
     const size_t cut = ends || !sink.cut ? text.size() : sink.cut(text);
     // Twice as much before the next look for a cut: the time stays linear.
     count = cut > 0 ? kPieceBytes : text.size();
-    if (cut == 0) continue;
+    if (cut == 0 && !ends) continue;  // the last piece is empty where the one before it was the whole rest
     std::string rest = text.substr(cut);
     text.resize(cut);
     const int64_t lines = std::ranges::count(text, '\n');

@@ -20,6 +20,7 @@ constexpr auto words_of(InputFormat) {
 inline constexpr size_t kMostLineBytes = size_t{1} << 30;  // of a JSON line: it is parsed in memory
 
 // About a MiB of an input: lines of JSON, each of them whole, or a part of a text, which is one document.
+// The last part of a text may be empty.
 struct Piece {
   std::string bytes;
   std::string input;  // its name, for messages

@@ -1,5 +1,9 @@
 #include "data/pending_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <chrono>
 #include <random>
 
 #include "data/chat/chat_form.h"
@@ -39,11 +43,17 @@ void check_replaceable(const fs::path& target, bool replace, const Replaceable& 
 
 bool is_part_of_dataset(std::string_view name) {
   return name == kManifestName || name == kTokenizerFile || name == kChatTemplateFile ||
-         name == kSpecialTokensFile ||
+         name == kSpecialTokensFile || name == kMoreTemplatesFolder ||
          (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
 }
 
 constexpr const char *kPreparing = "preparing", *kReplaced = "replaced";
+
+// The lock of a folder, which ends with its process; none: another process has it, or there are no locks here.
+Descriptor lock_of(const fs::path& folder) {
+  Descriptor held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  return held.is_open() && flock(held.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(held) : Descriptor();
+}
 
 }  // namespace
 
@@ -61,6 +71,7 @@ PendingFolder::PendingFolder(const fs::path& target, bool replace, const Replace
     check_replaceable(target_, replace_, kind_);
     make_parents();
     check(fs::create_directory(pending_), "the folder {} exists", pending_.string());
+    lock_ = lock_of(pending_);
   } catch (const fs::filesystem_error& error) {
     discard();
     fail("cannot make the output folder {}: {}", target_.string(), error.code().message());
@@ -85,6 +96,26 @@ void PendingFolder::discard() {
        fs::remove(folder, ignored) && folder != first_made_parent_;) {
     folder = folder.parent_path();
   }
+}
+
+bool PendingFolder::is_pending(const fs::path& folder) const {
+  return folder.filename().string().starts_with(
+      fmt::format(".{}.{}-", target_.filename().string(), kPreparing));
+}
+
+std::vector<fs::path> PendingFolder::remove_abandoned() const {
+  constexpr std::chrono::minutes kAge{1};  // a process that has just made its folder has not locked it yet
+  std::vector<fs::path> removed;
+  if (!lock_.is_open()) return removed;  // no folder here can be locked
+  for (const fs::path& folder : others()) {
+    std::error_code error;
+    const auto age = fs::file_time_type::clock::now() - fs::last_write_time(folder, error);
+    if (error || age < kAge || !is_pending(folder)) continue;  // a replaced folder may be the only copy
+    if (const Descriptor lock = lock_of(folder);
+        lock.is_open() && fs::remove_all(folder, error) > 0 && !error)
+      removed.push_back(folder);
+  }
+  return removed;
 }
 
 std::vector<fs::path> PendingFolder::others() const {

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/descriptor.h"
+
 namespace tessera {
 
 // What a folder that may be replaced holds, so that no option can delete a home folder
@@ -29,6 +31,8 @@ class PendingFolder {
   const std::filesystem::path& path() const { return pending_; }  // where to write now
   // Hidden folders beside the target that other processes began, and some of which were killed
   std::vector<std::filesystem::path> others() const;
+  // Removes those of them that are unfinished and whose process is gone. Returns what was removed.
+  std::vector<std::filesystem::path> remove_abandoned() const;
 
   // Error: `target` was made by another program, or a rename failed; `target` is then unchanged.
   void publish();
@@ -36,11 +40,13 @@ class PendingFolder {
  private:
   void make_parents();
   void discard();
+  bool is_pending(const std::filesystem::path& folder) const;
 
   std::filesystem::path target_, pending_, replaced_;  // siblings; replaced_: the old target, until removed
   std::filesystem::path first_made_parent_;            // the topmost folder made here; empty if none
   bool replace_;
   const Replaceable& kind_;
+  Descriptor lock_;  // of pending_, as long as this process lives
 };
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 // The prepare program, run as its users run it.
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <chrono>
@@ -35,7 +36,7 @@ TEST_F(Prepare, EndsEveryDocument) {
                 "      \"xxh3_128\": \"" +
                 index.checksum +
                 "\"\n    }\n  },\n"
-                "  \"format\": \"tessera-dataset-3\",\n  \"shards\": 1,\n"
+                "  \"format\": \"tessera-dataset-3\",\n  \"largest_token\": 256,\n  \"shards\": 1,\n"
                 "  \"tokenizer\": \"bytes\",\n  \"tokens\": 23,\n  \"vocab_size\": 257\n}\n");
   EXPECT_EQ(names(), (std::set<std::string>{"a.txt", "b.jsonl", "made"}));
 }
@@ -179,6 +180,44 @@ TEST_F(Prepare, AnInterruptLeavesNothing) {
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.error.find("nterrupted"), std::string::npos) << result.error;
   EXPECT_EQ(names(), std::set<std::string>{"pipe"});
+}
+
+// A process that was killed leaves its hidden folder, and one that runs has a lock of its own.
+TEST_F(Prepare, WhatAKilledProcessLeftIsRemoved) {
+  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (const char* name :
+       {".d.preparing-00000001", ".d.preparing-00000002", ".d.replaced-00000003", ".e.preparing-00000004"}) {
+    fs::create_directory(folder_ / name);
+    write(std::string(name) + "/train_000000.bin", "x");
+    fs::last_write_time(folder_ / name, old);
+  }
+  fs::create_directory(folder_ / ".d.preparing-00000005");  // has just been made
+  const int running = open((folder_ / ".d.preparing-00000002").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(running, LOCK_EX | LOCK_NB), 0);
+  write("a.txt", "text");
+  const Result result = run({"a.txt", "--output", "d"});
+  close(running);
+  EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.error.find(".d.preparing-00000001 was removed"), std::string::npos) << result.error;
+  EXPECT_EQ(names(), (std::set<std::string>{".d.preparing-00000002", ".d.preparing-00000005",
+                                            ".d.replaced-00000003", ".e.preparing-00000004", "a.txt", "d"}));
+}
+
+TEST_F(Prepare, ASignalEndsALongConversation) {
+  // A template for which each turn is rendered: the number of messages is in its texts
+  write("t.jinja",
+        "{% for m in messages %}{{ m.role }}{{ loop.index }}{% for k in range(400) %}{% endfor %}{{ "
+        "m.content }}\n{% endfor %}");
+  std::string line = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}";
+  for (int i = 0; i < 4000; ++i) line += ",{\"role\":\"assistant\",\"content\":\"b\"}";
+  write("a.jsonl", line + "]}\n");
+  Process child = start({"a.jsonl", "--output", "d", "--chat-template", "t.jinja"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  child.signal(SIGTERM);
+  const Result result = child.finish();
+  EXPECT_EQ(result.status, 1);
+  EXPECT_NE(result.error.find("nterrupted"), std::string::npos) << result.error;
+  EXPECT_EQ(names(), (std::set<std::string>{"a.jsonl", "t.jinja"}));
 }
 
 TEST_F(Prepare, TinyShakespeare) {

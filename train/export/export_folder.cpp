@@ -27,7 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_part_of_export(std::string_view name) {
-  return name == kModelFile || std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end() ||
+  return name == kModelFile || name == kTemplatesFolder ||
+         std::ranges::find(kCopiedFiles, name) != kCopiedFiles.end() ||
          (name.starts_with("model") &&
           (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")));
 }
@@ -150,6 +151,9 @@ void Export::count(size_t tensors, const FileChecksums& files) {
 }
 
 void Export::notice_others(const PendingFolder& folder) {
+  for (const fs::path& left : folder.remove_abandoned())
+    source_.notices.push_back(
+        fmt::format("{} was removed: the ./export that wrote it was killed", left.string()));
   for (const fs::path& left : folder.others())
     source_.notices.push_back(fmt::format(
         "{} is of another export to this name, which is running or was killed; if none runs: rm -r {}",
@@ -196,7 +200,7 @@ void Export::write_hugging_face() {
   nlohmann::ordered_json config = hugging_face_config(source_.model, numbers_);
   for (const auto& [field, id] : source_.token_ids.items()) config[field] = id;
   files[kModelFile] = write_json(folder.path() / kModelFile, config);
-  for (const auto& [name, bytes] : others) files[name] = write_file(folder.path() / name, bytes);
+  files.merge(write_copied_files(folder.path(), others));
 
   for (const FileVerdict& verdict : verify_files(folder.path(), files))
     check(verdict.fault.empty(), "{} was read back and is damaged: {}", verdict.path.string(), verdict.fault);
