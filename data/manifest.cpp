@@ -13,6 +13,7 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
                          {"vocab_size", manifest.vocab_size}, {"tokens", manifest.tokens},
                          {"documents", manifest.documents},   {"shards", manifest.shards},
                          {"files", json_of(manifest.files)}};
+  if (manifest.largest_token) json["largest_token"] = *manifest.largest_token;
   if (manifest.format == kManifestFormat) {
     json["counted_tokens"] = manifest.counted_tokens;
     json["dropped_samples"] = manifest.dropped_samples;
@@ -47,6 +48,8 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
                 .tokens = whole_number(json, "tokens", kManifestName),
                 .documents = whole_number(json, "documents", kManifestName),
                 .shards = whole_number(json, "shards", kManifestName)};
+    if (json.contains("largest_token"))
+      manifest.largest_token = whole_number(json, "largest_token", kManifestName);
     const bool has_documents = manifest.format == kManifestFormat;
     if (has_documents) {
       manifest.counted_tokens = whole_number(json, "counted_tokens", kManifestName);

@@ -22,7 +22,9 @@ struct Manifest {
   std::string tokenizer_from = "";  // where its files were; "" for `bytes`, which has none
   int64_t end_of_text = 0;          // the id that follows every document
   int64_t vocab_size = 0;           // of that tokenizer
-  int64_t tokens = 0;               // in all shards, the end-of-text tokens included
+  // The largest id in the shards: a model with more rows can read them. None: it is not known
+  std::optional<int64_t> largest_token = {};
+  int64_t tokens = 0;  // in all shards, the end-of-text tokens included
   int64_t documents = 0;
   int64_t counted_tokens = 0;      // that count as targets
   int64_t dropped_samples = 0;     // of which none would have counted

@@ -163,6 +163,8 @@ void TokenStream::check_against_manifest() {
           (path_ / kManifestName).string(), manifest->documents, manifest->counted_tokens,
           documents_->count(), documents_->counted_tokens());
   tokenizer_ = manifest->tokenizer;
+  tokenizer_ids_ = manifest->vocab_size;
+  largest_token_ = manifest->largest_token;
   if (!manifest->tokenizer_from.empty()) end_of_text_ = manifest->end_of_text;
 }
 
@@ -188,6 +190,19 @@ void TokenStream::require_tokens_below(int64_t vocab_size) {
   check(vocab_size >= 1 && vocab_size <= kMost, "a vocabulary of {} tokens cannot hold {}", vocab_size,
         describe());
   vocab_size_ = vocab_size;
+}
+
+void TokenStream::check_largest_token() const {
+  check(largest_token_.value_or(0) < vocab_size_,
+        "{}: the largest token is {}, but the vocabulary has only {} tokens (0 to {}): {}",
+        (path_ / kManifestName).string(), largest_token_.value_or(0), vocab_size_, vocab_size_ - 1, remedy());
+}
+
+// Of a token that the vocabulary has not
+std::string TokenStream::remedy() const {
+  return fmt::format("{}; or, for the weights of a model, prepare the data again with its tokenizer",
+                     tokenizer_ids_ ? fmt::format("--set model.vocab_size={} suits the data", *tokenizer_ids_)
+                                    : "set model.vocab_size to that of the data's tokenizer");
 }
 
 void TokenStream::read(int64_t first, std::span<int32_t> out) const {
@@ -242,11 +257,9 @@ void TokenStream::copy_checked(const Source& source, std::span<const Token> stor
   }
   if (largest < vocab_size_) return;
   const auto bad = std::ranges::find_if(tokens, [&](Token token) { return token >= vocab_size_; });
-  fail(
-      "{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): set "
-      "model.vocab_size to that of the data's tokenizer, or prepare the data again with the model's "
-      "tokenizer",
-      source.file.path().string(), at + (bad - tokens.begin()), *bad, vocab_size_, vocab_size_ - 1);
+  fail("{}: token {} of this file is {}, but the vocabulary has only {} tokens (0 to {}): {}",
+       source.file.path().string(), at + (bad - tokens.begin()), *bad, vocab_size_, vocab_size_ - 1,
+       remedy());
 }
 
 std::vector<const MappedFile*> TokenStream::files() const {

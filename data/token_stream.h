@@ -52,6 +52,9 @@ class TokenStream {
   // embedding table. Checked at each read, since a check at the start would read the whole dataset. Error:
   // vocab_size < 1, or above 2^31.
   void require_tokens_below(int64_t vocab_size);
+  // Error: dataset.json says that a token is not below that. Before anything is read
+  void check_largest_token() const;
+  bool knows_largest_token() const { return largest_token_.has_value(); }
 
   // The name of the tokenizer that made the tokens; "" when unknown (shards without a dataset.json).
   const std::string& tokenizer() const { return tokenizer_; }
@@ -85,6 +88,7 @@ class TokenStream {
   void add_shards(const std::filesystem::path& folder, const std::string& pattern);
   void check_against_manifest();
   void add_documents(bool required);
+  std::string remedy() const;
   template <class Token>
   void copy_checked(const Source& source, std::span<const Token> stored, int64_t at,
                     std::span<int32_t> out) const;
@@ -96,6 +100,7 @@ class TokenStream {
   std::unique_ptr<DocumentIndex> documents_;                               // null: the shards have none
   std::string tokenizer_;
   int64_t end_of_text_ = -1;  // of a tokenizer with files; else -1
+  std::optional<int64_t> tokenizer_ids_, largest_token_;  // of dataset.json
 };
 
 }  // namespace tessera

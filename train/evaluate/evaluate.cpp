@@ -152,10 +152,7 @@ class Evaluation {
 };
 
 void Evaluation::open_data() {
-  const bool has_bytes =
-      config_.model.vocab_size == load_tokenizer(std::string(kBytesTokenizer))->vocab_size();
-  if (!options_.tokenizer.empty() || has_tokenizer(model_.folder.path) || has_bytes)
-    tokenizer_ = find_tokenizer(model_.folder.path, options_.tokenizer, config_.model);
+  tokenizer_ = find_tokenizer_if_any(model_.folder.path, options_.tokenizer, config_.model);
   const std::string data = options_.data.value_or(options_.tasks.empty() ? kRunData : "");
   if (data == kRunData)
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);

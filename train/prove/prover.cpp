@@ -25,8 +25,11 @@ constexpr int64_t kTokensCuda = 32768, kTokensCpu = 4096;
 
 ProvedData read_path(const ProvedModel& model, const ProveOptions& options, int64_t count) {
   const Config& c = model.config;
-  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(model.weights, options.tokenizer, c.model);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      find_tokenizer_if_any(model.weights, options.tokenizer, c.model);
   const TokenStream stream = open_data(options.data, c.model.vocab_size, tokenizer.get());
+  if (!tokenizer && stream.tokenizer() == kBytesTokenizer)
+    find_tokenizer(model.weights, "", c.model);  // says that there is none, to read a text with
   const int64_t T = c.sequence_length();
   ProvedData data{.sequences = {}, .text = stream.describe()};
   if (c.data.masks())

@@ -92,13 +92,21 @@ void check_present(const ModelFolder& folder) {
 std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& folder, const std::string& source,
                                           const ModelConfig& model) {
   if (!source.empty()) return load_tokenizer(source);
-  if (has_tokenizer(folder)) return load_tokenizer(folder);
+  if (!folder.empty() && has_tokenizer(folder)) return load_tokenizer(folder);
   std::unique_ptr<Tokenizer> bytes = load_tokenizer(std::string(kBytesTokenizer));
   check(model.vocab_size == bytes->vocab_size(),
-        "{} holds no tokenizer, and its vocabulary of {} is not that of bytes, {}: name one with --tokenizer "
-        "FOLDER",
-        folder.string(), model.vocab_size, bytes->vocab_size());
+        "{}, and the vocabulary of {} is not that of bytes, {}: name one with --tokenizer FOLDER",
+        folder.empty() ? "a model of random weights has no tokenizer"
+                       : fmt::format("{} holds no tokenizer", folder.string()),
+        model.vocab_size, bytes->vocab_size());
   return bytes;
+}
+
+std::unique_ptr<Tokenizer> find_tokenizer_if_any(const fs::path& folder, const std::string& source,
+                                                 const ModelConfig& model) {
+  const bool is_there = !source.empty() || (!folder.empty() && has_tokenizer(folder)) ||
+                        model.vocab_size == load_tokenizer(std::string(kBytesTokenizer))->vocab_size();
+  return is_there ? find_tokenizer(folder, source, model) : nullptr;
 }
 
 std::vector<int32_t> find_end_tokens(const fs::path& folder, const Tokenizer& tokenizer) {

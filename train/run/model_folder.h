@@ -52,9 +52,13 @@ auto read_model_folder(const std::string& name, Read&& read) {
 }
 
 // The tokenizer named by `source` as load_tokenizer() takes it, or, if that is empty, that of the folder;
-// where it has none, and the vocabulary is that of bytes, `bytes`. Error: none is found.
+// where it has none, and the vocabulary is that of bytes, `bytes`. `folder`: empty for random weights. Error:
+// none is found.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder, const std::string& source,
                                           const ModelConfig& model);
+// The same; null where none is found, which token shards do not need
+std::unique_ptr<Tokenizer> find_tokenizer_if_any(const std::filesystem::path& folder,
+                                                 const std::string& source, const ModelConfig& model);
 
 // The tokens that end a text, each once: the tokenizer's end of text, and the eos_token_id of config.json and
 // of generation_config.json in the folder

@@ -95,6 +95,9 @@ void check_vocabulary(const RunParts& run, bool is_own, std::vector<std::string>
         "llm.c's scripts write: --set data.train='FOLDER/*_train_*.bin'), or train a model of your own from "
         "random weights, without train.init_from, with --set model.vocab_size={}",
         what, init_from, rows, tokens);
+  const bool all_known = std::ranges::all_of(
+      run.data.sources(), [](const auto& source) { return source.stream.knows_largest_token(); });
+  if (rows < tokens && all_known) return;  // check_largest_token() compares what is used
   if (rows < tokens) {
     notices.push_back(fmt::format(
         "{}, and model.vocab_size is {}: a token above {} in the data ends the run{}", what, rows, rows - 1,
@@ -119,10 +122,10 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
   if (bad != tokens.end())
     fail(
         "sampling.prompt {} has the token {} at position {}, and the model's vocabulary has {} tokens (0 to "
-        "{}). A model of random weights takes the tokenizer's: --set model.vocab_size={}. Or change the "
-        "prompt, or turn samples off with --set sampling.every=0",
+        "{}), the tokenizer of the data {}. --set model.vocab_size={} takes them all; or, for the weights of "
+        "a model, change the prompt, or turn samples off with --set sampling.every=0",
         in_quotes(sampling.prompt), *bad, bad - tokens.begin(), run.model.vocab_size,
-        run.model.vocab_size - 1, run.data.tokenizer()->vocab_size());
+        run.model.vocab_size - 1, run.data.tokenizer()->vocab_size(), run.data.tokenizer()->vocab_size());
   if (const int64_t context = run.model.context; std::ssize(tokens) > context)
     notices.push_back(
         fmt::format("sampling.prompt has {} tokens, and the model reads {} at most (model.context): only the "
@@ -136,10 +139,11 @@ std::vector<std::string> check_run(const RunParts& run) {
   std::vector<std::string> notices;
   check_sources(run, notices);
   check_validation(run, notices);
-  if (run.data.tokenizer() == nullptr) return notices;
-  const bool is_own = check_own_tokenizer(run, notices);
-  check_vocabulary(run, is_own, notices);
-  check_prompt(run, notices);
+  const bool is_own = run.data.tokenizer() && check_own_tokenizer(run, notices);
+  if (run.data.tokenizer()) check_vocabulary(run, is_own, notices);
+  for (const RunData::Source& source : run.data.sources()) source.stream.check_largest_token();
+  if (run.data.validation_stream()) run.data.validation_stream()->check_largest_token();
+  if (run.data.tokenizer()) check_prompt(run, notices);
   return notices;
 }
 
