@@ -8,11 +8,9 @@
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,6 +21,7 @@
 #include "data/documents.h"
 #include "data/manifest.h"
 #include "data/pending_folder.h"
+#include "data/prepare_report.h"
 #include "data/sample_encoder.h"
 #include "data/sample_show.h"
 #include "data/shard.h"
@@ -155,61 +154,6 @@ class Progress {
   Clock::time_point start_ = Clock::now();
 };
 
-// Samples of one kind, of which the first ones are named
-struct Places {
-  int64_t count = 0;
-  std::vector<std::string> first;  // file:line
-
-  void add(const std::vector<std::string>& places) {
-    constexpr size_t kMostNamed = 3;
-    count += std::ssize(places);
-    for (const std::string& place : places)
-      if (first.size() < kMostNamed) first.push_back(place);
-  }
-  std::string names() const {
-    std::string names;
-    for (const std::string& place : first) names += (names.empty() ? "" : ", ") + place;
-    const int64_t more = count - std::ssize(first);
-    return names + (more > 0 ? fmt::format(" and {} more", more) : "");
-  }
-};
-
-// What the pieces had, added up
-struct Totals {
-  int64_t documents = 0, conversations = 0, skipped_bytes = 0, special_names = 0;
-  Places dropped, unfit, joined, lost_thoughts;
-  std::string why_unfit, first_special_name;
-  std::map<std::string, Places> refused;  // by the reason
-  std::set<int32_t> turn_ends;
-
-  void add(const EncodedPiece& piece) {
-    documents += piece.documents;
-    conversations += piece.conversations;
-    skipped_bytes += piece.skipped_bytes;
-    if (special_names == 0) first_special_name = piece.first_special_name;
-    special_names += piece.special_names;
-    dropped.add(piece.dropped);
-    if (unfit.count == 0) why_unfit = piece.why_unfit;
-    unfit.add(piece.unfit);
-    joined.add(piece.joined);
-    lost_thoughts.add(piece.lost_thoughts);
-    for (const auto& [place, why] : piece.refused) refused[reason(why)].add({place});
-    turn_ends.insert(piece.turn_ends.begin(), piece.turn_ends.end());
-  }
-  int64_t count_refused() const {
-    int64_t count = 0;
-    for (const auto& [why, places] : refused) count += places.count;
-    return count;
-  }
-
- private:
-  // Of reasons that name what is in a message only the first are told.
-  std::string reason(const std::string& why) const {
-    constexpr size_t kMostReasons = 4;
-    return refused.contains(why) || refused.size() < kMostReasons ? why : "other reasons";
-  }
-};
-
 // Encodes pieces on all cores, and writes their ids in the order of the pieces.
 class Pipeline {
  public:
@@ -295,65 +239,6 @@ void read_input(const fs::path& input, InputFormat format, const Tokenizer& toke
                      if (on_read) on_read(bytes);
                    },
                .cut = [&](std::string_view text) { return tokenizer.last_cut(text); }});
-}
-
-void notice(const std::string& text) { print_stderr("prepare: notice: " + text + "\n"); }
-
-std::string counted(int64_t count, const char* one, const char* several) {
-  return fmt::format("{} {}", count, count == 1 ? one : several);
-}
-
-void tell_left_out(const Totals& totals) {
-  if (totals.dropped.count > 0)
-    notice(
-        fmt::format("{} dropped, since no token of them counts (no assistant speaks, or the completion is "
-                    "empty): {}; --strict refuses them",
-                    counted(totals.dropped.count, "sample was", "samples were"), totals.dropped.names()));
-  if (totals.unfit.count > 0)
-    notice(
-        fmt::format("{} dropped: {}: {}; --strict refuses them, --loss all keeps them, --chat-template names "
-                    "another template",
-                    counted(totals.unfit.count, "conversation was", "conversations were"), totals.why_unfit,
-                    totals.unfit.names()));
-  for (const auto& [why, places] : totals.refused)
-    notice(fmt::format("{} dropped: {}: {}. --strict refuses them, --chat-template names another template",
-                       counted(places.count, "conversation was", "conversations were"), places.names(), why));
-  if (totals.lost_thoughts.count > 0)
-    notice(fmt::format(
-        "{} thoughts that are lost: the chat template reads no field {}: {}; --chat-template names another "
-        "template",
-        counted(totals.lost_thoughts.count, "conversation has", "conversations have"),
-        join_words({std::begin(kThoughts), std::end(kThoughts)}, " or "), totals.lost_thoughts.names()));
-  if (totals.joined.count > 0)
-    notice(fmt::format(
-        "{} an answer whose first characters would share a token with the end of its header: it is "
-        "encoded apart, as the model meets it when it answers, and transformers gives other ids: {}",
-        counted(totals.joined.count, "conversation has", "conversations have"), totals.joined.names()));
-  if (totals.skipped_bytes > 0)
-    notice(fmt::format("{} skipped, for which the tokenizer has no token",
-                       counted(totals.skipped_bytes, "byte was", "bytes were")));
-}
-
-void tell_special_names(const Totals& totals, SpecialTokens special) {
-  if (totals.special_names == 0) return;
-  const bool as_text = special == SpecialTokens::kAsText;
-  notice(fmt::format("the texts hold {}, the first at {}: read as {}; --special-tokens {} reads them as {}",
-                     counted(totals.special_names, "name of a special token", "names of special tokens"),
-                     totals.first_special_name, as_text ? "characters" : "the tokens",
-                     as_text ? "parse" : "text", as_text ? "the tokens" : "characters"));
-}
-
-void tell_turn_ends(const Totals& totals, const Tokenizer& tokenizer, const ChatTemplate& chat) {
-  if (totals.conversations == 0) return;
-  if (totals.turn_ends.empty())
-    notice(fmt::format(
-        "no special token that ends a turn has a loss with the chat template {}: other programs will "
-        "not know where an answer of the model ends",
-        chat.form().name));
-  else
-    fmt::print("prepare: conversations in the form of {}; these ends of turns have a loss: {}\n",
-               chat.form().name,
-               list_tokens(tokenizer, std::vector(totals.turn_ends.begin(), totals.turn_ends.end())));
 }
 
 struct ChosenTemplates {

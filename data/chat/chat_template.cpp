@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <optional>
 
 #include "data/chat/text_methods.h"
@@ -195,9 +196,22 @@ bool ChatTemplate::joins(const Text& text, size_t at) const {
   return whole.size() < before.size() || !std::equal(before.begin(), before.end(), whole.begin());
 }
 
+// Whether the template has .NAME, 'NAME' or "NAME": a variable may have the same name
+bool ChatTemplate::reads_field(std::string_view name) const {
+  const std::string& jinja = form_.jinja;
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = jinja.find(name); at != jinja.npos; at = jinja.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    const bool is_whole = end == jinja.size() || !is_part(jinja[end]);
+    if (at > 0 && is_whole && std::string_view(".'\"").find(jinja[at - 1]) != std::string_view::npos)
+      return true;
+  }
+  return false;
+}
+
 // With the field that the template reads thoughts from, where that is the name that no other program gives
 Conversation ChatTemplate::with_thoughts(Conversation conversation) const {
-  if (!template_.names("reasoning") || template_.names("reasoning_content") || template_.names("thinking"))
+  if (!reads_field("reasoning") || reads_field("reasoning_content") || reads_field("thinking"))
     return conversation;
   for (Value& message : conversation.messages) {
     const Value* thoughts = find(*message.dict(), "reasoning_content");
@@ -210,8 +224,7 @@ Conversation ChatTemplate::with_thoughts(Conversation conversation) const {
 }
 
 bool ChatTemplate::loses_thoughts(const Conversation& conversation) const {
-  const auto reads = [&](const char* name) { return template_.names(name) && !template_.reads(name); };
-  return std::ranges::none_of(kThoughts, reads) &&
+  return std::ranges::none_of(kThoughts, [&](const char* name) { return reads_field(name); }) &&
          std::ranges::any_of(conversation.messages, [](const Value& message) {
            const Value* thoughts = find(*message.dict(), "reasoning_content");
            return thoughts != nullptr && says_something(*thoughts);

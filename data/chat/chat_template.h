@@ -91,6 +91,7 @@ class ChatTemplate {
   };
   jinja::Rendered render(const Conversation& conversation, size_t messages, bool begin_answer) const;
   void check_read(const Conversation& conversation) const;
+  bool reads_field(std::string_view name) const;
   Conversation with_thoughts(Conversation conversation) const;
   bool loses_thoughts(const Conversation& conversation) const;
   // A text, and where it has the bytes of each message: from `first` to `last`, which is 0 where it has none
@@ -100,9 +101,10 @@ class ChatTemplate {
   };
   static Shown shown(jinja::Text text, size_t messages);
   void check_written(const Conversation& conversation, const Shown& whole) const;
-  // A turn between its neighbours: from the end of the message before to the beginning of the one after
+  // Where a turn may begin and end: what the template writes before and after the message, without numbers,
+  // which may be the data's. `next`: where the message after it begins
   struct Place {
-    size_t message, begin, end;
+    size_t message, begin, end, next;
   };
   static std::map<std::string, std::vector<Place>> kinds_of(const Conversation& conversation,
                                                             const Shown& whole);

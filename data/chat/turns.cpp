@@ -3,9 +3,9 @@
 // A turn is found by rendering the messages before it, and those up to it: it begins where the template would
 // have an answer begin, and ends with the last special token that does not depend on what follows. For each
 // turn of a conversation that would take time quadratic in its length. So in a long one the turns are sorted
-// by kind: what the template writes before, within and after the message, and which fields it and its
-// neighbours have. Of each kind the first two, the middle one and the last two are rendered. If they are cut
-// in the same places, so are the others; if not, each of the kind is rendered.
+// by kind: what the template writes before and after the message, and which fields it and its neighbours
+// have. Of each kind the first two, the middle one and the last two are rendered. If they are cut in the same
+// places, so are the others; if not, each of the kind is rendered.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -137,6 +137,10 @@ std::map<std::string, std::vector<ChatTemplate::Place>> ChatTemplate::kinds_of(
     const Conversation& conversation, const Shown& whole) {
   const auto& messages = conversation.messages;
   const std::string_view bytes = whole.text.bytes();
+  const auto after_numbers = [&](size_t begin, size_t end) {
+    const size_t digit = bytes.substr(begin, end - begin).find_last_of("0123456789");
+    return digit == bytes.npos ? begin : begin + digit + 1;
+  };
   std::map<std::string, std::vector<Place>> kinds;
   std::vector<size_t> next(messages.size() + 1, bytes.size());  // where the messages after one begin
   for (size_t i = messages.size(); i-- > 0;) next[i] = std::min(next[i + 1], whole.first[i]);
@@ -147,18 +151,16 @@ std::map<std::string, std::vector<ChatTemplate::Place>> ChatTemplate::kinds_of(
     if (role_of(messages[i]) == "user") thinks = false;
     if (is_assistant(messages[i]) && i >= conversation.first_answer && last > 0 && before <= first &&
         last <= next[i + 1]) {
+      const Place place{.message = i,
+                        .begin = after_numbers(before, first),
+                        .end = after_numbers(last, next[i + 1]),
+                        .next = next[i + 1]};
       std::string kind = thinks ? "thinks" : "";
       for (size_t k = std::max<size_t>(i, 2) - 2; k < std::min(i + 2, messages.size()); ++k)
         kind += '\0' + outline(messages[k]);
-      kind += '\0' + std::string(bytes.substr(before, first - before)) + '\0';
-      const Text own = whole.text.part(first, last - first);
-      size_t begin = 0;
-      for (const Text::Run& run : own.runs()) {
-        if (run.origin == jinja::kTemplate) kind += own.bytes().substr(begin, run.end - begin) + '\0';
-        begin = run.end;
-      }
-      kind += bytes.substr(last, next[i + 1] - last);
-      kinds[kind].push_back({.message = i, .begin = before, .end = next[i + 1]});
+      kind += '\0' + std::string(bytes.substr(place.begin, first - place.begin)) + '\0';
+      kind += bytes.substr(place.end, place.next - place.end);
+      kinds[kind].push_back(place);
     }
     thinks = thinks || has_thoughts(messages[i]);
     before = std::max(before, last);
@@ -172,7 +174,7 @@ std::map<size_t, ChatTemplate::Turn> ChatTemplate::turns_by_kind(const Conversat
                                                                  void (*on_turn)()) const {
   struct Kind {
     std::vector<Place> places;
-    std::optional<Turn> cut;  // bytes after the message before, and after its own
+    std::optional<Turn> cut;  // bytes before the message, and before the one after it
     bool same = true;
   };
   std::vector<Kind> kinds;
@@ -188,19 +190,18 @@ std::map<size_t, ChatTemplate::Turn> ChatTemplate::turns_by_kind(const Conversat
     const auto& [number, place] = one;
     Kind& kind = kinds[number];
     if (on_turn) on_turn();
-    const size_t last = whole.last[message];
+    const size_t first = whole.first[message];
     const Turn turn = turn_of(conversation, message, whole, 0);
-    const Turn cut{turn.first - place.begin, turn.last - last};
+    const Turn cut{first - turn.first, place.next - turn.last};
     if (!kind.cut) kind.cut = cut;
-    kind.same = kind.same && turn.first >= place.begin && turn.first <= whole.first[message] &&
-                turn.last >= last && turn.last <= place.end && cut.first == kind.cut->first &&
-                cut.last == kind.cut->last;
+    kind.same = kind.same && turn.first >= place.begin && turn.first <= first && turn.last >= place.end &&
+                turn.last <= place.next && cut.first == kind.cut->first && cut.last == kind.cut->last;
   }
   std::map<size_t, Turn> turns;
   for (const Kind& kind : kinds)
     for (const Place& place : kind.places)
       if (kind.same)
-        turns[place.message] = {place.begin + kind.cut->first, whole.last[place.message] + kind.cut->last};
+        turns[place.message] = {whole.first[place.message] - kind.cut->first, place.next - kind.cut->last};
   return turns;
 }
 
