@@ -102,8 +102,8 @@ struct DropoutConfig {
   explicit operator bool() const { return *this != DropoutConfig{}; }
 };
 
-// The largest sizes of a model, whether a configuration or a folder names them: they keep counts of parameters
-// within int64_t, and lists by block small.
+// The largest sizes of a model, whether a configuration or a folder names them: they keep counts of
+// parameters within int64_t, and lists by block small.
 struct SizeLimit {
   std::string_view key;
   int64_t most;

@@ -17,8 +17,8 @@ class TextChanges {
   TextChanges(const std::vector<TextChange>& changes, const std::string& where);
 
   bool empty() const { return steps_.empty(); }
-  // `text` is well-formed UTF-8. `prepends`: nothing is put before it otherwise. Error: it becomes more than 64
-  // times as long
+  // `text` is well-formed UTF-8. `prepends`: nothing is put before it otherwise. Error: it becomes more
+  // than 64 times as long
   std::string apply(std::string_view text, Regex::Scratch& scratch, bool prepends = true) const;
 
   bool prepend() const;  // Whether something is put before texts

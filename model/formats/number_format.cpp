@@ -31,8 +31,8 @@ Bits bits_of(std::span<const std::byte> bytes, size_t i) {
   return bits;
 }
 
-// An exponent of ones is NaN or infinity, and infinity without a mantissa. A test of bits without a branch, so
-// that the loop vectorises.
+// An exponent of ones is NaN or infinity, and infinity without a mantissa. A test of bits without a branch,
+// so that the loop vectorises.
 template <class Bits>
 std::optional<NotFinite> find_not_finite(std::span<const std::byte> bytes, Bits exponent) {
   const size_t count = bytes.size() / sizeof(Bits);

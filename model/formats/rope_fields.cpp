@@ -174,8 +174,8 @@ struct ScalingReader {
   const Family& family;
 };
 
-// YaRN's, as transformers reads them: a factor of null is the quotient of both contexts, and a `truncate` of null is
-// false. With angles by kind of layer it reads no `truncate`.
+// YaRN's, as transformers reads them: a factor of null is the quotient of both contexts, and a `truncate`
+// of null is false. With angles by kind of layer it reads no `truncate`.
 bool has_null(const Fields& fields, const char* field) {
   const json* value = fields.find(field);
   return value && value->is_null();

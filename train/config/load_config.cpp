@@ -293,8 +293,8 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
   keep_original_context(found.model, file);
 }
 
-// Models read more tokens than people train on at a time: where a step has no whole number of sequences of the
-// folder's context, they have a usual length.
+// Models read more tokens than people train on at a time: where a step has no whole number of sequences of
+// the folder's context, they have a usual length.
 void Reader::take_sequence_length(const std::string& weights) {
   constexpr int64_t kUsual = 4096, kLeast = 128;
   const Config& config = sourced_.config;

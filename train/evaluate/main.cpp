@@ -9,6 +9,7 @@
 #include "train/config/ignored_fields.h"
 #include "train/evaluate/evaluate.h"
 #include "train/launch/process_group.h"
+#include "train/run/ignored_fields.h"
 #include "train/run/model_folder.h"
 #include "train/run/rank_options.h"
 #include "train/run/start_ranks.h"

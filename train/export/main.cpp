@@ -8,6 +8,7 @@
 #include "kernels/base/system_error.h"
 #include "train/config/ignored_fields.h"
 #include "train/export/export_folder.h"
+#include "train/run/ignored_fields.h"
 #include "train/run/threads.h"
 #include "train/session/memory_limit.h"
 

@@ -41,7 +41,9 @@ RunOf run_of(std::string_view token) {
 class MergeScores {
  public:
   MergeScores(const TokenizerDefinition& definition, int64_t vocab_size)
-      : definition_(definition), scores_(static_cast<size_t>(vocab_size)) {
+      : definition_(definition),
+        scores_(static_cast<size_t>(vocab_size)),
+        first_use_(definition.tokens.size(), definition.merges.size()) {
     for (const AddedToken& token : definition.added) {
       added_.insert(token.id);
       const bool is_blanks = token.content.find(kBlankPiece) != std::string::npos;
@@ -53,6 +55,9 @@ class MergeScores {
   }
 
   std::vector<float> make() {
+    for (size_t i = definition_.merges.size(); i-- > 0;)
+      for (const int32_t piece : {definition_.merges[i].left, definition_.merges[i].right})
+        first_use_[static_cast<size_t>(piece)] = i;
     const std::vector<Group> groups = groups_of_merges();
     float score = 0;
     for (const Group& group : groups) {
@@ -75,13 +80,13 @@ class MergeScores {
   [[noreturn]] void refuse(int32_t a, int32_t b, const std::string& why) const {
     fail(
         "llama.cpp cannot merge as the tokenizer does: the merges that make {} and {} are interleaved, so "
-        "both have "
-        "one score there, and {}. {}",
+        "both have one score there, and {}. {}",
         in_quotes(text(a)), in_quotes(text(b)), why, kExportToHf);
   }
 
   const TokenizerDefinition& definition_;
   std::vector<float> scores_;
+  std::vector<size_t> first_use_;  // the first merge that takes a token
   std::map<std::string_view, int32_t> ids_;
   std::set<int32_t> added_;
   std::set<int32_t> matched_first_;  // both programs look for them before they merge
@@ -112,11 +117,11 @@ void MergeScores::check_group(const Group& group) const {
   for (size_t i = group.first; i < group.end; ++i)
     if (!matched_first_.contains(merges[i].result)) tokens.insert(merges[i].result);
   if (tokens.size() < 2) return;
-  for (size_t i = 0; i < group.first; ++i)
-    if (tokens.contains(merges[i].left) || tokens.contains(merges[i].right))
-      refuse(*tokens.begin(), *std::next(tokens.begin()),
-             fmt::format("the earlier merge of {} and {} takes one of such tokens",
-                         in_quotes(text(merges[i].left)), in_quotes(text(merges[i].right))));
+  for (const int32_t token : tokens)
+    if (const size_t use = first_use_[static_cast<size_t>(token)]; use < group.first)
+      refuse(token, token == *tokens.begin() ? *tokens.rbegin() : *tokens.begin(),
+             fmt::format("the earlier merge of {} and {} takes one of them",
+                         in_quotes(text(merges[use].left)), in_quotes(text(merges[use].right))));
   check_apart(group, tokens);
   std::map<std::string_view, size_t> longest;
   for (const int32_t token : tokens)
@@ -125,11 +130,11 @@ void MergeScores::check_group(const Group& group) const {
   for (const auto& [character, times] : longest) check_runs(character, times);
 }
 
-// That no two merges of a group want the same piece of a text, but those of runs of one character: then they give the
-// same tokens in any order.
+// That no two merges of a group which make other tokens share a piece, so that either may be first. Runs of
+// one character do; they are compared by themselves.
 void MergeScores::check_apart(const Group& group, const std::set<int32_t>& tokens) const {
   constexpr int32_t kSeveral = -1;
-  std::map<int32_t, int32_t> makes_as_left, makes_as_right;  // what a piece becomes a part of
+  std::map<int32_t, int32_t> by_left, by_right;  // what a piece becomes a part of
   const auto add = [&](std::map<int32_t, int32_t>& makes, int32_t piece, int32_t result) {
     const auto [found, is_new] = makes.emplace(piece, result);
     if (!is_new && found->second != result) found->second = kSeveral;
@@ -139,25 +144,21 @@ void MergeScores::check_apart(const Group& group, const std::set<int32_t>& token
       if (tokens.contains(definition_.merges[i].result)) visit(definition_.merges[i]);
   };
   each([&](const Merge& merge) {
-    add(makes_as_left, merge.left, merge.result);
-    add(makes_as_right, merge.right, merge.result);
+    add(by_left, merge.left, merge.result);
+    add(by_right, merge.right, merge.result);
   });
   each([&](const Merge& merge) {
     if (run_of(text(merge.result)).times > 0) return;
-    for (const auto& [makes, piece] :
-         {std::pair(&makes_as_left, merge.right), std::pair(&makes_as_right, merge.left)}) {
-      const auto other = makes->find(piece);
-      if (other == makes->end() || other->second == merge.result) continue;
-      const int32_t named = other->second != kSeveral         ? other->second
-                            : *tokens.begin() != merge.result ? *tokens.begin()
-                                                              : *tokens.rbegin();
-      refuse(merge.result, named, fmt::format("both may want the same {}", in_quotes(text(piece))));
-    }
+    const int32_t other = *tokens.begin() != merge.result ? *tokens.begin() : *tokens.rbegin();
+    for (const auto& [makes, piece] : {std::pair(&by_left, merge.right), std::pair(&by_right, merge.left)})
+      if (const auto found = makes->find(piece); found != makes->end() && found->second != merge.result)
+        refuse(merge.result, found->second != kSeveral ? found->second : other,
+               fmt::format("both may want the same {}", in_quotes(text(piece))));
   });
 }
 
-// The lengths of the tokens of a run of `count` characters. `order` is lower for the pair that is merged first; of
-// equal ones the leftmost is.
+// The lengths of the tokens of a run of `count` characters. `order` is lower for the pair that is merged
+// first; of equal ones the leftmost is.
 template <class Order>
 std::vector<size_t> merged_run(size_t count, Order&& order) {
   std::vector<size_t> pieces(count, 1);
@@ -172,7 +173,8 @@ std::vector<size_t> merged_run(size_t count, Order&& order) {
   }
 }
 
-// That runs of a character become the same tokens. Every piece of one is a run too, so this sees all its merges.
+// That runs of a character become the same tokens. Every piece of one is a run too, so this sees all its
+// merges.
 void MergeScores::check_runs(std::string_view character, size_t longest) const {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const auto is_run = [&](int32_t id, size_t& times) {
@@ -204,8 +206,7 @@ void MergeScores::check_runs(std::string_view character, size_t longest) const {
   for (size_t count = 1; count <= std::max(kRunsThatAreRead, 3 * longest); ++count)
     check(merged_run(count, by_rank) == merged_run(count, by_score),
           "llama.cpp cannot merge as the tokenizer does: the merges of runs of {} are interleaved, so their "
-          "tokens have "
-          "one score there, and {} in a row become other tokens. {}",
+          "tokens have one score there, and {} in a row become other tokens. {}",
           in_quotes(character), count, kExportToHf);
 }
 

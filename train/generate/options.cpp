@@ -2,8 +2,8 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
-#include "train/config/ignored_fields.h"
 #include "train/memory/plan_target.h"
+#include "train/run/ignored_fields.h"
 #include "train/run/model_folder.h"
 
 namespace tessera {

@@ -5,9 +5,9 @@
 #include "kernels/base/output.h"
 #include "model/formats/folder.h"
 #include "train/config/find_config.h"
-#include "train/config/ignored_fields.h"
 #include "train/config/load_config.h"
 #include "train/prove/prover.h"
+#include "train/run/ignored_fields.h"
 #include "train/run/model_folder.h"
 
 namespace tessera {

@@ -19,8 +19,8 @@ class Decoder {
     int64_t capacity;        // tokens of a text that the cache can hold; at most model.context
     int64_t prefill = 2048;  // the most tokens of a prompt in one forward
     int64_t known = 0;       // only ids below it are drawn, those of a tokenizer; 0: model.vocab_size
-    // longrope: the factors are those of the text so far; false: those of the session's sequences. A text that
-    // grows beyond the original context is then read anew.
+    // longrope: the factors are those of the text so far; false: those of the session's sequences. A text
+    // that grows beyond the original context is then read anew.
     bool factors_by_length = false;
     bool separate_kernels = false;  // also where the device has a step as one kernel: see prepare_decode()
   };

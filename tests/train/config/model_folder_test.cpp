@@ -1,5 +1,5 @@
-// What a configuration takes from the folder of train.init_from, beside the model itself: a length of sequences that
-// divides, fields to ignore, adapters by the names of the layers.
+// What a configuration takes from the folder of train.init_from, beside the model itself: a length of
+// sequences that divides, fields to ignore, adapters by the names of the layers.
 #include <nlohmann/json.hpp>
 
 #include "model/formats/folder.h"

@@ -150,7 +150,8 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDoWithCharacters) {
   EXPECT_TRUE(never.notices.empty());
 }
 
-// Tokens whose merges are interleaved have one score where llama.cpp then makes the same tokens, from left to right.
+// Tokens whose merges are interleaved have one score where llama.cpp then makes the same tokens, from left
+// to right.
 TEST(GgufTokenizer, MergesThatAreInterleaved) {
   const auto made = [](const TokenizerDefinition& definition) {
     return gguf_tokenizer(definition, std::ssize(definition.tokens), {{"bos_token_id", 1}}, "");
@@ -189,7 +190,15 @@ TEST(GgufTokenizer, MergesThatAreInterleaved) {
   shared.merges.insert(shared.merges.begin() + 1, {260, 259, 266});
   shared.merges.insert(shared.merges.begin() + 2, {259, 260, 261});
   shared.added.pop_back();
-  expect_error([&] { made(shared); }, {"\"ab\"", "\"ba\"", "interleaved", "may want", "--format hf"});
+  expect_error([&] { made(shared); },
+               {"\"ab\"", "\"ba\"", "interleaved", "may want the same", "--format hf"});
+  // A token that begins with the end of a run: after all merges of runs it has a score of its own.
+  TokenizerDefinition after = blanks;
+  after.merges.push_back({one, 265, 268});
+  after.tokens.emplace_back("\u2581c");
+  EXPECT_NO_THROW(made(after));
+  std::swap(after.merges[after.merges.size() - 1], after.merges[after.merges.size() - 3]);
+  expect_error([&] { made(after); }, {"\"\u2581c\"", "may want the same \"\u2581\""});
   // An earlier merge that takes one of them
   TokenizerDefinition earlier = blanks;
   earlier.tokens.emplace_back("\u2581\u2581c");
@@ -197,7 +206,8 @@ TEST(GgufTokenizer, MergesThatAreInterleaved) {
   expect_error([&] { made(earlier); }, {"interleaved", "earlier merge", "\"c\"", "--format hf"});
 }
 
-// The tokens of a text in llama.cpp: of the pairs that are tokens the best is merged, of equal ones the leftmost.
+// The tokens of a text in llama.cpp: of the pairs that are tokens the best is merged, of equal ones the
+// leftmost.
 std::vector<int32_t> merged_by_score(const std::vector<std::string>& tokens, const std::vector<float>& scores,
                                      std::vector<std::string> pieces) {
   std::map<std::string_view, size_t> ids;

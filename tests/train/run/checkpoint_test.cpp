@@ -231,7 +231,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   const std::vector<int32_t> prompt{5, 60, 7, 8, 1};
   Arena same_arena = Arena::host();
   TrainState same(*be, same_arena, state.shape());
-  load_weights(path, same, PositionExtension::kInterpolate);
+  load_weights(path, same, {.extension = PositionExtension::kInterpolate});
   EXPECT_EQ(same.session().last_logits(prompt, 1), state.session().last_logits(prompt, 1))
       << "nothing was extended";
 
@@ -241,7 +241,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   TrainState extended(*be, long_arena, shape);
   expect_parts_of(error_of([&] { load_weights(path, extended); }),
                   {"n_positions is 16", "has model.context=61"});
-  load_weights(path, extended, PositionExtension::kInterpolate);
+  load_weights(path, extended, {.extension = PositionExtension::kInterpolate});
   const Params weights = extended.store().weights();
   const std::span<float> before = floats(state.store().weights().position_table),
                          after = floats(weights.position_table);
@@ -259,7 +259,7 @@ TEST_F(Checkpoint, PositionsAreStretchedOnlyWhereThereAreTooFew) {
   shape.model.context = 9;
   Arena short_arena = Arena::host();
   TrainState shorter(*be, short_arena, shape);
-  expect_parts_of(error_of([&] { load_weights(path, shorter, PositionExtension::kRepeat); }),
+  expect_parts_of(error_of([&] { load_weights(path, shorter, {.extension = PositionExtension::kRepeat}); }),
                   {"n_positions is 16", "has model.context=9"});
 }
 

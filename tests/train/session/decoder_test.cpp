@@ -177,8 +177,8 @@ TEST(Decoder, HasTheLogitsOfAForwardAfterEveryToken) {
   }
 }
 
-// longrope by length: a text has the short factors up to the original context, and is read anew with the long ones
-// where it outgrows it, whatever the decoder has room for, and however it came to its length.
+// longrope by length: a text has the short factors up to the original context, and is read anew with the
+// long ones where it outgrows it, whatever the decoder has room for, and however it came to its length.
 TEST(Decoder, FactorsAreThoseOfTheTextSoFar) {
   ModelConfig model = variant("llama").model;
   model.rope.scaling = RopeScaling::kLongrope;
