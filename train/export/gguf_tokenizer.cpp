@@ -184,7 +184,10 @@ bool adds_blank(const TokenizerDefinition& definition) {
 void check_characters(const TokenizerDefinition& definition) {
   std::set<uint8_t> bytes;
   for (const std::string& token : definition.tokens)
-    if (const auto byte = byte_of_token(token)) bytes.insert(*byte);
+    if (const auto byte = byte_of_token(token))
+      bytes.insert(*byte);
+    else if (token.size() == 1)  // Gemma's tab, which llama.cpp finds as a character
+      bytes.insert(static_cast<uint8_t>(token[0]));
   check(definition.byte_fallback && bytes.size() == 256,
         "llama.cpp needs a token for each of the 256 bytes, of which the tokenizer {}. {}",
         definition.byte_fallback ? fmt::format("has {}", bytes.size()) : std::string("makes no use"),
