@@ -101,7 +101,7 @@ void add_messages(const nlohmann::ordered_json& object, const char* field, const
 // `line` has been read by parse_json(). Here the fields of an object keep their order, which a template may
 // write.
 Conversation take_conversation(std::string_view line, const std::string& where) {
-  const auto object = nlohmann::ordered_json::parse(line);
+  const auto object = jinja::parse_json_exactly(line);
   Conversation conversation;
   if (object.contains(kMessages)) {
     add_messages(object, kMessages, where, conversation);

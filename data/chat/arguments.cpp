@@ -26,14 +26,25 @@ std::vector<const Value*> bind(const Arguments& arguments, std::string_view call
 
 const Text& text_of(const Value* argument, std::string_view callee, const Text& fallback) {
   if (argument == nullptr) return fallback;
+  check_defined(*argument);
   check(argument->text() != nullptr, "{} expects a text, and a {} is given", callee, argument->type_name());
   return *argument->text();
 }
 
 int64_t whole_of(const Value* argument, std::string_view callee, int64_t fallback) {
   if (argument == nullptr) return fallback;
+  check_defined(*argument);
   check(argument->is_whole(), "{} expects a whole number, and a {} is given", callee, argument->type_name());
   return argument->whole();
+}
+
+Bounded bounded(const Value* start, const Value* stop, int64_t length) {
+  const auto place = [&](const Value* value, int64_t fallback) {
+    if (!is_given(value)) return fallback;
+    const int64_t at = std::max(whole_of(value, "a bound", 0), -length - 1);
+    return std::max<int64_t>(at < 0 ? at + length : at, 0);
+  };
+  return {.first = place(start, 0), .last = std::min(place(stop, length), length)};
 }
 
 }  // namespace tessera::jinja

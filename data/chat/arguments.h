@@ -18,5 +18,12 @@ std::vector<const Value*> bind(const Arguments& arguments, std::string_view call
 const Text& text_of(const Value* argument, std::string_view callee, const Text& fallback = {});
 int64_t whole_of(const Value* argument, std::string_view callee, int64_t fallback);
 inline bool truth_of(const Value* argument) { return argument && argument->is_true(); }
+inline bool is_given(const Value* argument) { return argument && !argument->is_none(); }
+
+// A start and a stop, as the methods of Python take them: cut to 0..length; negative ones count from the end
+struct Bounded {
+  int64_t first, last;
+};
+Bounded bounded(const Value* start, const Value* stop, int64_t length);
 
 }  // namespace tessera::jinja

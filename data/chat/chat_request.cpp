@@ -41,10 +41,10 @@ jinja::Dict values_of(const std::vector<std::string>& given) {
     check(sign != one.npos && sign > 0,
           "--template-value {}: expected NAME=VALUE, such as enable_thinking=false", one);
     const std::string value = one.substr(sign + 1);
-    const auto json = nlohmann::ordered_json::parse(value, nullptr, false);
-    values.emplace_back(jinja::Text(one.substr(0, sign)), json.is_discarded()
-                                                              ? jinja::Value(jinja::Text(value))
-                                                              : jinja::value_of(json, jinja::kTemplate));
+    jinja::Value read = jinja::Text(value);
+    if (nlohmann::ordered_json::accept(value))
+      read = jinja::value_of(jinja::parse_json_exactly(value), jinja::kTemplate);
+    values.emplace_back(jinja::Text(one.substr(0, sign)), std::move(read));
   }
   return values;
 }

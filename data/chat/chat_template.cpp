@@ -5,7 +5,7 @@
 #include <cctype>
 #include <optional>
 
-#include "data/chat/text_methods.h"
+#include "data/chat/text_parts.h"
 #include "kernels/base/check.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/text.h"

@@ -1,7 +1,6 @@
 // Chat templates in Jinja, as transformers evaluates them: jinja2's sandbox with trim_blocks, lstrip_blocks,
-// loop controls and {% generation %}. What published templates use is implemented: if, for, set, macro,
-// namespace(), range(), raise_exception(), strftime_now(), slices, methods of texts, the filters and tests of
-// filters.cpp. Everything else is refused by name and place when a template is read.
+// loop controls and {% generation %}. What a template writes is what jinja2 writes. What is not implemented,
+// a statement, a filter, a test, a method, is refused by name and place.
 #pragma once
 
 #include <ctime>
@@ -38,8 +37,8 @@ class Template {
   bool reads(std::string_view variable) const;
 
   // Any number of threads may call it. `now` is the time of strftime_now().
-  // Error, with name and line: what Python would raise; what the template raises itself; more than 10 million
-  // steps or 256 MiB.
+  // Error, with name and line: what Python would raise; what the template raises itself; more work or memory
+  // than a conversation of this size needs (budget.h).
   Rendered render(const Dict& variables, const std::tm& now) const;
 
  private:

@@ -4,7 +4,7 @@
 #include <array>
 #include <cctype>
 
-#include "data/chat/text_methods.h"
+#include "data/chat/text_parts.h"
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
 
@@ -40,6 +40,8 @@ class Lexer {
       const char kind = rest_[1];
       if (kind == '#')
         skip_comment();
+      else if (kind == '%' && named_tag_end("raw", true) > 0)
+        add_raw();
       else
         add_tag(kind == '%');
     }
@@ -103,6 +105,38 @@ class Lexer {
     skip_end(sign == ' ' ? end : end - 1, sign, true);
   }
 
+  // The bytes of the tag {% name %} here; 0: there is another one
+  size_t named_tag_end(std::string_view name, bool begins) const {
+    size_t at = 2;
+    if (at < rest_.size() && (rest_[at] == '-' || rest_[at] == '+')) ++at;
+    at += blanks_at_start(rest_.substr(at));
+    if (!rest_.substr(at).starts_with(name)) return 0;
+    at += name.size();
+    at += blanks_at_start(rest_.substr(at));
+    if (at < rest_.size() && (rest_[at] == '-' || (rest_[at] == '+' && !begins))) ++at;
+    return rest_.substr(at).starts_with("%}") ? at + 2 : 0;
+  }
+
+  // {% raw %}: text up to {% endraw %}, tags among it
+  void add_raw() {
+    const size_t begin = named_tag_end("raw", true);
+    const bool strips = rest_[begin - 3] == '-';
+    skip(begin);
+    if (strips) skip(blanks_at_start(rest_));
+    const std::string_view all = rest_;
+    for (size_t at = 0; (at = all.find("{%", at)) != all.npos; ++at) {
+      rest_ = all.substr(at);
+      const size_t end = named_tag_end("endraw", false);
+      rest_ = all;
+      if (end == 0) continue;
+      add_data(at);
+      const char sign = rest_[end - 3];
+      return skip_end(end - (sign == '-' || sign == '+' ? 3 : 2), sign == '-' || sign == '+' ? sign : ' ',
+                      true);
+    }
+    refuse("{% raw %} has no {% endraw %}");
+  }
+
   void add_tag(bool is_block) {
     add(is_block ? Kind::kBlockBegin : Kind::kValueBegin, "");
     skip(2);
@@ -129,8 +163,7 @@ class Lexer {
     if (begins_name(c)) {
       size_t end = 1;
       while (end < rest_.size() && (begins_name(rest_[end]) || is_digit(rest_[end]))) ++end;
-      add(Kind::kName, std::string(rest_.substr(0, end)));
-      return skip(end);
+      return add_word_of(Kind::kName, end);
     }
     static constexpr std::array<std::string_view, 24> kSigns{"**", "//", "==", "!=", "<=", ">=", "+", "-",
                                                              "*",  "/",  "%",  "~",  "<",  ">",  "=", "|",
@@ -154,30 +187,40 @@ class Lexer {
     open.pop_back();
   }
 
+  // As Jinja: 1_000, 0x1F, 0b1, 0o7, 1.5, 1e3. After a dot only digits: a.0.1
   void add_number() {
-    size_t end = 0;
-    const auto skip_digits = [&] {
-      while (end < rest_.size() && (is_digit(rest_[end]) || rest_[end] == '_')) ++end;
+    const auto is_in = [&](size_t at, std::string_view known) {
+      return at < rest_.size() && known.find(rest_[at]) != known.npos;
     };
-    skip_digits();
+    const std::string_view digits = "0123456789";
+    const auto digits_from = [&](size_t at, std::string_view known) {
+      while (is_in(at, known) || (is_in(at, "_") && is_in(at + 1, known))) ++at;
+      return at;
+    };
+    const std::string_view of_base = is_in(1, "xX")   ? "0123456789abcdefABCDEF"
+                                     : is_in(1, "bB") ? "01"
+                                     : is_in(1, "oO") ? "01234567"
+                                                      : "";
+    if (rest_[0] == '0' && !of_base.empty() && (is_in(2, of_base) || (is_in(2, "_") && is_in(3, of_base))))
+      return add_word_of(Kind::kWhole, digits_from(2, of_base));
+    size_t end = digits_from(0, digits);
+    const bool follows_dot =
+        !tokens_.empty() && tokens_.back().kind == Kind::kSign && tokens_.back().text == ".";
     bool real = false;
-    if (end + 1 < rest_.size() && rest_[end] == '.' && is_digit(rest_[end + 1])) {
+    if (!follows_dot && is_in(end, ".") && is_in(end + 1, digits)) {
       real = true;
-      ++end;
-      skip_digits();
+      end = digits_from(end + 1, digits);
     }
-    if (end + 1 < rest_.size() && (rest_[end] == 'e' || rest_[end] == 'E')) {
-      const size_t sign = end + (rest_[end + 1] == '+' || rest_[end + 1] == '-' ? 2 : 1);
-      if (sign < rest_.size() && is_digit(rest_[sign])) {
-        real = true;
-        end = sign;
-        skip_digits();
-      }
+    const size_t exponent = end + (is_in(end + 1, "+-") ? 2 : 1);
+    if (!follows_dot && is_in(end, "eE") && is_in(exponent, digits)) {
+      real = true;
+      end = digits_from(exponent, digits);
     }
-    std::string digits(rest_.substr(0, end));
-    std::erase(digits, '_');
-    add(real ? Kind::kReal : Kind::kWhole, std::move(digits));
-    skip(end);
+    add_word_of(real ? Kind::kReal : Kind::kWhole, end);
+  }
+  void add_word_of(Kind kind, size_t bytes) {
+    add(kind, std::string(rest_.substr(0, bytes)));
+    skip(bytes);
   }
 
   void add_literal(char quote) {
@@ -211,10 +254,21 @@ class Lexer {
                           return std::isxdigit(static_cast<unsigned char>(d));
                         });
       if (!fine) refuse(fmt::format("\\{} needs {} hexadecimal digits", c, digits));
-      append_utf8(text, static_cast<uint32_t>(std::stoul(number, nullptr, 16)));
+      const auto code = static_cast<uint32_t>(std::stoul(number, nullptr, 16));
+      if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
+        refuse(fmt::format("\\{}{} is no character", c, number));
+      append_utf8(text, code);
       return at + 1 + digits;
     }
-    if (is_digit(c)) refuse("an escape in octal digits is not supported; write it as \\x and two digits");
+    if (c >= '0' && c <= '7') {
+      size_t end = at + 1;
+      uint32_t code = 0;
+      for (; end < rest_.size() && end < at + 4 && rest_[end] >= '0' && rest_[end] <= '7'; ++end)
+        code = code * 8 + static_cast<uint32_t>(rest_[end] - '0');
+      append_utf8(text, code);
+      return end - 1;
+    }
+    if (c == 'N') refuse("the escape \\N is not supported; write the character itself");
     text += '\\';  // no escape
     return at;
   }

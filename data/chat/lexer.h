@@ -1,5 +1,5 @@
-// Cuts the source of a template in Jinja into tokens, with the blanks around its tags removed as transformers
-// has them removed (trim_blocks and lstrip_blocks).
+// Cuts the source of a template in Jinja into tokens, with the blanks around its tags removed as
+// transformers has them removed (trim_blocks and lstrip_blocks).
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@ class Evaluation;
 
 struct Expression {
   int line = 0;
+  int depth = 1;  // of the tree below it
   virtual ~Expression() = default;
   virtual Value value(Evaluation& e) const = 0;
 };
@@ -30,6 +32,7 @@ using Statements = std::vector<std::unique_ptr<const Statement>>;
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
+  ExpressionPtr more, more_named;  // *more, **more_named
 };
 
 struct Literal : Expression {
@@ -40,7 +43,8 @@ struct Name : Expression {
   std::string name;
   Value value(Evaluation& e) const override;
 };
-struct ListDisplay : Expression {  // [a, b], and the tuple a, b
+struct ListDisplay : Expression {  // [a, b]; (a, b)
+  Form form = Form::kList;
   std::vector<ExpressionPtr> parts;
   Value value(Evaluation& e) const override;
 };
@@ -67,10 +71,11 @@ struct Call : Expression {
   Value value(Evaluation& e) const override;
 };
 struct Filter : Expression {  // of | name(arguments)
-  ExpressionPtr of;
+  ExpressionPtr of;           // none: what the body of a block writes
   std::string name;
   CallArguments arguments;
   Value value(Evaluation& e) const override;
+  Value applied(Evaluation& e, const Value& to) const;
 };
 struct Test : Expression {  // of is name(arguments)
   ExpressionPtr of;
@@ -98,6 +103,12 @@ struct Choice : Expression {  // yes if condition else no
   Value value(Evaluation& e) const override;
 };
 
+// What is set: a variable, a field of a namespace, or several of them
+struct Target {
+  std::string name, field;
+  std::vector<Target> parts;
+};
+
 struct Data : Statement {
   Text text;
   void run(Evaluation& e) const override;
@@ -111,15 +122,26 @@ struct If : Statement {
   void run(Evaluation& e) const override;
 };
 struct For : Statement {
-  std::vector<std::string> targets;
+  Target target;
   ExpressionPtr over, condition;
   Statements body, otherwise;
+  bool recursive = false;
   void run(Evaluation& e) const override;
 };
 struct Set : Statement {
-  std::vector<std::string> targets;
-  std::string field;  // of the only target, a namespace
-  ExpressionPtr to;   // none: what `body` writes
+  Target target;
+  ExpressionPtr to;  // none: what `body` writes, through the filters, of which the first has no value
+  Statements body;
+  ExpressionPtr filters;
+  void run(Evaluation& e) const override;
+};
+struct With : Statement {
+  std::vector<std::pair<Target, ExpressionPtr>> values;
+  Statements body;
+  void run(Evaluation& e) const override;
+};
+struct FilterBlock : Statement {
+  ExpressionPtr filters;
   Statements body;
   void run(Evaluation& e) const override;
 };
@@ -127,8 +149,14 @@ struct Macro : Statement {
   std::string name;
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // with their defaults
   Statements body;
+  bool reads_varargs = false, reads_kwargs = false, reads_caller = false;
   void run(Evaluation& e) const override;
-  Value call(Evaluation& e, const Arguments& arguments) const;
+  Value callable(Evaluation& e) const;
+};
+struct CallBlock : Statement {  // {% call(a) f() %}: f gets the body as the macro caller(a)
+  std::unique_ptr<const Expression> call;
+  Macro caller;
+  void run(Evaluation& e) const override;
 };
 struct Generation : Statement {  // what the model is to learn to write
   Statements body;
@@ -137,6 +165,13 @@ struct Generation : Statement {  // what the model is to learn to write
 struct Jump : Statement {  // break, continue
   bool ends_loop = false;
   void run(Evaluation& e) const override;
+};
+
+struct Tree {
+  Statements statements;
+  bool marks_generation = false;  // it has {% generation %}
+  std::set<std::string> variables;
+  std::set<std::string> names;  // attributes, keys and texts: a field that is not among them is not read
 };
 
 }  // namespace tessera::jinja

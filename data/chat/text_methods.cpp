@@ -1,296 +1,258 @@
 #include "data/chat/text_methods.h"
 
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <map>
-#include <optional>
 
 #include "data/chat/arguments.h"
+#include "data/chat/letters.h"
+#include "data/chat/operators.h"
+#include "data/chat/text_parts.h"
 #include "kernels/base/check.h"
-#include "kernels/base/text.h"
 
 namespace tessera::jinja {
 namespace {
 
-// Python's str.isspace()
-bool is_blank(uint32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 || code == 0xA0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 ||
-         code == 0x202F || code == 0x205F || code == 0x3000;
-}
+using Method = Value (*)(const Text&, const Arguments&);
+using Methods = std::map<std::string, Method, std::less<>>;
 
-size_t bytes_of_first(std::string_view text) {
-  const auto first = first_code_point(text);
-  return first ? first->bytes : 1;
-}
-std::string_view last_character(std::string_view text) {
-  size_t bytes = 1;
-  while (bytes < text.size() && bytes < 4 && (text[text.size() - bytes] & 0xC0) == 0x80) ++bytes;
-  return text.substr(text.size() - bytes);
-}
-bool is_blank(std::string_view character) {
-  const auto point = first_code_point(character);
-  return point && is_blank(point->code);
-}
-
-template <class IsStripped>
-size_t stripped_at_start(std::string_view text, const IsStripped& is_stripped) {
-  size_t at = 0;
-  while (at < text.size() && is_stripped(text.substr(at, bytes_of_first(text.substr(at)))))
-    at += bytes_of_first(text.substr(at));
-  return at;
-}
-template <class IsStripped>
-size_t stripped_at_end(std::string_view text, const IsStripped& is_stripped) {
-  size_t end = text.size();
-  while (end > 0 && is_stripped(last_character(text.substr(0, end))))
-    end -= last_character(text.substr(0, end)).size();
-  return text.size() - end;
-}
-
-void check_ascii(const Text& text, const char* callee) {
-  const bool ascii = std::ranges::none_of(text.bytes(), [](char c) { return (c & 0x80) != 0; });
-  check(ascii, "{} of {}: only ASCII letters are supported", callee, in_quotes(text.bytes()));
-}
-
-// Each byte through `change`, which is told whether a letter stands before it
-template <class Change>
-Text changed(const Text& text, const char* callee, const Change& change) {
-  check_ascii(text, callee);
-  Text out;
-  bool after_letter = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text.bytes()[at];
-    const char made = static_cast<char>(change(static_cast<unsigned char>(c), after_letter, at));
-    out.append({&made, 1}, text.origin_at(at));
-    after_letter = std::isalpha(static_cast<unsigned char>(c));
-  }
-  return out;
-}
-
-Text trimmed_argument(const Text& text, const Arguments& arguments, Sides sides, const char* callee) {
+Text stripped(const Text& text, const Arguments& arguments, Sides sides, const char* callee) {
   const auto bound = bind(arguments, callee, {"chars"});
-  if (bound[0] == nullptr || bound[0]->is_none()) return strip(text, sides);
-  return strip(text, sides, &text_of(bound[0], callee));
-}
-
-// Python's split(sep, maxsplit) and rsplit()
-List split(const Text& text, const Text* separator, int64_t most, bool from_right) {
-  check(separator != nullptr || !from_right || most < 0, "rsplit: a number of parts needs a separator");
-  std::vector<Text> parts;
-  size_t first = 0, end = text.size();
-  const std::string_view bytes = text.bytes();
-  const auto may = [&] { return most < 0 || std::ssize(parts) < most; };
-  if (separator == nullptr) {
-    first = blanks_at_start(bytes);
-    while (first < end) {
-      size_t at = first;
-      while (at < end && !is_blank(bytes.substr(at, bytes_of_first(bytes.substr(at)))))
-        at += bytes_of_first(bytes.substr(at));
-      const bool last = !may();
-      parts.push_back(last ? strip(text.part(first), {.left = false}) : text.part(first, at - first));
-      if (last) break;
-      first = at + blanks_at_start(bytes.substr(at));
-    }
-  } else if (from_right) {
-    const std::string& mark = separator->bytes();
-    for (size_t at;
-         may() && end >= mark.size() && (at = bytes.rfind(mark, end - mark.size())) != bytes.npos;) {
-      parts.push_back(text.part(at + mark.size(), end - at - mark.size()));
-      end = at;
-    }
-    parts.push_back(text.part(0, end));
-    std::ranges::reverse(parts);
-  } else {
-    const std::string& mark = separator->bytes();
-    for (size_t at; may() && (at = bytes.find(mark, first)) != bytes.npos; first = at + mark.size())
-      parts.push_back(text.part(first, at - first));
-    parts.push_back(text.part(first));
-  }
-  return {parts.begin(), parts.end()};
+  return is_given(bound[0]) ? strip(text, sides, &text_of(bound[0], callee)) : strip(text, sides);
 }
 
 List split_by(const Text& text, const Arguments& arguments, const char* callee, bool from_right) {
   const auto bound = bind(arguments, callee, {"sep", "maxsplit"});
-  const bool at_blanks = bound[0] == nullptr || bound[0]->is_none();
-  const Text* separator = at_blanks ? nullptr : &text_of(bound[0], callee);
+  const Text* separator = is_given(bound[0]) ? &text_of(bound[0], callee) : nullptr;
   check(separator == nullptr || !separator->empty(), "{}: the separator is empty", callee);
-  return split(text, separator, whole_of(bound[1], callee, -1), from_right);
+  const int64_t most = whole_of(bound[1], callee, -1);
+  return from_right ? split_from_right(text, separator, most) : split(text, separator, most);
 }
 
-List lines_of(const Text& text, bool keep_ends) {
-  List lines;
-  const std::string& bytes = text.bytes();
-  for (size_t first = 0; first < bytes.size();) {
-    const size_t end = std::min(bytes.find_first_of("\n\r\v\f\x1c\x1d\x1e", first), bytes.size());
-    const size_t next = std::min(end + (bytes.compare(end, 2, "\r\n") == 0 ? 2 : 1), bytes.size());
-    lines.push_back(text.part(first, (keep_ends ? next : end) - first));
-    first = next;
-  }
-  return lines;
+Value partitioned(const Text& text, const Arguments& arguments, const char* callee, bool last) {
+  const Text& mark = text_of(bind(arguments, callee, {"sep"}, 1)[0], callee);
+  check(!mark.empty(), "{}: the separator is empty", callee);
+  Budget::spend_bytes(text.size());
+  const size_t at = last ? text.bytes().rfind(mark.bytes()) : text.bytes().find(mark.bytes());
+  if (at == std::string::npos)
+    return {Form::kTuple, last ? List{Text(), Text(), text} : List{text, Text(), Text()}};
+  return {Form::kTuple, List{text.part(0, at), mark, text.part(at + mark.size())}};
+}
+
+// The bytes of a text from `start` to `stop`, where it is searched
+struct Searched {
+  std::string_view bytes;
+  size_t first;
+  bool is_empty;  // start is beyond stop or the end: not even an empty text is found
+};
+Searched searched_in(const Text& text, const Value* start, const Value* stop) {
+  const Bounded range = bounded(start, stop, text.length());
+  const size_t first = text.place_of(range.first), last = std::max(text.place_of(range.last), first);
+  Budget::spend_bytes(last - first);
+  return {.bytes = std::string_view(text.bytes()).substr(first, last - first),
+          .first = first,
+          .is_empty = range.first > range.last};
 }
 
 // startswith and endswith take a text, or several
 Value has_at(const Text& text, const Arguments& arguments, const char* callee, bool at_start) {
-  const auto bound = bind(arguments, callee, {"text"}, 1);
+  const auto bound = bind(arguments, callee, {"text", "start", "end"}, 1);
+  const Searched in = searched_in(text, bound[1], bound[2]);
   const auto has = [&](const Value& value) {
     const std::string& part = text_of(&value, callee).bytes();
-    return at_start ? text.bytes().starts_with(part) : text.bytes().ends_with(part);
+    return !in.is_empty && (at_start ? in.bytes.starts_with(part) : in.bytes.ends_with(part));
   };
-  if (const List* several = bound[0]->list()) return std::ranges::any_of(*several, has);
+  if (const List* several = bound[0]->tuple()) return std::ranges::any_of(*several, has);
   return has(*bound[0]);
 }
 
-int64_t characters_before(const Text& text, size_t at) { return text.part(0, at).length(); }
-
 Value find_in(const Text& text, const Arguments& arguments, const char* callee, bool last) {
-  const std::string& part = text_of(bind(arguments, callee, {"text"}, 1)[0], callee).bytes();
-  const size_t at = last ? text.bytes().rfind(part) : text.bytes().find(part);
-  return at == std::string::npos ? int64_t{-1} : characters_before(text, at);
+  const auto bound = bind(arguments, callee, {"text", "start", "end"}, 1);
+  const std::string& part = text_of(bound[0], callee).bytes();
+  const Searched in = searched_in(text, bound[1], bound[2]);
+  const size_t at = in.is_empty ? std::string::npos : last ? in.bytes.rfind(part) : in.bytes.find(part);
+  return at == std::string::npos ? int64_t{-1} : text.length_before(in.first + at);
+}
+Value index_in(const Text& text, const Arguments& arguments, const char* callee, bool last) {
+  const Value found = find_in(text, arguments, callee, last);
+  check(found.whole() >= 0, "{}: the text is not found", callee);
+  return found;
 }
 
-bool all_are(const Text& text, int (*is)(int), const char* callee) {
-  check_ascii(text, callee);
-  return !text.empty() &&
-         std::ranges::all_of(text.bytes(), [&](char c) { return is(static_cast<unsigned char>(c)); });
+Value count_in(const Text& text, const Arguments& arguments) {
+  const auto bound = bind(arguments, "count", {"text", "start", "end"}, 1);
+  const std::string& part = text_of(bound[0], "count").bytes();
+  const Searched in = searched_in(text, bound[1], bound[2]);
+  if (in.is_empty) return int64_t{0};
+  if (part.empty()) return Text(std::string(in.bytes)).length() + 1;
+  int64_t count = 0;
+  for (size_t at = 0; (at = in.bytes.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
 }
 
-using Method = Value (*)(const Text&, const Arguments&);
-const std::map<std::string, Method, std::less<>>& methods() {
-  static const std::map<std::string, Method, std::less<>> kMethods{
-      {"strip",
-       [](const Text& t, const Arguments& a) -> Value { return trimmed_argument(t, a, {}, "strip"); }},
+Text joined(const Text& between, const Arguments& arguments) {
+  Text out;
+  const auto list = elements_of(*bind(arguments, "join", {"texts"}, 1)[0]);
+  for (const Value& one : list) {
+    Budget::spend(1);
+    if (&one != &list[0]) out.append(between);
+    out.append(text_of(&one, "join"));
+  }
+  return out;
+}
+
+// ljust and rjust, and zfill
+Text justified(const Text& text, const Arguments& arguments, const char* callee, bool at_right) {
+  const auto bound = bind(arguments, callee, {"width", "fillchar"}, 1);
+  static const Text kBlank(" ");
+  const Text& fill = text_of(bound[1], callee, kBlank);
+  check(fill.length() == 1, "{}: one character fills a text", callee);
+  const int64_t missing = whole_of(bound[0], callee, 0) - text.length();
+  Text out = at_right ? repeated(fill, missing) : text;
+  out.append(at_right ? text : repeated(fill, missing));
+  return out;
+}
+Text centered_text(const Text& text, const Arguments& arguments) {
+  const auto bound = bind(arguments, "center", {"width", "fillchar"}, 1);
+  static const Text kBlank(" ");
+  const Text& fill = text_of(bound[1], "center", kBlank);
+  check(fill.length() == 1, "center: one character fills a text");
+  return centered(text, whole_of(bound[0], "center", 0), fill);
+}
+Text filled_with_zeros(const Text& text, const Arguments& arguments) {
+  const int64_t missing = whole_of(bind(arguments, "zfill", {"width"}, 1)[0], "zfill", 0) - text.length();
+  const bool has_sign = !text.empty() && (text.bytes()[0] == '-' || text.bytes()[0] == '+');
+  Text out = text.part(0, has_sign ? 1 : 0);
+  out.append(repeated("0", missing));
+  out.append(text.part(has_sign ? 1 : 0));
+  return out;
+}
+
+Text with_blanks_for_tabs(const Text& text, const Arguments& arguments) {
+  const int64_t width = whole_of(bind(arguments, "expandtabs", {"tabsize"})[0], "expandtabs", 8);
+  Text out;
+  int64_t column = 0;
+  for (const Value& one : elements_of(text)) {
+    const std::string& character = one.text()->bytes();
+    if (character == "\t") {
+      const int64_t blanks = width > 0 ? width - column % width : 0;
+      out.append(static_cast<size_t>(blanks), ' ');
+      column += blanks;
+    } else {
+      out.append(*one.text());
+      column = character == "\n" || character == "\r" ? 0 : column + 1;
+    }
+  }
+  return out;
+}
+
+Text without(const Text& text, const Arguments& arguments, const char* callee, bool at_start) {
+  const std::string& part = text_of(bind(arguments, callee, {"part"}, 1)[0], callee).bytes();
+  if (at_start) return text.bytes().starts_with(part) ? text.part(part.size()) : text;
+  return text.bytes().ends_with(part) ? text.part(0, text.size() - part.size()) : text;
+}
+
+bool is_ascii(const Text& text) {
+  Budget::spend_bytes(text.size());
+  return text.length() == static_cast<int64_t>(text.size());
+}
+bool is_identifier(const Text& text) {
+  check(is_ascii(text), "isidentifier of letters that are not ASCII is not supported");
+  const bool begins = !text.empty() && !(text.bytes()[0] >= '0' && text.bytes()[0] <= '9');
+  return begins && std::ranges::all_of(text.bytes(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+         });
+}
+
+// A method without arguments
+template <auto kMethod>
+Value plain(const Text& text, const Arguments& arguments) {
+  bind(arguments, "the method of a text", {});
+  return kMethod(text);
+}
+template <uint8_t kProperties>
+Value has(const Text& text, const Arguments& arguments) {
+  bind(arguments, "the method of a text", {});
+  return has_only(text, kProperties);
+}
+
+const Methods& methods() {
+  static const Methods kMethods{
+      {"capitalize", plain<capitalized>},
+      {"casefold", plain<in_folded_case>},
+      {"center", [](const Text& t, const Arguments& a) -> Value { return centered_text(t, a); }},
+      {"count", count_in},
+      {"endswith", [](const Text& t, const Arguments& a) { return has_at(t, a, "endswith", false); }},
+      {"expandtabs", [](const Text& t, const Arguments& a) -> Value { return with_blanks_for_tabs(t, a); }},
+      {"find", [](const Text& t, const Arguments& a) { return find_in(t, a, "find", false); }},
+      {"index", [](const Text& t, const Arguments& a) { return index_in(t, a, "index", false); }},
+      {"isalnum", has<kAlphabetic | kDecimal | kDigit | kNumeric>},
+      {"isalpha", has<kAlphabetic>},
+      {"isascii", plain<is_ascii>},
+      {"isdecimal", has<kDecimal>},
+      {"isdigit", has<kDigit>},
+      {"isidentifier", plain<is_identifier>},
+      {"islower", plain<all_lower>},
+      {"isnumeric", has<kNumeric>},
+      {"isprintable",
+       [](const Text& t, const Arguments&) -> Value { return t.empty() || has_only(t, kPrintable); }},
+      {"isspace",
+       [](const Text& t, const Arguments&) -> Value {
+         return !t.empty() && blanks_at_start(t.bytes()) == t.size();
+       }},
+      {"istitle", plain<all_titled>},
+      {"isupper", plain<all_upper>},
+      {"join", [](const Text& t, const Arguments& a) -> Value { return joined(t, a); }},
+      {"ljust", [](const Text& t, const Arguments& a) -> Value { return justified(t, a, "ljust", false); }},
+      {"lower", plain<in_lower_case>},
       {"lstrip",
+       [](const Text& t, const Arguments& a) -> Value { return stripped(t, a, {.right = false}, "lstrip"); }},
+      {"partition", [](const Text& t, const Arguments& a) { return partitioned(t, a, "partition", false); }},
+      {"removeprefix",
+       [](const Text& t, const Arguments& a) -> Value { return without(t, a, "removeprefix", true); }},
+      {"removesuffix",
+       [](const Text& t, const Arguments& a) -> Value { return without(t, a, "removesuffix", false); }},
+      {"replace",
        [](const Text& t, const Arguments& a) -> Value {
-         return trimmed_argument(t, a, {.right = false}, "lstrip");
+         const auto bound = bind(a, "replace", {"old", "new", "count"}, 2);
+         return replace(t, text_of(bound[0], "replace"), text_of(bound[1], "replace"),
+                        whole_of(bound[2], "replace", -1));
        }},
-      {"rstrip",
-       [](const Text& t, const Arguments& a) -> Value {
-         return trimmed_argument(t, a, {.left = false}, "rstrip");
-       }},
-      {"split", [](const Text& t, const Arguments& a) -> Value { return split_by(t, a, "split", false); }},
+      {"rfind", [](const Text& t, const Arguments& a) { return find_in(t, a, "rfind", true); }},
+      {"rindex", [](const Text& t, const Arguments& a) { return index_in(t, a, "rindex", true); }},
+      {"rjust", [](const Text& t, const Arguments& a) -> Value { return justified(t, a, "rjust", true); }},
+      {"rpartition", [](const Text& t, const Arguments& a) { return partitioned(t, a, "rpartition", true); }},
       {"rsplit", [](const Text& t, const Arguments& a) -> Value { return split_by(t, a, "rsplit", true); }},
+      {"rstrip",
+       [](const Text& t, const Arguments& a) -> Value { return stripped(t, a, {.left = false}, "rstrip"); }},
+      {"split", [](const Text& t, const Arguments& a) -> Value { return split_by(t, a, "split", false); }},
       {"splitlines",
        [](const Text& t, const Arguments& a) -> Value {
          return lines_of(t, truth_of(bind(a, "splitlines", {"keepends"})[0]));
        }},
       {"startswith", [](const Text& t, const Arguments& a) { return has_at(t, a, "startswith", true); }},
-      {"endswith", [](const Text& t, const Arguments& a) { return has_at(t, a, "endswith", false); }},
-      {"replace",
-       [](const Text& t, const Arguments& a) -> Value {
-         const auto bound = bind(a, "replace", {"old", "new", "count"}, 2);
-         return replace(t, text_of(bound[0], "replace").bytes(), text_of(bound[1], "replace"),
-                        whole_of(bound[2], "replace", -1));
-       }},
-      {"removeprefix",
-       [](const Text& t, const Arguments& a) -> Value {
-         const std::string& part = text_of(bind(a, "removeprefix", {"prefix"}, 1)[0], "removeprefix").bytes();
-         return t.bytes().starts_with(part) ? t.part(part.size()) : t;
-       }},
-      {"removesuffix",
-       [](const Text& t, const Arguments& a) -> Value {
-         const std::string& part = text_of(bind(a, "removesuffix", {"suffix"}, 1)[0], "removesuffix").bytes();
-         return t.bytes().ends_with(part) ? t.part(0, t.size() - part.size()) : t;
-       }},
-      {"find", [](const Text& t, const Arguments& a) { return find_in(t, a, "find", false); }},
-      {"rfind", [](const Text& t, const Arguments& a) { return find_in(t, a, "rfind", true); }},
-      {"count",
-       [](const Text& t, const Arguments& a) -> Value {
-         const std::string& part = text_of(bind(a, "count", {"text"}, 1)[0], "count").bytes();
-         if (part.empty()) return t.length() + 1;
-         int64_t count = 0;
-         for (size_t at = 0; (at = t.bytes().find(part, at)) != std::string::npos; at += part.size()) ++count;
-         return count;
-       }},
-      {"join",
-       [](const Text& t, const Arguments& a) -> Value {
-         const Value& texts = *bind(a, "join", {"texts"}, 1)[0];
-         check(texts.list() != nullptr, "join expects a list, and a {} is given", texts.type_name());
-         return join(*texts.list(), t);
-       }},
-      {"upper", [](const Text& t, const Arguments&) -> Value { return in_upper_case(t); }},
-      {"lower", [](const Text& t, const Arguments&) -> Value { return in_lower_case(t); }},
-      {"capitalize", [](const Text& t, const Arguments&) -> Value { return capitalized(t); }},
-      {"title", [](const Text& t, const Arguments&) -> Value { return titled(t, true); }},
-      {"isdigit",
-       [](const Text& t, const Arguments&) -> Value { return all_are(t, std::isdigit, "isdigit"); }},
-      {"isalpha",
-       [](const Text& t, const Arguments&) -> Value { return all_are(t, std::isalpha, "isalpha"); }},
-      {"isalnum",
-       [](const Text& t, const Arguments&) -> Value { return all_are(t, std::isalnum, "isalnum"); }},
-      {"isspace",
-       [](const Text& t, const Arguments&) -> Value {
-         return !t.empty() && blanks_at_start(t.bytes()) == t.size();
-       }},
+      {"strip", [](const Text& t, const Arguments& a) -> Value { return stripped(t, a, {}, "strip"); }},
+      {"swapcase", plain<with_swapped_case>},
+      {"title", plain<titled>},
+      {"upper", plain<in_upper_case>},
+      {"zfill", [](const Text& t, const Arguments& a) -> Value { return filled_with_zeros(t, a); }},
   };
   return kMethods;
 }
 
 }  // namespace
 
-size_t blanks_at_start(std::string_view text) {
-  return stripped_at_start(text, [](std::string_view character) { return is_blank(character); });
-}
-
-size_t blanks_at_end(std::string_view text) {
-  return stripped_at_end(text, [](std::string_view character) { return is_blank(character); });
-}
-
-Text strip(const Text& text, Sides sides, const Text* characters) {
-  const auto is_stripped = [&](std::string_view character) {
-    return characters ? characters->bytes().find(character) != std::string::npos : is_blank(character);
-  };
-  const size_t first = sides.left ? stripped_at_start(text.bytes(), is_stripped) : 0;
-  const std::string_view rest = std::string_view(text.bytes()).substr(first);
-  return text.part(first, rest.size() - (sides.right ? stripped_at_end(rest, is_stripped) : 0));
-}
-
-Text replace(const Text& text, std::string_view old, const Text& with, int64_t most) {
-  check(!old.empty(), "replace: the text to replace is empty");
-  Text out;
-  size_t first = 0;
-  for (size_t at; most != 0 && (at = text.bytes().find(old, first)) != std::string::npos; --most) {
-    out.append(text, first, at - first);
-    out.append(with);
-    first = at + old.size();
-  }
-  out.append(text, first, text.size() - first);
-  return out;
-}
-
-Value text_method(const Text& text, std::string_view name) {
+Value text_method(const Value& text, std::string_view name) {
   const auto found = methods().find(name);
   if (found == methods().end()) return Undefined{std::string(name)};
-  return Callable{.name = found->first,
-                  .call = [text, method = found->second](const Arguments& a) { return method(text, a); }};
+  return Callable{.name = found->first, .call = [text, method = found->second](const Arguments& a) {
+                    return method(*text.text(), a);
+                  }};
 }
 
-Text join(const List& texts, const Text& between) {
-  Text out;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (i > 0) out.append(between);
-    out.append(to_text(texts[i]));
-  }
-  return out;
-}
-
-Text in_upper_case(const Text& text) {
-  return changed(text, "upper", [](int c, bool, size_t) { return std::toupper(c); });
-}
-Text in_lower_case(const Text& text) {
-  return changed(text, "lower", [](int c, bool, size_t) { return std::tolower(c); });
-}
-Text capitalized(const Text& text) {
-  return changed(text, "capitalize",
-                 [](int c, bool, size_t at) { return at == 0 ? std::toupper(c) : std::tolower(c); });
-}
-Text titled(const Text& text, bool like_python) {
-  bool begins = true;
-  return changed(text, "title", [&](int c, bool after_letter, size_t) {
-    const bool first = like_python ? !after_letter : begins;
-    begins = std::isspace(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    return first ? std::toupper(c) : std::tolower(c);
-  });
+std::span<const char* const> unsupported_text_methods() {
+  static constexpr std::array kNames{"encode", "maketrans", "translate"};
+  return kNames;
 }
 
 }  // namespace tessera::jinja

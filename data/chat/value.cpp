@@ -1,329 +1,227 @@
 #include "data/chat/value.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <cstdlib>
 
 #include "kernels/base/check.h"
-#include "kernels/base/text.h"
 
 namespace tessera::jinja {
 namespace {
 
-bool starts_character(char byte) { return (byte & 0xC0) != 0x80; }
+constexpr int kMostNested = 200;
 
-// As Python's repr(): the shortest digits that give the number back
-std::string digits_of(double number) {
-  if (std::isnan(number)) return "nan";
-  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
-  char buffer[64];
-  const double size = std::fabs(number);
-  const bool plain = size == 0 || (size >= 1e-4 && size < 1e16);
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number,
-                                 plain ? std::chars_format::fixed : std::chars_format::scientific);
-  std::string digits(buffer, end.ptr);
-  if (plain && digits.find('.') == digits.npos) digits += ".0";
-  return digits;
+int deepest(const List& items) {
+  int depth = 0;
+  for (const Value& one : items) depth = std::max(depth, one.depth());
+  return depth;
+}
+int deepest(const Dict& fields) {
+  int depth = 0;
+  for (const auto& [key, one] : fields) depth = std::max(depth, one.depth());
+  return depth;
+}
+int one_deeper(int depth) {
+  check(depth < kMostNested,
+        "lists and dictionaries are nested more than {} deep, which is the limit of a template", kMostNested);
+  return depth + 1;
 }
 
-void append_escaped(Text& out, const char* prefix, uint32_t code, int digits, Origin origin) {
-  out.append(fmt::format("{}{:0{}x}", prefix, code, digits), origin);
+bool equal_items(const List& a, const List& b) {
+  return a.size() == b.size() &&
+         std::ranges::equal(a, b, [](const Value& x, const Value& y) { return equal(x, y); });
 }
-
-// Calls on_character(code point, its bytes, their origin) for each character.
-template <class OnCharacter>
-void for_each_character(const Text& text, const OnCharacter& on_character) {
-  const std::string_view bytes = text.bytes();
-  size_t at = 0;
-  for (const Text::Run& run : text.runs())
-    while (at < run.end) {
-      const auto next = first_code_point(bytes.substr(at));
-      const CodePoint point = next.value_or(CodePoint{.code = 0xFFFD, .bytes = 1});
-      on_character(point.code, bytes.substr(at, point.bytes), run.origin);
-      at += point.bytes;
-    }
-}
-
-bool has_place(uint32_t code) {  // C1 controls, and blanks that repr() escapes
-  return !(code >= 0x7F && code < 0xA0) && code != 0xAD && code != 0x2028 && code != 0x2029;
-}
-
-Text quoted(const Text& text) {
-  const bool single =
-      text.bytes().find('\'') == std::string::npos || text.bytes().find('"') != std::string::npos;
-  const char quote = single ? '\'' : '"';
-  Text out(std::string(1, quote));
-  for_each_character(text, [&](uint32_t code, std::string_view bytes, Origin origin) {
-    if (code == '\\' || code == static_cast<uint32_t>(quote)) {
-      out.append("\\", origin);
-      out.append(bytes, origin);
-    } else if (code == '\n') {
-      out.append("\\n", origin);
-    } else if (code == '\r') {
-      out.append("\\r", origin);
-    } else if (code == '\t') {
-      out.append("\\t", origin);
-    } else if (code < 0x20 || (!has_place(code) && code < 0x100)) {
-      append_escaped(out, "\\x", code, 2, origin);
-    } else if (!has_place(code)) {
-      append_escaped(out, "\\u", code, 4, origin);
-    } else {
-      out.append(bytes, origin);
-    }
+bool holds_all(const List& whole, const List& parts) {
+  return std::ranges::all_of(parts, [&](const Value& part) {
+    return std::ranges::any_of(whole, [&](const Value& one) { return equal(one, part); });
   });
-  out.append(std::string(1, quote), kTemplate);
-  return out;
 }
 
-void append_json_text(Text& out, const Text& text, bool ascii) {
-  out.append("\"", kTemplate);
-  for_each_character(text, [&](uint32_t code, std::string_view bytes, Origin origin) {
-    static constexpr std::string_view kNamed = "\"\"\\\\\bb\ff\nn\rr\tt";
-    if (const size_t at = code < 0x80 ? kNamed.find(static_cast<char>(code)) : kNamed.npos;
-        at != kNamed.npos && at % 2 == 0) {
-      out.append("\\", origin);
-      out.append(kNamed.substr(at + 1, 1), origin);
-    } else if (code < 0x20 || (ascii && code >= 0x7F && code < 0x10000)) {
-      append_escaped(out, "\\u", code, 4, origin);
-    } else if (ascii && code >= 0x10000) {
-      append_escaped(out, "\\u", 0xD800 + ((code - 0x10000) >> 10), 4, origin);
-      append_escaped(out, "\\u", 0xDC00 + ((code - 0x10000) & 0x3FF), 4, origin);
-    } else {
-      out.append(bytes, origin);
-    }
-  });
-  out.append("\"", kTemplate);
+bool equal_sequences(const Sequence& a, const Sequence& b) {
+  if (&a == &b) return true;
+  const auto is_set = [](Form form) { return form == Form::kKeys || form == Form::kItems; };
+  if (is_set(a.form) && is_set(b.form))
+    return a.items.size() == b.items.size() && holds_all(a.items, b.items);
+  const bool by_items = a.form == Form::kList || a.form == Form::kTuple || a.form == Form::kRange;
+  return a.form == b.form && by_items && equal_items(a.items, b.items);
 }
 
-class JsonWriter {
- public:
-  explicit JsonWriter(const JsonStyle& style) : style_(style) {}
+// As Python's, which puts an integer before a float exactly
+int compare_numbers(const Value& a, const Value& b) {
+  if (a.is_whole() && b.is_whole()) return a.whole() < b.whole() ? -1 : b.whole() < a.whole();
+  const auto x = static_cast<long double>(a.is_whole() ? static_cast<long double>(a.whole()) : a.number());
+  const auto y = static_cast<long double>(b.is_whole() ? static_cast<long double>(b.whole()) : b.number());
+  return x < y ? -1 : y < x;
+}
+bool is_nan(const Value& value) { return value.real() && std::isnan(*value.real()); }
 
-  void write(const Value& value, int depth) {
-    if (const Text* text = value.text()) {
-      append_json_text(out, *text, style_.ascii);
-    } else if (const List* list = value.list()) {
-      write_all('[', ']', list->size(), depth, [&](size_t i) { write((*list)[i], depth + 1); });
-    } else if (const Dict* dict = value.dict()) {
-      std::vector<size_t> order(dict->size());
-      for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-      if (style_.sorted)
-        std::ranges::stable_sort(order, {},
-                                 [&](size_t i) -> const std::string& { return (*dict)[i].first.bytes(); });
-      write_all('{', '}', dict->size(), depth, [&](size_t i) {
-        append_json_text(out, (*dict)[order[i]].first, style_.ascii);
-        out.append(style_.colon, kTemplate);
-        write((*dict)[order[i]].second, depth + 1);
-      });
-    } else if (const bool* truth = value.truth_value()) {
-      out.append(*truth ? "true" : "false", kTemplate);
-    } else if (value.is_none()) {
-      out.append("null", kTemplate);
-    } else if (const double* number = value.real(); number && !std::isfinite(*number)) {
-      out.append(std::isnan(*number) ? "NaN" : *number > 0 ? "Infinity" : "-Infinity", kTemplate);
-    } else {
-      check(value.is_number(), "tojson: a value of type {} is not JSON", value.type_name());
-      out.append(to_text(value));
-    }
+int compare_big(const Value& a, const Value& b) {
+  const auto is_negative = [](const Value& v) { return v.big()->digits[0] == '-'; };
+  if (a.big() && b.big()) {
+    if (is_negative(a) != is_negative(b)) return is_negative(a) ? -1 : 1;
+    const std::string &x = a.big()->digits, &y = b.big()->digits;
+    const int order = x.size() != y.size() ? (x.size() < y.size() ? -1 : 1) : x.compare(y);
+    return (order < 0 ? -1 : order > 0) * (is_negative(a) ? -1 : 1);
   }
-
-  Text out;
-
- private:
-  template <class WriteOne>
-  void write_all(char open, char close, size_t count, int depth, const WriteOne& write_one) {
-    out.append(std::string(1, open), kTemplate);
-    for (size_t i = 0; i < count; ++i) {
-      if (i > 0) out.append(style_.comma, kTemplate);
-      new_line(depth + 1);
-      write_one(i);
-    }
-    if (count > 0) new_line(depth);
-    out.append(std::string(1, close), kTemplate);
-  }
-  void new_line(int depth) {
-    if (style_.indent >= 0)
-      out.append("\n" + std::string(static_cast<size_t>(style_.indent * depth), ' '), kTemplate);
-  }
-
-  const JsonStyle& style_;
-};
+  const auto size = [](const Value& v) {
+    return v.big() ? std::strtold(v.big()->digits.c_str(), nullptr) : static_cast<long double>(v.number());
+  };
+  return size(a) < size(b) ? -1 : size(b) < size(a);
+}
 
 }  // namespace
 
-Text::Text(std::string bytes, Origin origin) : bytes_(std::move(bytes)) {
-  if (!bytes_.empty()) runs_.push_back({bytes_.size(), origin});
+Key::Key(const Value& value)
+    : text_(value.text() ? value.shared_text() : std::make_shared<const Text>()),
+      other_(value.text() ? nullptr : std::allocate_shared<const Value>(Counted<Value>(), value)) {
+  check_defined(value);
+  const List* parts = value.tuple();
+  const bool has_hash = value.text() || value.is_number() || value.big() || value.is_none() || parts;
+  check(has_hash, "a {} is no key of a dictionary (unhashable)", value.type_name());
+  if (parts)
+    for (const Value& part : *parts) Key{part};
+}
+Value Key::value() const { return other_ ? *other_ : Value(text_); }
+
+bool equal(const Key& a, const Key& b) {
+  if (!a.other_ || !b.other_) return !a.other_ && !b.other_ && a.bytes() == b.bytes();
+  return equal(*a.other_, *b.other_);
 }
 
-Origin Text::origin_at(size_t at) const {
-  const auto run = std::ranges::upper_bound(runs_, at, {}, &Run::end);
-  return run == runs_.end() ? kTemplate : run->origin;
+Value::Value(Form form, List items, std::array<int64_t, 3> bounds) {
+  const int depth = one_deeper(deepest(items));
+  kind_ = share<Sequence>({.form = form, .items = std::move(items), .bounds = bounds, .depth = depth});
+}
+Value::Value(Dict dict) {
+  const int depth = one_deeper(deepest(dict));
+  kind_ = share<const Mapping>({.fields = std::move(dict), .depth = depth});
+}
+Value::Value(Callable callable) {
+  callable.depth = one_deeper(callable.depth);
+  kind_ = share<const Callable>(std::move(callable));
 }
 
-void Text::append(std::string_view bytes, Origin origin) {
-  if (bytes.empty()) return;
-  bytes_ += bytes;
-  if (!runs_.empty() && runs_.back().origin == origin) {
-    runs_.back().end = bytes_.size();
-  } else {
-    runs_.push_back({bytes_.size(), origin});
-  }
+int Value::depth() const {
+  if (const Sequence* held = sequence()) return held->depth;
+  if (const auto* held = of<const Mapping>()) return held->depth;
+  return callable() ? callable()->depth : 0;
 }
 
-void Text::append(const Text& text, size_t first, size_t count) {
-  const size_t last = first + std::min(count, text.size() - std::min(first, text.size()));
-  const std::string_view bytes = text.bytes_;
-  auto run = std::ranges::upper_bound(text.runs_, first, {}, &Run::end);
-  for (size_t at = first; at < last; ++run) {
-    const size_t end = std::min(run->end, last);
-    append(bytes.substr(at, end - at), run->origin);
-    at = end;
-  }
+const List* Value::list() const {
+  const Sequence* held = sequence();
+  return held && (held->form == Form::kList || held->form == Form::kTuple) ? &held->items : nullptr;
 }
-
-Text Text::part(size_t first, size_t count) const {
-  Text out;
-  out.append(*this, first, count);
-  return out;
-}
-
-int64_t Text::length() const { return std::ranges::count_if(bytes_, starts_character); }
-
-Text Text::characters(int64_t first, int64_t last, int64_t step) const {
-  std::vector<size_t> starts;
-  for (size_t at = 0; at < bytes_.size(); ++at)
-    if (starts_character(bytes_[at])) starts.push_back(at);
-  starts.push_back(bytes_.size());
-  const auto start_of = [&](int64_t character) { return starts[static_cast<size_t>(character)]; };
-  if (step == 1) return first < last ? part(start_of(first), start_of(last) - start_of(first)) : Text();
-  Text out;
-  for (int64_t at = first; step > 0 ? at < last : at > last; at += step)
-    out.append(*this, start_of(at), start_of(at + 1) - start_of(at));
-  return out;
+const List* Value::tuple() const {
+  const Sequence* held = sequence();
+  return held && held->form == Form::kTuple ? &held->items : nullptr;
 }
 
 bool Value::is_true() const {
   if (const bool* truth = truth_value()) return *truth;
   if (is_number()) return number() != 0;
   if (const Text* held = text()) return !held->empty();
-  if (const List* held = list()) return !held->empty();
+  if (const Sequence* held = sequence()) return held->form == Form::kIterator || !held->items.empty();
   if (const Dict* held = dict()) return !held->empty();
-  return fields() || callable();
+  return !is_none() && !is_undefined();
 }
 
 const char* Value::type_name() const {
-  static constexpr const char* kNames[] = {"undefined", "NoneType", "bool", "int",       "float",
-                                           "str",       "list",     "dict", "namespace", "function"};
-  return kNames[kind_.index()];
+  static constexpr const char* kNames[] = {"undefined", "NoneType", "bool", "int",       "float", "int",
+                                           "str",       "",         "dict", "Namespace", "loop",  "function"};
+  static constexpr const char* kForms[] = {"list",        "tuple",      "range",    "dict_keys",
+                                           "dict_values", "dict_items", "generator"};
+  return sequence() ? kForms[static_cast<size_t>(sequence()->form)] : kNames[kind_.index()];
+}
+
+bool Value::is_same(const Value& other) const {
+  if (kind_.index() != other.kind_.index()) return false;
+  return std::visit(
+      [&](const auto& held) -> bool {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, None>)
+          return true;
+        else
+          return held == std::get<Held>(other.kind_);
+      },
+      kind_);
 }
 
 const Value* find(const Dict& dict, std::string_view key) {
+  Budget::spend(static_cast<int64_t>(dict.size() / 16));
   for (const auto& [name, value] : dict)
-    if (name.bytes() == key) return &value;
+    if (name.bytes() == key && name.text()) return &value;
   return nullptr;
+}
+const Value* find_key(const Dict& dict, const Value& key) {
+  if (key.text()) return find(dict, std::string_view(key.text()->bytes()));
+  const Key wanted(key);
+  for (const auto& [name, value] : dict)
+    if (equal(name, wanted)) return &value;
+  return nullptr;
+}
+void put(Dict& dict, const Value& key, Value value) {
+  const Value* known = find_key(dict, key);
+  if (known == nullptr) {
+    dict.emplace_back(Key(key), std::move(value));
+    return;
+  }
+  const auto place = std::ranges::find_if(dict, [&](const auto& field) { return &field.second == known; });
+  place->second = std::move(value);
 }
 
 bool equal(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number())
-    return a.is_whole() && b.is_whole() ? a.whole() == b.whole() : a.number() == b.number();
-  if (a.text() && b.text()) return a.text()->bytes() == b.text()->bytes();
-  if (a.list() && b.list()) return std::ranges::equal(*a.list(), *b.list(), equal);
+  Budget::spend(1);
+  if (a.is_number() && b.is_number()) return !is_nan(a) && !is_nan(b) && compare_numbers(a, b) == 0;
+  if (a.big() && b.big()) return a.big()->digits == b.big()->digits;
+  if (a.text() && b.text()) {
+    const bool same = a.text()->size() == b.text()->size();
+    if (same) Budget::spend_bytes(a.text()->size());
+    return same && a.text()->bytes() == b.text()->bytes();
+  }
+  if (a.sequence() && b.sequence()) return equal_sequences(*a.sequence(), *b.sequence());
   if (a.dict() && b.dict())
     return a.dict()->size() == b.dict()->size() && std::ranges::all_of(*a.dict(), [&](const auto& field) {
-             const Value* other = find(*b.dict(), field.first.bytes());
+             const Value* other = find_key(*b.dict(), field.first.value());
              return other && equal(field.second, *other);
            });
-  if (a.fields() || b.fields()) return a.fields() == b.fields();
-  if (a.callable() || b.callable()) return a.callable() == b.callable();
-  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+  if (a.is_undefined() || b.is_undefined()) return a.is_undefined() && b.is_undefined();
+  return a.is_same(b);
 }
 
 int compare(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) return a.number() < b.number() ? -1 : b.number() < a.number();
+  Budget::spend(1);
+  check_defined(a);
+  check_defined(b);
+  if ((a.big() || b.big()) && (a.big() || a.is_number()) && (b.big() || b.is_number()))
+    return compare_big(a, b);
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b);
   if (a.text() && b.text()) {  // the order of UTF-8 is that of the code points
+    Budget::spend_bytes(std::min(a.text()->size(), b.text()->size()));
     const int order = a.text()->bytes().compare(b.text()->bytes());
     return order < 0 ? -1 : order > 0;
   }
-  if (a.list() && b.list()) {
-    for (size_t i = 0; i < a.list()->size() && i < b.list()->size(); ++i)
-      if (!equal((*a.list())[i], (*b.list())[i])) return compare((*a.list())[i], (*b.list())[i]);
-    return a.list()->size() < b.list()->size() ? -1 : b.list()->size() < a.list()->size();
+  if (a.list() && b.list() && !a.tuple() == !b.tuple()) {
+    const List &x = *a.list(), &y = *b.list();
+    for (size_t i = 0; i < x.size() && i < y.size(); ++i)
+      if (!equal(x[i], y[i])) return compare(x[i], y[i]);
+    return x.size() < y.size() ? -1 : y.size() < x.size();
   }
-  fail("{} and {} have no order", a.type_name(), b.type_name());
+  fail("a {} and a {} have no order", a.type_name(), b.type_name());
 }
 
-Text to_text(const Value& value) {
-  if (const Text* text = value.text()) return *text;
-  if (value.is_undefined()) return {};
-  return representation(value);
+void check_defined(const Value& value) {
+  check(!value.is_undefined(), "{} is undefined", value.is_undefined() ? value.undefined()->name : "");
 }
 
-Text representation(const Value& value) {
-  if (const Text* text = value.text()) return quoted(*text);
-  if (value.is_undefined()) return Text("Undefined");
-  if (value.is_none()) return Text("None");
-  if (const bool* truth = value.truth_value()) return Text(*truth ? "True" : "False");
-  if (const int64_t* whole = value.integer()) return Text(fmt::format("{}", *whole));
-  if (const double* number = value.real()) return Text(digits_of(*number));
-  Text out;
-  if (const List* list = value.list()) {
-    out.append("[", kTemplate);
-    for (const Value& one : *list) {
-      if (out.size() > 1) out.append(", ", kTemplate);
-      out.append(representation(one));
-    }
-    out.append("]", kTemplate);
-    return out;
-  }
-  if (const Dict* dict = value.dict()) {
-    out.append("{", kTemplate);
-    for (const auto& [key, one] : *dict) {
-      if (out.size() > 1) out.append(", ", kTemplate);
-      out.append(quoted(key));
-      out.append(": ", kTemplate);
-      out.append(representation(one));
-    }
-    out.append("}", kTemplate);
-    return out;
-  }
-  fail("a {} has no text", value.type_name());
-}
-
-Text to_json(const Value& value, const JsonStyle& style) {
-  JsonWriter writer(style);
-  writer.write(value, 0);
-  return std::move(writer.out);
-}
-
-Value value_of(const nlohmann::ordered_json& json, Origin origin) {
-  using nlohmann::ordered_json;
-  switch (json.type()) {
-    case ordered_json::value_t::string:
-      return Text(json.get<std::string>(), origin);
-    case ordered_json::value_t::boolean:
-      return json.get<bool>();
-    case ordered_json::value_t::number_integer:
-      return json.get<int64_t>();
-    case ordered_json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-        return static_cast<double>(json.get<uint64_t>());
-      return json.get<int64_t>();
-    case ordered_json::value_t::number_float:
-      return json.get<double>();
-    case ordered_json::value_t::array: {
-      List list;
-      for (const auto& one : json) list.push_back(value_of(one, origin));
-      return list;
-    }
-    case ordered_json::value_t::object: {
-      Dict dict;
-      for (const auto& [key, one] : json.items()) dict.emplace_back(Text(key, origin), value_of(one, origin));
-      return dict;
-    }
-    default:
-      return {};
-  }
+int64_t size_of(const Value& value) {
+  constexpr int64_t kOfValue = 16;
+  int64_t size = kOfValue;
+  if (const Text* text = value.text()) size += static_cast<int64_t>(text->size());
+  if (const Sequence* sequence = value.sequence())
+    for (const Value& one : sequence->items) size += size_of(one);
+  if (const Dict* dict = value.dict())
+    for (const auto& [key, one] : *dict) size += static_cast<int64_t>(key.bytes().size()) + size_of(one);
+  return size;
 }
 
 }  // namespace tessera::jinja

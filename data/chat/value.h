@@ -1,8 +1,8 @@
-// The values of a chat template in Jinja: texts, numbers, lists, dictionaries. A text knows of each of its
-// bytes whether the template wrote it or the conversation, so that a message cannot forge a special token,
-// and so that what an assistant says is found again in the rendered text.
+// The values of a chat template in Jinja: what Python has as None, numbers, texts, lists, dictionaries.
+// They are shared, not copied, and, but for what namespace() and loops keep, do not change.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,47 +13,31 @@
 #include <variant>
 #include <vector>
 
+#include "data/chat/budget.h"
+#include "data/chat/text.h"
+
 namespace tessera::jinja {
 
-// Who wrote a byte. 0, 1, ...: the message with this number.
-using Origin = int32_t;
-inline constexpr Origin kTemplate = -1;   // the template, or the program
-inline constexpr Origin kOtherData = -2;  // the sample, but not the content of a message: a role, a tool
+class Value;
+using List = std::vector<Value, Counted<Value>>;
 
-// Bytes in UTF-8, each with its origin
-class Text {
+// Of a dictionary: a text in nearly all of them, else a number, a truth, None or a tuple
+class Key {
  public:
-  struct Run {  // the bytes from the end of the run before up to `end`
-    size_t end;
-    Origin origin;
-    bool operator==(const Run&) const = default;
-  };
+  Key(Text text) : text_(std::allocate_shared<const Text>(Counted<Text>(), std::move(text))) {}
+  Key(const char* text) : Key(Text(text)) {}
+  explicit Key(const Value& value);  // Error: Python's hash() takes no such value
 
-  Text() = default;
-  Text(std::string bytes, Origin origin = kTemplate);
-
-  const std::string& bytes() const { return bytes_; }
-  const std::vector<Run>& runs() const { return runs_; }
-  size_t size() const { return bytes_.size(); }
-  bool empty() const { return bytes_.empty(); }
-  Origin origin_at(size_t at) const;
-
-  void append(std::string_view bytes, Origin origin);
-  void append(const Text& text) { append(text, 0, text.size()); }
-  void append(const Text& text, size_t first, size_t count);  // that part of `text`
-  Text part(size_t first, size_t count = std::string::npos) const;
-  // Part `first` up to `last` of its characters, as Python counts: code points
-  Text characters(int64_t first, int64_t last, int64_t step = 1) const;
-  int64_t length() const;  // in code points
+  const Text* text() const { return other_ ? nullptr : text_.get(); }
+  const std::string& bytes() const { return text_->bytes(); }  // empty where it is no text
+  Value value() const;
 
  private:
-  std::string bytes_;
-  std::vector<Run> runs_;  // neighbours have different origins; the last one ends at the end
+  friend bool equal(const Key& a, const Key& b);
+  std::shared_ptr<const Text> text_;
+  std::shared_ptr<const Value> other_;
 };
-
-class Value;
-using List = std::vector<Value>;
-using Dict = std::vector<std::pair<Text, Value>>;  // in the order in which the keys came
+using Dict = std::vector<std::pair<Key, Value>, Counted<std::pair<Key, Value>>>;  // in the order of insertion
 
 struct Arguments {
   List positional;
@@ -62,8 +46,38 @@ struct Arguments {
 struct Callable {
   std::string name;
   std::function<Value(const Arguments&)> call;
+  Dict fields = {};  // attributes of a macro
+  int depth = 0;     // of the value that it is a method of
 };
 
+// What a sequence is to Python
+enum class Form : uint8_t {
+  kList,
+  kTuple,
+  kRange,
+  kKeys,  // of a dictionary, as are the next two
+  kValues,
+  kItems,
+  kIterator  // each of its elements is taken once
+};
+struct Sequence {
+  Form form;
+  List items;
+  std::array<int64_t, 3> bounds{};  // of a range
+  int depth = 0;                    // of lists and dictionaries within one another
+  size_t taken = 0;                 // by those who walked the iterator
+};
+inline constexpr int64_t kGroup =
+    1;  // the first bound of a tuple that groupby makes: it has names for its parts
+struct Mapping {
+  Dict fields;
+  int depth;
+};
+
+// Of an integer beyond 64 bits, which is compared and written, and has no arithmetic
+struct BigInteger {
+  std::string digits;  // with the sign
+};
 struct Undefined {
   std::string name;  // of what is not defined, for messages
 };
@@ -72,73 +86,98 @@ struct None {};
 struct Namespace {
   Dict fields;
 };
+struct Loop;  // what {% for %} knows as `loop`
 
 class Value {
  public:
-  using Kind = std::variant<Undefined, None, bool, int64_t, double, std::shared_ptr<const Text>,
-                            std::shared_ptr<const List>, std::shared_ptr<const Dict>,
-                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>>;
+  template <class T>
+  using Shared = std::shared_ptr<T>;
+  using Kind = std::variant<Shared<const Undefined>, None, bool, int64_t, double, Shared<const BigInteger>,
+                            Shared<const Text>, Shared<Sequence>, Shared<const Mapping>, Shared<Namespace>,
+                            Shared<Loop>, Shared<const Callable>>;
 
   Value() : kind_(None{}) {}
-  Value(Undefined undefined) : kind_(std::move(undefined)) {}
+  Value(Undefined undefined) : kind_(share<const Undefined>(std::move(undefined))) {}
   Value(bool truth) : kind_(truth) {}
   Value(int64_t number) : kind_(number) {}
   Value(double number) : kind_(number) {}
-  Value(Text text) : kind_(std::make_shared<const Text>(std::move(text))) {}
+  Value(BigInteger number) : kind_(share<const BigInteger>(std::move(number))) {}
+  Value(Text text) : kind_(share<const Text>(std::move(text))) {}
+  Value(std::shared_ptr<const Text> text) : kind_(std::move(text)) {}
   Value(const char* text) : Value(Text(text)) {}
-  Value(List list) : kind_(std::make_shared<const List>(std::move(list))) {}
-  Value(Dict dict) : kind_(std::make_shared<const Dict>(std::move(dict))) {}
+  // Error: lists and dictionaries are nested too deep
+  Value(List list) : Value(Form::kList, std::move(list)) {}
+  Value(Form form, List items, std::array<int64_t, 3> bounds = {});
+  Value(Dict dict);
   Value(std::shared_ptr<Namespace> fields) : kind_(std::move(fields)) {}
-  Value(Callable callable) : kind_(std::make_shared<const Callable>(std::move(callable))) {}
+  Value(std::shared_ptr<Loop> loop) : kind_(std::move(loop)) {}
+  Value(Callable callable);
 
-  bool is_undefined() const { return std::holds_alternative<Undefined>(kind_); }
+  bool is_undefined() const { return undefined() != nullptr; }
   bool is_none() const { return std::holds_alternative<None>(kind_); }
   const bool* truth_value() const { return std::get_if<bool>(&kind_); }
   const int64_t* integer() const { return std::get_if<int64_t>(&kind_); }
   const double* real() const { return std::get_if<double>(&kind_); }
+  const BigInteger* big() const { return of<const BigInteger>(); }
   const Text* text() const { return of<const Text>(); }
-  const List* list() const { return of<const List>(); }
-  const Dict* dict() const { return of<const Dict>(); }
+  const List* list() const;   // of a list or a tuple
+  const List* tuple() const;  // only of a tuple
+  Sequence* sequence() const { return of<Sequence>(); }
+  const Dict* dict() const { return of<const Mapping>() ? &of<const Mapping>()->fields : nullptr; }
   Namespace* fields() const { return of<Namespace>(); }
+  const std::shared_ptr<Loop>* loop() const { return std::get_if<Shared<Loop>>(&kind_); }
   const Callable* callable() const { return of<const Callable>(); }
-  const Undefined* undefined() const { return std::get_if<Undefined>(&kind_); }
+  const Undefined* undefined() const { return of<const Undefined>(); }
 
-  bool is_number() const { return integer() || real() || truth_value(); }  // as in Python, True is 1
-  bool is_whole() const { return integer() || truth_value(); }
+  bool is_number() const { return is_whole() || real(); }
+  bool is_whole() const { return integer() || truth_value(); }  // as in Python, True is 1
   int64_t whole() const { return integer() ? *integer() : static_cast<int64_t>(*truth_value()); }
   double number() const { return real() ? *real() : static_cast<double>(whole()); }
 
-  bool is_true() const;           // as Python's bool()
-  const char* type_name() const;  // Python's: "str"
+  bool is_true() const;                    // as Python's bool()
+  const char* type_name() const;           // Python's: "str"
+  bool is_same(const Value& other) const;  // Python's `is`
+  int depth() const;                       // of lists and dictionaries within one another
+  Shared<Sequence> shared_sequence() const { return shared<Sequence>(); }
+  Shared<const Text> shared_text() const { return shared<const Text>(); }
 
  private:
   template <class T>
+  static Shared<T> share(T made) {
+    return std::allocate_shared<T>(Counted<std::remove_const_t<T>>(), std::move(made));
+  }
+  template <class T>
+  Shared<T> shared() const {
+    const auto* held = std::get_if<Shared<T>>(&kind_);
+    return held ? *held : nullptr;
+  }
+  template <class T>
   T* of() const {
-    const auto* held = std::get_if<std::shared_ptr<T>>(&kind_);
+    const auto* held = std::get_if<Shared<T>>(&kind_);
     return held ? held->get() : nullptr;
   }
   Kind kind_;
 };
 
 const Value* find(const Dict& dict, std::string_view key);
+const Value* find_key(const Dict& dict, const Value& key);  // Error: what has no hash()
+void put(Dict& dict, const Value& key, Value value);        // in the place of an equal key, else at the end
 
 bool equal(const Value& a, const Value& b);  // Python's ==
+bool equal(const Key& a, const Key& b);
 // -1, 0 or 1. Error: the values have no order
 int compare(const Value& a, const Value& b);
 
-// Python's str() and repr(). An undefined value is no text.
-Text to_text(const Value& value);
-Text representation(const Value& value);
+// Error, which names it: the value is undefined
+void check_defined(const Value& value);
 
-struct JsonStyle {
-  int indent = -1;  // -1: all on one line
-  bool ascii = false, sorted = false;
-  std::string comma = ", ", colon = ": ";
-};
-// Python's json.dumps. Error: a value that JSON does not have
-Text to_json(const Value& value, const JsonStyle& style = {});
-
-// All texts of `json` get `origin`.
+// All texts of `json` get `origin`. Bytes stand for the digits of an integer, as parse_json_exactly() keeps
+// them.
 Value value_of(const nlohmann::ordered_json& json, Origin origin);
+// JSON in which integers of any size keep their digits. Error: `text` is no JSON
+nlohmann::ordered_json parse_json_exactly(std::string_view text);
+
+// Bytes and values, weighed for the budget of a rendering
+int64_t size_of(const Value& value);
 
 }  // namespace tessera::jinja

@@ -6,7 +6,6 @@
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/system_error.h"
-#include "train/config/ignored_fields.h"
 #include "train/evaluate/evaluate.h"
 #include "train/launch/process_group.h"
 #include "train/run/ignored_fields.h"

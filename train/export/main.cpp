@@ -6,7 +6,6 @@
 #include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/system_error.h"
-#include "train/config/ignored_fields.h"
 #include "train/export/export_folder.h"
 #include "train/run/ignored_fields.h"
 #include "train/run/threads.h"

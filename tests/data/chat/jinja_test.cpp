@@ -74,14 +74,25 @@ void expect_refused(const std::string& source, std::initializer_list<std::string
 TEST(Jinja, WhatIsNotSupportedIsRefusedByNameAndLine) {
   for (const auto& [source, what] : std::vector<std::pair<std::string, std::string>>{
            {"{% include 'a' %}", "include"},
-           {"{% raw %}{% endraw %}", "raw"},
-           {"{% with a = 1 %}{% endwith %}", "with"},
-           {"{% for a in b recursive %}{% endfor %}", "recursive"},
-           {"{{ a | urlize }}", "urlize"},
-           {"{{ a is escaped }}", "escaped"},
-           {"{{ 2 ** 3 }}", "**"},
-           {"{{ f(*a) }}", "*"},
-           {"{% for a in b %}{% macro m() %}{% endmacro %}{% endfor %}", "macro"},
+           {"{% import 'a' as b %}", "import"},
+           {"{% extends 'a' %}", "extends"},
+           {"{% block a %}{% endblock %}", "block"},
+           {"{% autoescape true %}{% endautoescape %}", "autoescape"},
+           {"{% do a %}", "do"},
+           {"{{ a | urlize }}", "the filter urlize is not supported"},
+           {"{{ a | xmlattr }}", "the filter xmlattr is not supported"},
+           {"{{ [a] | map('escape') | list }}", "the filter escape is not supported"},
+           {"{{ a is escaped }}", "the test escaped is not supported"},
+           {"{{ [a] | select('escaped') | list }}", "the test escaped is not supported"},
+           {"{{ 'a'.encode() }}", "the method encode of a str is not supported"},
+           {"{{ [1].append(2) }}", "the method append of a list is not supported"},
+           {"{{ {}.update(a=2) }}", "the method update of a dict is not supported"},
+           {"{{ (1).bit_length() }}", "the method bit_length of a int is not supported"},
+           {"{{ 'a'.__class__ }}", "the attribute __class__ of a str is not supported"},
+           {"{{ cycler(1, 2) }}", "the global cycler is not supported"},
+           {"{{ [1] | map('string') }}", "a generator is not supported as a text"},
+           {"{{ (-1) ** 0.5 }}", "complex: that is not supported"},
+           {"{{ 'é' is string is string }}", "not supported"},
            {"{% set a %}{% generation %}{% endgeneration %}{% endset %}", "generation"}})
     expect_refused("x\n" + source, {"t.jinja:2:", what});
 }
@@ -102,7 +113,10 @@ TEST(Jinja, WhatIsNoTemplateIsRefusedWithItsLine) {
                              "{% set 1 = 2 %}",
                              "{{ a ? b }}",
                              "{% break %}",
-                             "{{ 99999999999999999999 }}",
+                             "{{ 1__0 }}",
+                             "{{ '\\ud800' }}",
+                             "{% call 1 %}{% endcall %}",
+                             "{% raw %}{% endif %}",
                              "{{ '\\xg' }}",
                              "{% %}",
                              "{{ }}",
@@ -129,11 +143,51 @@ TEST(Jinja, WhatPythonWouldRaiseIsAnError) {
            {"{{ raise_exception('no system') }}", "no system"},
            {"{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "macro m"},
            {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deep"},
-           {"{{ 'é' | upper }}", "ASCII"},
            {"{{ range(1000000) }}", "range"},
+           {"{{ [1] + (2,) }}", "list"},
+           {"{{ (1,) < [1] }}", "order"},
+           {"{{ {[1]: 2} }}", "unhashable"},
+           {"{{ '%d' % 'a' }}", "%d"},
+           {"{{ '%s' % (1, 2) }}", "too many"},
+           {"{{ '%s %s' % (1,) }}", "too few"},
+           {"{{ '{} {}'.format(1) }}", "format"},
+           {"{{ '{:d}'.format('a') }}", "format"},
+           {"{{ [1] | map('string') | length }}", "generator"},
+           {"{{ {(1, 2): 3} | tojson }}", "tuple"},
+           {"{% macro m(a) %}{% endmacro %}{{ m(1, a=2) }}", "macro m"},
+           {"{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", "caller"},
+           {"{% for a, b in [(1, 2, 3)] %}{% endfor %}", "2 variables"},
+           {"{% for a in [1] %}{{ loop(1) }}{% endfor %}", "recursive"},
+           {"{{ 99999999999999999999 + 1 }}", "too large"},
            {"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "steps"},
            {"{{ 9223372036854775807 + 1 }}", "too large"}})
     expect_refused("x\n" + source, {"t.jinja:2:", what});
+}
+
+TEST(Jinja, IntegersOfAnySizeKeepTheirDigits) {
+  const auto json = parse_json_exactly(
+      R"({"a": 18446744073709551615, "b": -123456789012345678901234567890, "c": [9223372036854775807, 1e3, 2.50]})");
+  const Dict variables{{"v", value_of(json, kOtherData)}};
+  EXPECT_EQ(
+      text("{{ v | tojson }}", variables),
+      R"({"a": 18446744073709551615, "b": -123456789012345678901234567890, "c": [9223372036854775807, 1000.0, 2.5]})");
+  EXPECT_EQ(text("{{ v.a }}{{ v.b }}{{ v.a == 18446744073709551615 }}{{ v.a > 1 > v.b }}{{ v.a is integer }}"
+                 "{{ '99999999999999999999' | int }}{{ v.b | string | length }}",
+                 variables),
+            "18446744073709551615-123456789012345678901234567890TrueTrueTrue9999999999999999999931");
+  expect_error([&] { text("{{ v.a - 1 }}", variables); }, {"t.jinja:1:", "64 bits", "not supported"});
+}
+
+TEST(Jinja, NoneAndEmptyListsAreThoseOfPython) {
+  const Dict variables{{"tools", List{}}, {"m", Dict{{"tool_calls", Value()}}}};
+  EXPECT_EQ(text("{{ tools is not none }}{{ tools is defined }}{% if tools %}x{% endif %}{{ tools | length "
+                 "}}{{ tools }}"
+                 "{% for t in tools %}x{% else %}e{% endfor %}{{ m.tool_calls is none }}{{ m.tool_calls is "
+                 "defined }}"
+                 "{% if m.tool_calls %}x{% endif %}{{ 'tool_calls' in m }}{{ m.tool_calls or 'o' }}",
+                 variables),
+            "TrueTrue0[]eTrueTrueTrueo");
+  expect_error([&] { text("{{ m.tool_calls | length }}", variables); }, {"NoneType"});
 }
 
 TEST(Jinja, ATemplateSaysWhichFieldsItNames) {
