@@ -5,7 +5,7 @@
 //
 // g++ marks the project's code with -fsanitize-coverage=trace-pc: every jump calls the function below. Each
 // target runs in a process of its own, which writes an input into shared memory before it reads it; where the
-// process dies, or an input takes over ten seconds, the input is kept as a file and another process goes on.
+// process dies, or an input takes over ten seconds or 2 GiB, the input is kept as a file and another goes on.
 // The same seed gives the same inputs for as long as the code takes the same paths.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -54,10 +54,11 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostBytes = 1 << 16;     // of an input
-constexpr double kLongestSeconds = 10;     // of one input
-constexpr int kMostFindings = 5;           // of a target; then it is left
-constexpr int kPassedOn = 1, kFound = 99;  // exit codes of the process of a target
+constexpr size_t kMostBytes = 1 << 16;             // of an input
+constexpr double kLongestSeconds = 10;             // of one input
+constexpr int64_t kMostMemory = int64_t{2} << 30;  // of a target's process
+constexpr int kMostFindings = 5;                   // of a target; then it is left
+constexpr int kPassedOn = 1, kFound = 99;          // exit codes of the process of a target
 
 // What the process of a target tells the one that watches it.
 struct Shared {
@@ -219,6 +220,13 @@ struct Options {
   std::vector<std::string> names;
 };
 
+int64_t memory_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  int64_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
 class Watch {
  public:
   Watch(const Options& options, const fs::path& scratch) : options_(options), scratch_(scratch) {
@@ -259,10 +267,12 @@ class Watch {
       if (shared_->inputs != last) {
         last = shared_->inputs;
         moved = Clock::now();
-      } else if (std::chrono::duration<double>(Clock::now() - moved).count() > kLongestSeconds) {
+      }
+      const bool is_slow = std::chrono::duration<double>(Clock::now() - moved).count() > kLongestSeconds;
+      if (is_slow || memory_of(pid) > kMostMemory) {
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
-        return keep(target, "slow"), false;
+        return keep(target, is_slow ? "slow" : "memory"), false;
       }
       usleep(20'000);
     }

@@ -72,6 +72,12 @@ std::string bytes_of(Integer value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+std::string repeated(const std::string& text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
 std::string of_hex(std::string_view digits) {
   std::string bytes;
   for (size_t i = 0; i + 1 < digits.size(); i += 2)
@@ -315,64 +321,87 @@ Target documents() {
 // The index of a shard of 100 tokens
 // The templates of strangers, on a small conversation with tools
 Target chat_template() {
-  return {.name = "chat_template",
-          .read =
-              [](std::string_view bytes, const fs::path&) {
-                const jinja::Template made(bytes, "t.jinja");
-                Conversation talk;
-                talk.add("system", "Be brief.");
-                talk.add("user", " Hi é\n");
-                talk.add("assistant", "Hello.");
-                const jinja::Dict variables{
-                    {jinja::Text("messages"), talk.messages},
-                    {jinja::Text("tools"), jinja::List{jinja::Dict{{jinja::Text("name"), "f"}}}},
-                    {jinja::Text("add_generation_prompt"), true},
-                    {jinja::Text("bos_token"), "<s>"}};
-                const jinja::Rendered rendered = made.render(variables, std::tm{});
-                size_t end = 0;
-                for (const auto& run : rendered.text.runs()) {
-                  require(run.end > end, "an empty run of a text");
-                  end = run.end;
-                }
-                require(end == rendered.text.size(), "bytes without an origin");
-                for (const jinja::Span& span : rendered.generated)
-                  require(span.first <= span.last && span.last <= end, "a span is out of place");
-              },
-          .seeds =
-              {chat_form("chatml").jinja, chat_form("llama3").jinja,
-               "{%- set ns = namespace(n=0) -%}{%- for m in messages[::-1] if m.role != 'system' -%}{%- set "
-               "ns.n = ns.n + loop.index0 -%}{{ m['content'].split('e')[-1] | trim ~ ns.n }}{%- endfor -%}",
-               "{% macro f(a, b='x') %}{{ a.b | default(b) | upper }}{% endmacro %}{{ f({'b': [1, "
-               "2.5]|join(', ')}) }}"
-               "{% for k, v in tools[0].items() %}{{ k ~ (v | tojson(indent=2)) }}{% else %}{{ "
-               "raise_exception('no') }}"
-               "{% endfor %}",
-               "{% for m in messages %}{% generation %}{{ m.content[1:-1] }}{% endgeneration %}{% endfor %}"},
-          .words = {"{{",
-                    "}}",
-                    "{%",
-                    "%}",
-                    "{%-",
-                    "-%}",
-                    "{#",
-                    "#}",
-                    " in ",
-                    " is defined",
-                    " if ",
-                    " else ",
-                    "|",
-                    "[::",
-                    "**",
-                    "//",
-                    "range(",
-                    "namespace(",
-                    "strftime_now('%Y')",
-                    "{% set x %}",
-                    "{% endset %}",
-                    "{% break %}",
-                    "loop.nextitem",
-                    "9223372036854775807",
-                    "messages|map(attribute='content')|list"}};
+  return {
+      .name = "chat_template",
+      .read =
+          [](std::string_view bytes, const fs::path&) {
+            const jinja::Template made(bytes, "t.jinja");
+            Conversation talk;
+            talk.add("system", "Be brief.");
+            talk.add("user", " Hi é\n");
+            talk.add("assistant", "Hello.");
+            const jinja::Dict variables{
+                {jinja::Text("messages"), talk.messages},
+                {jinja::Text("tools"), jinja::List{jinja::Dict{{jinja::Text("name"), "f"}}}},
+                {jinja::Text("add_generation_prompt"), true},
+                {jinja::Text("bos_token"), "<s>"}};
+            const jinja::Rendered rendered = made.render(variables, std::tm{});
+            size_t end = 0;
+            for (const auto& run : rendered.text.runs()) {
+              require(run.end > end, "an empty run of a text");
+              end = run.end;
+            }
+            require(end == rendered.text.size(), "bytes without an origin");
+            for (const jinja::Span& span : rendered.generated)
+              require(span.first <= span.last && span.last <= end, "a span is out of place");
+          },
+      .seeds =
+          {chat_form("chatml").jinja, chat_form("llama3").jinja,
+           "{%- set ns = namespace(n=0) -%}{%- for m in messages[::-1] if m.role != 'system' -%}{%- set "
+           "ns.n = ns.n + loop.index0 -%}{{ m['content'].split('e')[-1] | trim ~ ns.n }}{%- endfor -%}",
+           "{% macro f(a, b='x') %}{{ a.b | default(b) | upper }}{% endmacro %}{{ f({'b': [1, "
+           "2.5]|join(', ')}) }}"
+           "{% for k, v in tools[0].items() %}{{ k ~ (v | tojson(indent=2)) }}{% else %}{{ "
+           "raise_exception('no') }}"
+           "{% endfor %}",
+           "{% for m in messages %}{% generation %}{{ m.content[1:-1] }}{% endgeneration %}{% endfor %}",
+           // attacks: deep and doubled values, long chains, much work, much memory
+           "{% set ns = namespace(l=[1]) %}{% for i in range(40000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ "
+           "ns.l }}",
+           "{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = {'a': ns.l, 'b': (ns.l,)} %}"
+           "{% endfor %}{{ ns.l | tojson }}{{ ns.l == ns.l }}",
+           "{% set ns = namespace(s='x', l=[1]) %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}"
+           "{% set ns.l = ns.l + ns.l %}{% endfor %}",
+           "{{ 1" + repeated("+1", 600) + " }}", "{{ x" + repeated(".y", 600) + " }}",
+           "{{ 'x'" + repeated("|upper", 600) + " }}",
+           "{% set s = 'x' * 1000000 %}{% for i in range(99999) %}{% if s.find('y') > s | length %}{% endif "
+           "%}{% endfor %}",
+           "{% set x = ('x' * 100000) | replace('x', 'y' * 100000) | indent(9000) | join('z' * 100000) %}",
+           "{% set x = range(99999) | map('center', 100000) | batch(99999, 1) | list | tojson(indent=9999) "
+           "%}",
+           "{{ '%099999999d' % 1 }}{{ '{:é^99999999}'.format('x') }}{{ 9 ** 99999 }}{{ 'x'.zfill(999999999) "
+           "}}",
+           "{% macro m(a, b=1) %}{{ m(a) }}{{ caller() }}{{ varargs }}{{ kwargs }}{% endmacro %}{% call(x) "
+           "m(1) %}{% endcall %}",
+           "{% for a in [1] recursive %}{{ loop([1]) }}{{ loop.cycle(1, 2) }}{{ loop.changed(loop) }}{% "
+           "endfor %}",
+           "{% for k, v in messages | groupby('role') %}{{ v | sort(attribute='content') | map('string') | "
+           "unique | list }}{% endfor %}"},
+      .words = {"{{",
+                "}}",
+                "{%",
+                "%}",
+                "{%-",
+                "-%}",
+                "{#",
+                "#}",
+                " in ",
+                " is defined",
+                " if ",
+                " else ",
+                "|",
+                "[::",
+                "**",
+                "//",
+                "range(",
+                "namespace(",
+                "strftime_now('%Y')",
+                "{% set x %}",
+                "{% endset %}",
+                "{% break %}",
+                "loop.nextitem",
+                "9223372036854775807",
+                "messages|map(attribute='content')|list"}};
 }
 
 Target document_index() {
