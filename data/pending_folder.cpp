@@ -49,7 +49,8 @@ bool is_part_of_dataset(std::string_view name) {
 
 constexpr const char *kPreparing = "preparing", *kReplaced = "replaced";
 
-// The lock of a folder, which ends with its process; none: another process has it, or there are no locks here.
+// The lock of a folder, which ends with its process; none: another process has it, or no folder can be
+// locked here.
 Descriptor lock_of(const fs::path& folder) {
   Descriptor held(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   return held.is_open() && flock(held.get(), LOCK_EX | LOCK_NB) == 0 ? std::move(held) : Descriptor();

@@ -199,7 +199,7 @@ class Pipeline {
   };
 
   void take_first() {
-    // An error ends the program when the other threads have seen the signal, too.
+    // An error ends the program once the other threads have seen the signal.
     while (running_.front().encoded.wait_for(kWait) != std::future_status::ready) {
       check(stop_signal() == 0, "interrupted");
       on_wait_();

@@ -74,8 +74,8 @@ class SampleEncoder {
 
   // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
   // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or
-  // that its template does not fit or refuses; a byte without a token, unless it is skipped; a signal that asks
-  // the program to stop.
+  // that its template does not fit or refuses; a byte without a token, unless it is skipped; a signal that
+  // asks the program to stop.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

@@ -69,8 +69,8 @@ class ChatTemplate {
 
   // Any number of threads may call it. `all`: everything counts, and the text is encoded whole.
   // Error: a message with fields that the template does not read; a signal that asks the program to stop.
-  // RefusedConversation: what the template raises. UnfitConversation, unless all counts: a message of which it
-  // writes nothing; messages that it writes in another form once an assistant's turn follows them.
+  // RefusedConversation: what the template raises. UnfitConversation, unless all counts: a message of which
+  // it writes nothing; messages that it writes in another form once an assistant's turn follows them.
   EncodedChat encode(const Conversation& conversation, bool all, const EncodeText& encode_text) const;
 
   // The text up to where the model is to write
