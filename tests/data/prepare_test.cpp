@@ -7,6 +7,7 @@
 #include <csignal>
 #include <thread>
 
+#include "data/manifest.h"
 #include "tests/data/prepare_process.h"
 #include "tests/shared_data.h"
 
@@ -218,6 +219,21 @@ TEST_F(Prepare, ASignalEndsALongConversation) {
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.error.find("nterrupted"), std::string::npos) << result.error;
   EXPECT_EQ(names(), (std::set<std::string>{"a.jsonl", "t.jinja"}));
+}
+
+// Rows beyond the largest token that is used are not needed.
+TEST_F(Prepare, ARunLearnsTheLargestTokenBeforeItReads) {
+  write("a.txt", "az");
+  ASSERT_EQ(run({"a.txt", "--output", "d"}).status, 0);
+  EXPECT_EQ(read_manifest(folder_ / "d")->largest_token, 256);
+  TokenStream stream = TokenStream::open(folder_ / "d");
+  for (const int64_t rows : {257, 300}) {
+    stream.require_tokens_below(rows);
+    stream.check_largest_token();
+  }
+  stream.require_tokens_below(256);
+  expect_error([&] { stream.check_largest_token(); },
+               {"d/dataset.json", "largest token is 256", "--set model.vocab_size=257"});
 }
 
 TEST_F(Prepare, TinyShakespeare) {

@@ -85,5 +85,21 @@ TEST_F(ChatFiles, ARunWarnsOfTurnsWithoutAnEndAndOfSeveralTemplates) {
   EXPECT_EQ(notices({folder_ / "nothing"}).first, "");
 }
 
+TEST_F(ChatFiles, FurtherTemplatesAreCopied) {
+  std::filesystem::create_directory(folder_ / "additional_chat_templates");
+  write("additional_chat_templates/tool_use.jinja", "tools");
+  write("additional_chat_templates/notes.txt", "none");
+  const CopiedFiles copied = read_copied_files(folder_);
+  ASSERT_TRUE(copied.contains("additional_chat_templates/tool_use.jinja"));
+  EXPECT_FALSE(copied.contains("additional_chat_templates/notes.txt"));
+  std::filesystem::create_directory(folder_ / "to");
+  write_copied_files(folder_ / "to", copied);
+  EXPECT_EQ(read_copied_files(folder_ / "to"), copied);
+  EXPECT_TRUE(is_checkpoint_file("additional_chat_templates/tool_use.jinja"));
+  for (const char* name :
+       {"additional_chat_templates/a/b.jinja", "additional_chat_templates.jinja", "a/tool_use.jinja"})
+    EXPECT_FALSE(is_checkpoint_file(name)) << name;
+}
+
 }  // namespace
 }  // namespace tessera
