@@ -15,6 +15,7 @@ namespace {
 Value absolute(const Value& of, const Arguments& a) {
   bind(a, "abs", {});
   check_defined(of);
+  if (of.big()) return of.big()->digits[0] == '-' ? negative(of) : of;
   check(of.is_number(), "abs expects a number, and a {} is given", of.type_name());
   if (of.real()) return std::fabs(*of.real());
   return of.whole() < 0 ? negative(of) : Value(of.whole());

@@ -6,6 +6,7 @@
 
 #include "data/chat/formatting.h"
 #include "data/chat/loop.h"
+#include "data/chat/numbers.h"
 #include "data/chat/writing.h"
 #include "kernels/base/check.h"
 
@@ -121,7 +122,9 @@ Value binary(std::string_view sign, const Value& left, const Value& right) {
 
 Value negative(const Value& value) {
   check_defined(value);
-  if (value.big()) check_fits(false);
+  if (const BigInteger* big = value.big())
+    return big->digits[0] == '-' ? whole_of_digits(std::string_view(big->digits).substr(1), false)
+                                 : whole_of_digits(big->digits, true);
   check(value.is_number(), "- of a {} is not possible", value.type_name());
   if (value.real()) return -*value.real();
   check_fits(value.whole() != std::numeric_limits<int64_t>::min());

@@ -175,6 +175,8 @@ TEST(Jinja, IntegersOfAnySizeKeepTheirDigits) {
                  "{{ '99999999999999999999' | int }}{{ v.b | string | length }}",
                  variables),
             "18446744073709551615-123456789012345678901234567890TrueTrueTrue9999999999999999999931");
+  EXPECT_EQ(text("{{ -v.a }}{{ v.b | abs }}{{ -9223372036854775808 }}", variables),
+            "-18446744073709551615123456789012345678901234567890-9223372036854775808");
   expect_error([&] { text("{{ v.a - 1 }}", variables); }, {"t.jinja:1:", "64 bits", "not supported"});
 }
 
