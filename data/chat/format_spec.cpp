@@ -28,9 +28,10 @@ std::string printed(double x, char type, int64_t precision, bool alternative) {
 }
 
 std::string digits_in_base(uint64_t number, unsigned base, bool upper) {
+  const std::string_view all = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
   do {
-    digits += (upper ? "0123456789ABCDEF" : "0123456789abcdef")[number % base];
+    digits += all[number % base];
   } while ((number /= base) > 0);
   std::ranges::reverse(digits);
   return digits;
