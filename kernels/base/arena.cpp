@@ -139,6 +139,16 @@ Arena::Scope::~Scope() {
   arena_.used_ = used_;
 }
 
+std::string cuda_bus_id() {
+#ifdef TESSERA_HAS_CUDA
+  int device = 0;
+  char id[32];
+  if (cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetPCIBusId(id, sizeof id, device) == cudaSuccess)
+    return id;
+#endif
+  return "";
+}
+
 DeviceMemory device_memory(Device device) {
   DeviceMemory memory;
 #ifdef TESSERA_HAS_CUDA

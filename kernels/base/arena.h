@@ -109,5 +109,6 @@ struct DeviceMemory {
   int64_t used_by_process = 0;  // host: peak resident set; cuda: total - free, other processes included
 };
 DeviceMemory device_memory(Device device);
+std::string cuda_bus_id();  // "0000:1b:00.0", the place of the present GPU on the PCI bus; "": there is none
 
 }  // namespace tessera

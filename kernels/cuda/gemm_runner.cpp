@@ -13,7 +13,8 @@
 
 namespace tessera::cuda {
 
-// A cuBLASLt descriptor that is destroyed with its owner. Not in the anonymous namespace: a member of Plan has it.
+// A cuBLASLt descriptor that is destroyed with its owner. Members of Plan have it, so it is not in the
+// anonymous namespace.
 template <class Handle, cublasStatus_t (*kDestroy)(Handle)>
 struct DestroyCublasLt {
   using pointer = Handle;

@@ -205,6 +205,33 @@ void print_speed(const Speed& speed) {
       name_of(shape.reduce_in_fp32 ? DType::kF32 : shape.dtype));
 }
 
+nlohmann::ordered_json json_of(const Speed& speed) {
+  const RunShape& shape = speed.shape;
+  const StepTimes& timed = speed.step.timed;
+  nlohmann::ordered_json json{{"parameters", shape.model.parameters()},
+                              {"ranks", shape.ranks()},
+                              {"micro_batch", shape.micro_batch},
+                              {"sequence_length", shape.sequence_length},
+                              {"precision", name_of(shape.dtype)},
+                              {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
+                              {"attention", name_of(shape.attention)},
+                              {"deterministic", shape.deterministic},
+                              {"tokens_per_step", shape.tokens_per_step()},
+                              {"micro_batches", shape.micro_steps},
+                              {"timed_micro_batches", speed.step.timed_micro_batches},
+                              {"step_ms", 1e3 * speed.step.median()},
+                              {"micro_batch_ms", 1e3 * timed.micro_batch()},
+                              {"update_ms", 1e3 * timed.update()},
+                              {"tokens_per_second", speed.tokens_per_second()},
+                              {"tflops", speed.flops() / 1e12},
+                              {"gemm_peak_tflops", speed.peak / 1e12},
+                              {"gemm_peak_dtype", shape.fp8 ? "fp8" : name_of(shape.dtype)},
+                              {"step_ms_alone", nullptr},
+                              {"exposed_communication_ms", 1e3 * speed.exposed}};
+  if (speed.slowest_alone > 0) json["step_ms_alone"] = 1e3 * speed.slowest_alone;
+  return json;
+}
+
 void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
   if (ranks.is_rank_0())
     check_writable(options.json), check_writable(options.markdown), check_writable(options.trace);
@@ -252,8 +279,10 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   };
   const auto measure_single = [&](const TimedSteps& steps) { return measure_one(single, steps); };
   const StepTimes one = measure_one(timed_shape, {.warmup = options.warmup, .steps = options.steps});
-  const WholeStep whole_one{one, shape.micro_steps, timed_shape.micro_steps};
-  const std::vector<double> ones = ranks.gather(whole_one.median());
+  const auto whole = [&](const StepTimes& of) {
+    return WholeStep{of, shape.micro_steps, timed_shape.micro_steps};
+  };
+  const std::vector<double> ones = ranks.gather(whole(one).median());
   const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = comm, .context = context};
   const StepTimes all = ranks.size() > 1 && fits_alone ? measure(timed_shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
@@ -280,11 +309,8 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
 
   const double slowest_alone = fits_alone ? *std::max_element(ones.begin(), ones.end()) : 0;
   const double exposed = *std::max_element(waited.begin(), waited.end());
-  const Speed speed{.shape = shape,
-                    .step = {all, shape.micro_steps, timed_shape.micro_steps},
-                    .slowest_alone = slowest_alone,
-                    .exposed = exposed,
-                    .peak = peak};
+  const Speed speed{
+      .shape = shape, .step = whole(all), .slowest_alone = slowest_alone, .exposed = exposed, .peak = peak};
   print_speed(speed);
   fmt::print("  memory        {:>10}\n", format_bytes(plan.ledger.peak_bytes()));
   if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
@@ -296,31 +322,11 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     write_output(options.markdown, to_markdown(roofline));
   }
   if (options.json.empty()) return;
-  nlohmann::ordered_json json{{"device", device.name},
-                              {"parameters", shape.model.parameters()},
-                              {"ranks", shape.ranks()},
-                              {"micro_batch", shape.micro_batch},
-                              {"sequence_length", shape.sequence_length},
-                              {"precision", name_of(shape.dtype)},
-                              {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
-                              {"attention", name_of(shape.attention)},
-                              {"deterministic", shape.deterministic},
-                              {"tokens_per_step", shape.tokens_per_step()},
-                              {"micro_batches", shape.micro_steps},
-                              {"timed_micro_batches", timed_shape.micro_steps},
-                              {"step_ms", 1e3 * speed.step.median()},
-                              {"micro_batch_ms", 1e3 * all.micro_batch()},
-                              {"update_ms", 1e3 * all.update()},
-                              {"tokens_per_second", speed.tokens_per_second()},
-                              {"tflops", speed.flops() / 1e12},
-                              {"gemm_peak_tflops", peak / 1e12},
-                              {"gemm_peak_dtype", shape.fp8 ? "fp8" : name_of(shape.dtype)},
-                              {"step_ms_alone", 1e3 * slowest_alone},
-                              {"exposed_communication_ms", 1e3 * exposed},
-                              {"memory_bytes", plan.ledger.peak_bytes()},
-                              {"gemms", gemms.summary},
-                              {"ms_by_operation", by_op}};
-  if (!fits_alone) json["step_ms_alone"] = nullptr;
+  nlohmann::ordered_json json = json_of(speed);
+  json.update({{"device", device.name},
+               {"memory_bytes", plan.ledger.peak_bytes()},
+               {"gemms", gemms.summary},
+               {"ms_by_operation", by_op}});
   if (options.roofline) json["roofline"] = to_json(roofline);
   write_output(options.json, json.dump(2) + "\n");
 }

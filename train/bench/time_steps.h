@@ -26,8 +26,8 @@ struct StepTimes {
   double update() const { return updates[updates.size() / 2]; }
 };
 
-// Initialises a run in `arena` and makes steps on random tokens: the arithmetic does not depend on them. A step
-// of one or two micro-batches has no other than the first and the last: then these count.
+// Initialises a run in `arena` and makes steps on random tokens: the arithmetic does not depend on them. A
+// step of one or two micro-batches has no other than the first and the last: then these count.
 StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
                      const TimedSteps& of);
 

@@ -13,9 +13,6 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/base/text.h"
-#ifdef TESSERA_HAS_CUDA
-#include <cuda_runtime.h>
-#endif
 
 namespace tessera {
 namespace {
@@ -80,21 +77,10 @@ class Nvml {
   int (*processes_)(void*, unsigned*, NvmlProcess*) = nullptr;
 };
 
-// The place of the present GPU on the bus, by which NVML knows it; "": none
-std::string bus_id_of_gpu() {
-#ifdef TESSERA_HAS_CUDA
-  int device = 0;
-  char id[32];
-  if (cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetPCIBusId(id, sizeof id, device) == cudaSuccess)
-    return id;
-#endif
-  return "";
-}
-
 GpuUse read_use(const Nvml& nvml) {
   const DeviceMemory memory = device_memory(Device::kCuda);
   GpuUse use{.total = memory.total, .used = memory.total - memory.free, .others = {}};
-  for (const NvmlProcess& one : nvml.processes(bus_id_of_gpu().c_str())) {
+  for (const NvmlProcess& one : nvml.processes(cuda_bus_id().c_str())) {
     const bool known = one.bytes != std::numeric_limits<unsigned long long>::max();
     const int64_t bytes = known ? static_cast<int64_t>(one.bytes) : 0;
     if (one.pid == static_cast<unsigned>(getpid())) {

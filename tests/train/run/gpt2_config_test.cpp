@@ -106,7 +106,7 @@ TEST_F(GPT2Config, WhatIsNotComputedIsRefusedByName) {
   refused({{"pruned_heads", {{"0", {1}}}}}, {"\"pruned_heads\" is {\"0\":[1]}"});
   refused({{"quantization_config", {{"bits", 4}}}}, {"\"quantization_config\"", "float32"});
   refused({{"auto_map", {{"AutoModel", "x.Y"}}}}, {"\"auto_map\"", "own code"});
-  refused({{"rope_theta", 1e4}}, {"\"rope_theta\"", "unknown", "remove it"});
+  refused({{"rope_theta", 1e4}}, {"\"rope_theta\"", "unknown", "--ignore-field rope_theta"});
   refused({{"layer_norm_eps", 1e-3}}, {"\"layer_norm_eps\"", "unknown"});
 }
 

@@ -9,7 +9,7 @@
 namespace tessera::testing {
 namespace {
 
-struct FolderOfAModel : InTempFolder {
+struct FolderOfARunForPrograms : InTempFolder {
   std::string refusal(const std::string& name) const {
     try {
       find_model_folder((folder_ / name).string());
@@ -21,7 +21,7 @@ struct FolderOfAModel : InTempFolder {
 };
 
 // Before a run has written a checkpoint, it says when the first one comes and how to have one earlier.
-TEST_F(FolderOfAModel, OfARunWithoutACheckpointSaysWhenItHasOne) {
+TEST_F(FolderOfARunForPrograms, OfARunWithoutACheckpointSaysWhenItHasOne) {
   std::filesystem::create_directory(folder_ / "run");
   const std::string run = (folder_ / "run").string();
   write("run/config.yaml", "train: {steps: 900}\ncheckpoint: {every: 250}\n");
