@@ -559,7 +559,7 @@ TEST_F(FamilyConfig, ScalingsThatLeaveFieldsOut) {
     EXPECT_FALSE(model.rope.truncate);
     const json written = json::parse(hugging_face_config(model, DType::kF32).dump());
     EXPECT_EQ(written["rope_scaling"]["truncate"], false);
-    EXPECT_EQ(read(written), model);
+    EXPECT_EQ(canonical(read(written)), canonical(model));
   }
   const json plain = json::parse(hugging_face_config(scaled(yarn), DType::kF32).dump());
   EXPECT_FALSE(plain["rope_scaling"].contains("truncate"));

@@ -29,7 +29,7 @@ struct FolderOfAModel : ConfigFile {
 };
 
 TEST_F(FolderOfAModel, ALongContextThatDoesNotDivideGivesALengthThatDoes) {
-  describe("qwen", {});
+  describe("qwen", json::object());
   const Config config = load(from("qwen"));
   EXPECT_EQ(config.model.context, 40960);
   EXPECT_EQ(config.sequence_length(), 4096);

@@ -170,9 +170,9 @@ TEST(GgufTokenizer, MergesThatAreInterleaved) {
                                 {one, three, four}, {one, two, three}, {one, one, two}};
   blanks.merges.insert(blanks.merges.end(), tied.begin(), tied.end());
   const std::vector<float> scores = scores_of(blanks);
-  EXPECT_EQ(scores[two], scores[three]);
-  EXPECT_EQ(scores[two], scores[four]);
-  EXPECT_LT(scores[two], scores[263]) << "after all others";
+  EXPECT_EQ(scores[three], scores[four]);
+  EXPECT_LT(scores[two], scores[three]) << "its merge is after theirs";
+  EXPECT_LT(scores[four], scores[263]) << "after all others";
 
   // In another order four blanks are two pairs, and from left to right three and one.
   TokenizerDefinition other = blanks;
@@ -184,12 +184,12 @@ TEST(GgufTokenizer, MergesThatAreInterleaved) {
 
   // Two tokens that want the same piece
   TokenizerDefinition shared = small_of_characters();  // "\u2581", "a", "b", "ab", "\u2581a", "\u2581ab"
+  shared.added.pop_back();
   shared.merges = {{259, 260, 261}, {258, 259, 262}, {258, 261, 263}, {262, 260, 263}, {258, 258, 264}};
   EXPECT_NO_THROW(made(shared));
   shared.tokens.emplace_back("ba");  // of "aba", "a" and "ba" or "ab" and "a"
   shared.merges.insert(shared.merges.begin() + 1, {260, 259, 266});
   shared.merges.insert(shared.merges.begin() + 2, {259, 260, 261});
-  shared.added.pop_back();
   expect_error([&] { made(shared); },
                {"\"ab\"", "\"ba\"", "interleaved", "may want the same", "--format hf"});
   // A token that begins with the end of a run: after all merges of runs it has a score of its own.
@@ -201,8 +201,8 @@ TEST(GgufTokenizer, MergesThatAreInterleaved) {
   expect_error([&] { made(after); }, {"\"\u2581c\"", "may want the same \"\u2581\""});
   // An earlier merge that takes one of them
   TokenizerDefinition earlier = blanks;
-  earlier.tokens.emplace_back("\u2581\u2581c");
-  earlier.merges.insert(earlier.merges.begin(), {two, 265, 268});
+  earlier.tokens.emplace_back("\u2581\u2581\u2581c");
+  earlier.merges.insert(earlier.merges.begin(), {three, 265, 268});
   expect_error([&] { made(earlier); }, {"interleaved", "earlier merge", "\"c\"", "--format hf"});
 }
 
