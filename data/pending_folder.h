@@ -31,7 +31,7 @@ class PendingFolder {
   const std::filesystem::path& path() const { return pending_; }  // where to write now
   // Hidden folders beside the target that other processes began, and some of which were killed
   std::vector<std::filesystem::path> others() const;
-  // Removes those of them that are unfinished and whose process is gone. Returns what was removed.
+  // Removes the unfinished ones whose process is gone. Returns what was removed.
   std::vector<std::filesystem::path> remove_abandoned() const;
 
   // Error: `target` was made by another program, or a rename failed; `target` is then unchanged.

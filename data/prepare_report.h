@@ -61,7 +61,7 @@ struct Totals {
   }
 
  private:
-  // Of reasons that name what is in a message only the first are told.
+  // A reason may name what is in a message, so there can be many: only the first few are told.
   std::string reason(const std::string& why) const {
     constexpr size_t kMostReasons = 4;
     return refused.contains(why) || refused.size() < kMostReasons ? why : "other reasons";

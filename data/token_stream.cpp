@@ -198,7 +198,7 @@ void TokenStream::check_largest_token() const {
         (path_ / kManifestName).string(), largest_token_.value_or(0), vocab_size_, vocab_size_ - 1, remedy());
 }
 
-// Of a token that the vocabulary has not
+// What to do about a token that is not in the vocabulary
 std::string TokenStream::remedy() const {
   return fmt::format("{}; or, for the weights of a model, prepare the data again with its tokenizer",
                      tokenizer_ids_ ? fmt::format("--set model.vocab_size={} suits the data", *tokenizer_ids_)

@@ -1,5 +1,5 @@
-// What a rendering of a template may use. A template comes with the files of a model: whoever made them may
-// have written a program that never ends, or one that takes all memory.
+// What a rendering of a template may use. A template comes with the files of a model, and is a program: its
+// author may have written one that never ends, or one that takes all memory.
 #pragma once
 
 #include <cstddef>

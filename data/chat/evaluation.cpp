@@ -8,7 +8,7 @@
 namespace tessera::jinja {
 namespace {
 
-// Of expressions and statements on one another, through macros and recursive loops
+// Expressions and statements on one another, through macros and recursive loops
 constexpr int kMostLevels = 2000;
 
 }  // namespace

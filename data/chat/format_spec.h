@@ -20,7 +20,7 @@ struct Spec {
   char type = 0;
 };
 
-// Of a format's text, read from the left
+// Reads a format's text from the left.
 class Reader {
  public:
   explicit Reader(const Text& text) : text_(text) {}

@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
   text.remove_suffix(blanks_at_end(text));
   return text;
 }
-// With the digits of all scripts as those of ASCII
+// Digits of all scripts become ASCII's.
 std::string in_plain_digits(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {

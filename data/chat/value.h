@@ -21,7 +21,7 @@ namespace tessera::jinja {
 class Value;
 using List = std::vector<Value, Counted<Value>>;
 
-// Of a dictionary: a text in nearly all of them, else a number, a truth, None or a tuple
+// A key of a dictionary: nearly always a text, else a number, a truth, None or a tuple
 class Key {
  public:
   Key(Text text) : text_(std::allocate_shared<const Text>(Counted<Text>(), std::move(text))) {}
@@ -74,7 +74,7 @@ struct Mapping {
   int depth;
 };
 
-// Of an integer beyond 64 bits, which is compared and written, and has no arithmetic
+// An integer beyond 64 bits: it can be compared and written, and has no arithmetic.
 struct BigInteger {
   std::string digits;  // with the sign
 };

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Of a text that becomes another one: changes that multiply it take no more memory than this.
+// Changes that multiply a text may make it this large, and no larger.
 constexpr size_t kMostGrowth = 64;              // bytes for one of the text
 constexpr size_t kMostAdded = size_t{1} << 16;  // and besides
 

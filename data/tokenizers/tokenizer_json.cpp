@@ -597,19 +597,24 @@ ordered_json post_processor_json(const TokenizerDefinition& definition) {
 
 }  // namespace
 
+ordered_json added_tokens_json(std::span<const AddedToken> tokens) {
+  ordered_json list = ordered_json::array();
+  for (const AddedToken& token : tokens)
+    list.push_back({{"id", token.id},
+                    {"content", token.content},
+                    {"single_word", token.single_word},
+                    {"lstrip", token.strip_left},
+                    {"rstrip", token.strip_right},
+                    {"normalized", token.normalized},
+                    {"special", token.special}});
+  return list;
+}
+
 std::string tokenizer_json(const TokenizerDefinition& definition) {
   check(definition.byte_level && definition.changes.empty(),
         "only byte-level tokenizers are written; others come with their tokenizer.json");
-  ordered_json added = ordered_json::array(), vocabulary = ordered_json::object(),
-               merges = ordered_json::array();
-  for (const AddedToken& token : definition.added)
-    added.push_back({{"id", token.id},
-                     {"content", token.content},
-                     {"single_word", token.single_word},
-                     {"lstrip", token.strip_left},
-                     {"rstrip", token.strip_right},
-                     {"normalized", token.normalized},
-                     {"special", token.special}});
+  const ordered_json added = added_tokens_json(definition.added);
+  ordered_json vocabulary = ordered_json::object(), merges = ordered_json::array();
   std::string text = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null";
   const auto member = [&](const char* key, const ordered_json& value) {
     text += fmt::format(",\n  \"{}\": {}", key, value.dump());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ std::string tokenizer_json(const TokenizerDefinition& definition);
 // A whole vocab.json: tokens, which are written in the byte alphabet or are contents of added ones, and ids.
 TokenIds read_vocabulary(std::string_view text, const std::string& name);
 AddedToken read_added_token(const nlohmann::json& token, int32_t id, const std::string& where);
+nlohmann::ordered_json added_tokens_json(std::span<const AddedToken> tokens);  // the list "added_tokens"
 // Fills `tokens` and `unreachable`. Error: an added token with another id, or with the id of another token.
 void set_tokens(TokenizerDefinition& definition, const TokenIds& ids, const std::string& where);
 // The merge of two tokens. Error: one of them, or both together, is no token; `where` begins the message.

@@ -182,15 +182,7 @@ std::string with_tokens_beside(std::string_view text, const TokenizerDefinition&
   for (Named& named : read_beside(folder)) joined.add(std::move(named));
   if (!joined.changed()) return "";
   json whole = json::parse(text);
-  json& list = whole["added_tokens"] = json::array();
-  for (const AddedToken& token : joined.tokens())
-    list.push_back({{"id", token.id},
-                    {"content", token.content},
-                    {"single_word", token.single_word},
-                    {"lstrip", token.strip_left},
-                    {"rstrip", token.strip_right},
-                    {"normalized", token.normalized},
-                    {"special", token.special}});
+  whole["added_tokens"] = added_tokens_json(joined.tokens());
   return whole.dump();
 }
 

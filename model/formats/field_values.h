@@ -40,9 +40,9 @@ struct Fields {
   }
 
   bool ignores(std::string_view field) const;
-  // Of a field that no reader knows. Error: it is not ignored
+  // Called for a field that no reader knows. Error: it is not ignored
   void check_ignored(std::string_view field) const;
-  // Of one that is known. Error: it is ignored
+  // Called for a known field. Error: it is ignored
   void check_not_ignored(std::string_view field) const;
 
  private:
