@@ -172,7 +172,7 @@ TEST_F(DecodeOnCuda, RotatedKeysAndValuesAreAppendedInOnePass) {
   const int64_t B = 3, T = 2, H = 4, capacity = 9;
   for (const DType dtype : kReal)
     for (const bool norm : {false, true})
-      for (const auto [D, rotated] :
+      for (const auto& [D, rotated] :
            {std::pair<int64_t, int64_t>{16, 16}, {6, 6}, {128, 128}, {6, 2}, {128, 64}})
         for (const int64_t K : {1, 2}) {
           const Twin starts = indices({B},

@@ -99,7 +99,7 @@ TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
   for (const DType dtype : kReal)
     for (const DType format : kFormats)
       for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}})
-        for (const auto [with_y, with_transposed] :
+        for (const auto& [with_y, with_transposed] :
              {std::pair{true, false}, std::pair{true, true}, std::pair{false, true}}) {
           std::normal_distribution<float> normal;
           std::uniform_int_distribution<int> binade(-30, 12);

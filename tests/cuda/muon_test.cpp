@@ -52,7 +52,7 @@ using CudaMuonOfRanks = SeveralGpus;
 // bf16: the same roundings in fp64 show how far from exact that may be, up to chance.
 TEST_F(CudaMuon, AMatrixGoesThroughThePolynomials) {
   HostTensors make;
-  for (const auto [rows, columns] : {std::pair{1, 1},
+  for (const auto& [rows, columns] : {std::pair{1, 1},
                                      {1, 9},
                                      {9, 1},
                                      {7, 5},

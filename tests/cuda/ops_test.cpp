@@ -297,7 +297,7 @@ TEST_F(CudaOps, CrossEntropy) {
 
 TEST_F(CudaOps, CapLogits) {
   for (const DType dtype : kReal)
-    for (const auto [N, padded] : {std::pair{1, 8}, {3, 128}, {17, 50304}})
+    for (const auto& [N, padded] : {std::pair{1, 8}, {3, 128}, {17, 50304}})
       for (const float spread : {0.01f, 12.0f, 1e4f}) {
         SCOPED_TRACE(fmt::format("{} N {} of {}, spread {}", name_of(dtype), N, padded, spread));
         const Twin logits = input(dtype, {N, padded}, spread);
