@@ -13,8 +13,7 @@ constexpr int64_t kSteps = 2'000'000, kStepsOfByte = 50;
 constexpr int64_t kBytes = int64_t{128} << 20, kBytesOfByte = 32;
 
 constexpr const char* kWhy =
-    "A chat template is a program that comes with a model's files: read it before you trust it, or name "
-    "another one with --chat-template";
+    "A chat template is a program that comes with a model's files: read it before you trust it";
 
 }  // namespace
 
