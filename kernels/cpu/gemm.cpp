@@ -45,7 +45,10 @@ CBLAS_TRANSPOSE layout(const Matrix& m) { return m.transposed ? CblasTrans : Cbl
 // called before it is loaded.
 constexpr int64_t kBlasBuffer = int64_t{128} << 20, kOfThread = int64_t{32} << 20;  // bytes
 
-[[gnu::no_sanitize("address", "thread", "undefined")]] int64_t blas_threads(char** environment) {
+// g++ and clang both know this spelling: the sanitizers are not ready yet.
+#define TESSERA_BEFORE_SANITIZERS __attribute__((no_sanitize("address", "thread", "undefined")))
+
+TESSERA_BEFORE_SANITIZERS int64_t blas_threads(char** environment) {
   constexpr std::string_view kVariable = "OMP_NUM_THREADS=";
   cpu_set_t processors;
   int64_t count = sched_getaffinity(0, sizeof processors, &processors) == 0 ? CPU_COUNT(&processors) : 1;
@@ -55,8 +58,7 @@ constexpr int64_t kBlasBuffer = int64_t{128} << 20, kOfThread = int64_t{32} << 2
   return count;
 }
 
-[[gnu::no_sanitize("address", "thread", "undefined")]] void check_address_space(int, char** argv,
-                                                                                char** environment) {
+TESSERA_BEFORE_SANITIZERS void check_address_space(int, char** argv, char** environment) {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
   const int64_t threads = blas_threads(environment),
