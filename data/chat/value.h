@@ -43,12 +43,7 @@ struct Arguments {
   List positional;
   std::vector<std::pair<std::string, Value>> named;
 };
-struct Callable {
-  std::string name;
-  std::function<Value(const Arguments&)> call;
-  Dict fields = {};  // attributes of a macro
-  int depth = 0;     // of the value that it is a method of
-};
+struct Callable;  // below
 
 // What a sequence is to Python
 enum class Form : uint8_t {
@@ -157,6 +152,13 @@ class Value {
     return held ? held->get() : nullptr;
   }
   Kind kind_;
+};
+
+struct Callable {
+  std::string name;
+  std::function<Value(const Arguments&)> call;
+  Dict fields = {};  // attributes of a macro
+  int depth = 0;     // of the value that it is a method of
 };
 
 const Value* find(const Dict& dict, std::string_view key);
