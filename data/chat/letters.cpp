@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "data/chat/budget.h"
 #include "data/chat/unicode_tables.h"
