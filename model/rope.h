@@ -40,8 +40,8 @@ struct AngleTable {
 // None unless positions are rotary.
 Tensor allocate_angles(const Stream& stream, Arena& arena, const ModelConfig& config,
                        const AngleTable& table);
-// Those of single tokens that are read after others: of longrope the short factors where a text ends within
-// the original context, and the long ones after it. `of_long` is the table of texts beyond it.
+// The angles of single tokens that are read after others. With longrope a text that ends within the original
+// context has the short factors, a longer one the long ones. `of_long` is the table of texts beyond it.
 Tensor allocate_angles_by_length(const Stream& stream, Arena& arena, const ModelConfig& config,
                                  const Tensor& of_long);
 // Those of blocks with a window. None where they have no angles of their own.

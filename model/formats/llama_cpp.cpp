@@ -138,7 +138,7 @@ bool windows_hide_nothing(const ModelConfig& model) {
   });
 }
 
-// Whether the windows are those of a published Gemma 3, as long as the first of the model's
+// Whether the windows repeat a published Gemma 3's pattern, with the length of the model's first one
 bool is_five_of_six(const ModelConfig& model) {
   const Windows published({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
   return model.window.cut(model.layers) == published.cut(model.layers);

@@ -31,7 +31,7 @@ const char* dtype_in_file(NumberFormat format) {
   fail("a safetensors file does not hold {}", name_of(format));
 }
 
-// Of a tensor that check_readable() takes
+// The format of a dtype that check_readable() accepts
 NumberFormat format_of(const std::string& dtype) {
   return dtype == "F32" ? NumberFormat::kF32 : dtype == "BF16" ? NumberFormat::kBF16 : NumberFormat::kF16;
 }

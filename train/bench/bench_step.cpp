@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kQuietStepSeconds = 60;  // see StatusLine
 constexpr int64_t kStepsByOperation = 3;  // steps, at most
-// Of a step, at most: the others take as long as those in its middle.
+// A timed step makes at most so many: each further one takes as long as one in the middle.
 constexpr int64_t kTimedMicroBatches = 4;
 
 // "124,439,808 parameters, 64 x 1024 tokens, bf16, flash attention"

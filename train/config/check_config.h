@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// The largest divisor of `tokens`, those of a step, that is at most `most`: a length of sequences
+// A sequence length: the largest divisor of a step's `tokens` that is at most `most`
 int64_t longest_divisor(int64_t tokens, int64_t most);
 
 // Error: the first condition that does not hold, at the place of the key that was set last.

@@ -178,7 +178,7 @@ bool is_of_same_step(const fs::path& folder, const BadStepWriting& what) {
   }
 }
 
-// That of an earlier start of the run, or a name that is not taken
+// The folder that an earlier start of the run wrote for this step, or a name that is not taken
 fs::path choose_name(const BadStepWriting& what) {
   const std::string name = fmt::format("{}{:08}", kFolderPrefix, what.kept.bad.step);
   fs::path found = what.run / name;

@@ -71,7 +71,7 @@ std::vector<double> RankGroup::gather(double mine) {
 
 MemoryLimit RankGroup::memory_limit(Device device) {
   MemoryLimit limit = present_memory(device, size()).shared_by(device, world_.local_size);
-  if (device == Device::kCuda) limit.pinned = present_memory(device, world_.local_size).pinned;
+  if (device == Device::kCuda) limit.pinned = pinnable_memory(world_.local_size);
   const auto least = [&](int64_t mine) {
     const std::vector<double> all = gather(static_cast<double>(mine));
     return static_cast<int64_t>(*std::min_element(all.begin(), all.end()));

@@ -45,15 +45,17 @@ std::string MemoryLimit::free_text() const {
   return format_bytes(bytes) + " are free" + (others.empty() ? "" : fmt::format(" ({})", others));
 }
 
+int64_t pinnable_memory(int64_t ranks) {
+  return static_cast<int64_t>(kUsablePinned * static_cast<double>(device_memory(Device::kCpu).free)) / ranks;
+}
+
 MemoryLimit present_memory(Device device, int64_t ranks) {
   const std::string others = device == Device::kCuda ? settled_gpu_use().text_of_others() : "";
   const DeviceMemory memory = device_memory(device);
   const int64_t not_ours = std::min(memory.free, allowance(device, kAllowanceLater, ranks));
   MemoryLimit limit{
       .bytes = memory.free - not_ours, .total = memory.total, .not_ours = not_ours, .others = others};
-  if (device == Device::kCuda)
-    limit.pinned =
-        static_cast<int64_t>(kUsablePinned * static_cast<double>(device_memory(Device::kCpu).free)) / ranks;
+  if (device == Device::kCuda) limit.pinned = pinnable_memory(ranks);
   return limit;
 }
 

@@ -38,6 +38,7 @@ struct MemoryLimit {
 // The memory that is free now, for a run of `ranks` ranks. Not known if there is no such device. Of a GPU it
 // waits some seconds for the memory of programs that have just ended (train/session/gpu_users.h).
 MemoryLimit present_memory(Device device, int64_t ranks = 1);
+int64_t pinnable_memory(int64_t ranks);  // bytes of the host's free memory that each of `ranks` ranks can pin
 MemoryLimit given_memory(Device device, int64_t total, int64_t ranks = 1);
 
 // "80GiB", "79.6 GiB", "141GB", "80G", "85899345920". KiB to TiB, and K to T, count by 1024; KB to TB by

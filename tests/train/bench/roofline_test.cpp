@@ -328,7 +328,7 @@ struct BenchRoofline : TrainProgram {
   }
 };
 
-// Of a step of many micro-batches a few are made; the figures are those of the whole step.
+// A timed step makes only a few of many micro-batches; the figures describe the whole step.
 TEST_F(BenchRoofline, AStepIsTheOneThatTheConfigurationDescribes) {
   for (const int64_t micro_batches : {1, 2, 3, 8}) {
     const int64_t tokens = 64 * micro_batches;
