@@ -28,9 +28,7 @@ struct AsItIs {
 
 // What is subtracted from a row before exp(): its largest element, or 0 where all are -inf
 float base_of(const float* row, int64_t count) {
-  float largest = row[0];
-#pragma omp simd reduction(max : largest)
-  for (int64_t v = 0; v < count; ++v) largest = row[v] > largest ? row[v] : largest;
+  const float largest = largest_of(row, count);
   return largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest;
 }
 

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/token_draw.h"
 
 namespace tessera::cpu {
@@ -52,14 +53,10 @@ float largest_of(const Row& row) {
   float largest = -std::numeric_limits<float>::infinity();
   bool any_nan = false;
   row.each_block([&](int64_t, const float* x, int64_t count) {
-    float most = largest;
     int32_t nans = 0;
-#pragma omp simd reduction(max : most) reduction(+ : nans)
-    for (int64_t i = 0; i < count; ++i) {
-      most = x[i] > most ? x[i] : most;
-      nans += x[i] != x[i];
-    }
-    largest = most;
+#pragma omp simd reduction(+ : nans)
+    for (int64_t i = 0; i < count; ++i) nans += x[i] != x[i];
+    largest = std::max(largest, cpu::largest_of(x, count));
     any_nan = any_nan || nans > 0;
     return true;
   });

@@ -6,6 +6,7 @@
 // arXiv:1805.02867.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/vector_math.h"
@@ -19,9 +20,7 @@ struct StreamingSoftmax {
   // Turns scores into exp(score - maximum), with the maximum of all tiles so far; returns exp(old maximum -
   // new maximum).
   float absorb(float* scores, int64_t count) {
-    float largest = maximum;
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < count; ++i) largest = scores[i] > largest ? scores[i] : largest;
+    const float largest = std::max(maximum, largest_of(scores, count));
     // A row that has seen nothing but -inf keeps maximum -inf; 0 stands in for it, since -inf - -inf is NaN.
     const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest;
     float added = 0;

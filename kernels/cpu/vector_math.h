@@ -2,6 +2,7 @@
 // vector code.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -38,6 +39,17 @@ inline float exp(float x) {
 
 // Phi(x), by erfc, which keeps its digits where it is small
 inline float normal_cdf(float x) { return 0.5f * std::erfc(-0.707106781f * x); }
+
+// The largest element that is no NaN; -inf where there is none. A compiler may begin the reduction at the lowest finite
+// number, as clang does, and so lose -inf.
+inline float largest_of(const float* x, int64_t count) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float largest = kNone;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
+  if (largest > std::numeric_limits<float>::lowest()) return largest;
+  return std::find(x, x + count, std::numeric_limits<float>::lowest()) == x + count ? kNone : largest;
+}
 
 // The functions that kernels/activations.h asks for
 struct Math {

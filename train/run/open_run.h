@@ -43,6 +43,10 @@ class OpenRun {
   const RunShape& shape() const { return phase->shape(); }
   RunDescription description() const;
 
+ private:
+  std::optional<RunFolder> run_folder_;  // outlives the log, whose last report asks it
+
+ public:
   Config config;  // as it was given, with the steps of train.epochs
   RankGroup& ranks;
   const std::filesystem::path folder, checkpoints;
@@ -80,7 +84,6 @@ class OpenRun {
     notices.insert(notices.end(), more.begin(), more.end());
   }
 
-  std::optional<RunFolder> run_folder_;
   RunState was_;                // the checkpoint's, where there is one
   std::vector<RunPlan> plans_;  // of all phases
   GemmChoices gemms_;           // the algorithms of all phases
