@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/gemm/table.h"
 
 namespace tessera::testing {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/attention/family.h"
+#include "kernels/base/check.h"
 
 namespace tessera::attention {
 namespace {

@@ -10,6 +10,8 @@
 
 #ifdef TESSERA_HAS_CUDA
 #include <cuda_runtime.h>
+
+#include "kernels/base/text.h"
 #endif
 
 namespace tessera {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "kernels/base/recording.h"
-#include "kernels/base/text.h"
 
 namespace tessera {
 

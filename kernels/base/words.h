@@ -17,10 +17,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/base/check.h"
-#include "kernels/base/text.h"
-
 namespace tessera {
+
+// Kernels read this header, so the errors are elsewhere: what a message is made of does not recompile them.
+[[noreturn]] void fail_without_word(int value);
+[[noreturn]] void fail_unknown_word(std::string_view what, std::string_view word,
+                                    const std::vector<std::string_view>& known);
 
 template <class E>
 struct Word {
@@ -46,7 +48,7 @@ template <HasWords E>
 const char* name_of(E value) {
   for (const auto& [word, named] : words_of(E{}))
     if (named == value) return word;
-  fail("an enum has no word for its value {}", static_cast<int>(value));
+  fail_without_word(static_cast<int>(value));
 }
 
 template <HasWords E>
@@ -69,7 +71,7 @@ template <HasWords E>
 E parse_word(std::string_view what, std::string_view text) {
   if (const std::optional<E> value = from_word<E>(text)) return *value;
   constexpr auto values = values_with_words<E>();
-  fail("{}", unknown_word(what, text, names_of<E>(values)));
+  fail_unknown_word(what, text, names_of<E>(values));
 }
 
 }  // namespace tessera

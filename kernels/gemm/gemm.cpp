@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/base/check.h"
+
 namespace tessera {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/text.h"
 #include "model/formats/family.h"
 #include "model/formats/folder.h"
 #include "model/formats/window_fields.h"

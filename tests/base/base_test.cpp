@@ -1,5 +1,6 @@
 // Tensors, the arena, the ledger, random numbers, bf16.
 #include "kernels/base/bf16.h"
+#include "kernels/base/text.h"
 #include "tests/support.h"
 
 namespace tessera::testing {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "kernels/base/bf16.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {

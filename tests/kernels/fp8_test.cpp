@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/text.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/linear_gemms.h"
 #include "kernels/op_cost.h"

@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/ledger.h"
+#include "kernels/base/text.h"
 #include "train/plot/svg_plot.h"
 
 namespace tessera {

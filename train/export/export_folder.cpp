@@ -10,6 +10,7 @@
 #include "kernels/base/json_text.h"
 #include "kernels/base/ledger.h"
 #include "kernels/base/output.h"
+#include "kernels/base/text.h"
 #include "model/formats/family.h"
 #include "model/formats/folder.h"
 #include "model/formats/llama_cpp.h"

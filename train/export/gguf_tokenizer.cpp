@@ -8,6 +8,7 @@
 
 #include "data/tokenizers/byte_alphabet.h"
 #include "kernels/base/check.h"
+#include "kernels/base/text.h"
 #include "train/export/merge_scores.h"
 
 namespace tessera {

@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/ledger.h"
 #include "kernels/base/signals.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {

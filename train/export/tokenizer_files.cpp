@@ -5,6 +5,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {

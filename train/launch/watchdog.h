@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "train/launch/messages.h"

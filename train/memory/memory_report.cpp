@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/text.h"
+
 namespace tessera {
 
 const char* drivers_figure(Device device) {

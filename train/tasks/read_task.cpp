@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/text.h"
 #include "train/tasks/eval_file.h"
 #include "train/tasks/task_line.h"
 

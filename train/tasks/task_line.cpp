@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 namespace {

@@ -2,6 +2,7 @@
 // sequences that divides, fields to ignore, adapters by the names of the layers.
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/text.h"
 #include "model/formats/folder.h"
 #include "model/formats/peft.h"
 #include "tests/train/config/config_file.h"
