@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 
 namespace tessera {
 namespace {
@@ -155,7 +156,7 @@ void ShardWriter::begin_shard() {
 }
 
 void ShardWriter::flush() {
-  file_->write(buffer_);
+  present(file_).write(buffer_);
   buffer_.clear();
 }
 
@@ -163,8 +164,8 @@ void ShardWriter::finish_shard() {
   flush();
   const ShardHeader header = header_of(options_.bits, shard_token_count_);
   if (shard_token_count_ != options_.tokens_per_shard)
-    file_->overwrite_start(std::as_bytes(std::span(header)));
-  checksums_[name_] = file_->commit();
+    present(file_).overwrite_start(std::as_bytes(std::span(header)));
+  checksums_[name_] = present(file_).commit();
   shard_token_count_ = 0;
   file_.reset();
 }

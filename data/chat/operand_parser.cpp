@@ -4,6 +4,7 @@
 #include "data/chat/expression_parser.h"
 #include "data/chat/filters.h"
 #include "data/chat/numbers.h"
+#include "kernels/base/present.h"
 
 namespace tessera::jinja {
 namespace {
@@ -55,7 +56,7 @@ ExpressionPtr ExpressionParser::primary() {
 
 ExpressionPtr ExpressionParser::number() {
   const Token& token = tokens_[at_++];
-  if (token.kind == Token::Kind::kReal) return literal(*real_in(token.text), token.line);
+  if (token.kind == Token::Kind::kReal) return literal(present(real_in(token.text)), token.line);
   const bool in_other_base = token.text.size() > 1 && token.text[0] == '0' &&
                              !std::isdigit(static_cast<unsigned char>(token.text[1]));
   const char mark = in_other_base ? static_cast<char>(token.text[1] | 0x20) : '0';

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "data/chat/chat_template.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -201,7 +202,8 @@ std::map<size_t, ChatTemplate::Turn> ChatTemplate::turns_by_kind(const Conversat
   for (const Kind& kind : kinds)
     for (const Place& place : kind.places)
       if (kind.same)
-        turns[place.message] = {whole.first[place.message] - kind.cut->first, place.next - kind.cut->last};
+        turns[place.message] = {whole.first[place.message] - present(kind.cut).first,
+                                place.next - present(kind.cut).last};
   return turns;
 }
 

@@ -15,6 +15,7 @@
 #include "data/tokenizers/tokenizer_json.h"
 #include "kernels/base/check.h"
 #include "kernels/base/checksum.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -453,14 +454,15 @@ class BpeTokenizer final : public Tokenizer {
 
   bool puts_blank_before(std::string_view piece, std::string_view text, TextPlace place) const {
     const bool begins = piece.data() == text.data();
-    if (definition_.metaspace->prepend == PrependScheme::kFirst) return begins && place == TextPlace::kStart;
+    if (present(definition_.metaspace).prepend == PrependScheme::kFirst)
+      return begins && place == TextPlace::kStart;
     return definition_.metaspace->prepend == PrependScheme::kAlways &&
            (!begins || place != TextPlace::kWithin);
   }
 
   // A piece with Metaspace's character for each blank, and before it, unless it begins with one
   std::string spaced(std::string_view piece, bool has_blank_before) const {
-    const std::string& blank = definition_.metaspace->replacement;
+    const std::string& blank = present(definition_.metaspace).replacement;
     std::string made;
     made.reserve(piece.size() + piece.size() / 2 + blank.size());
     if (has_blank_before && !piece.starts_with(' ') && !piece.starts_with(blank)) made = blank;

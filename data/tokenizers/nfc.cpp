@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "data/tokenizers/nfc_tables.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -166,7 +167,7 @@ std::string compose(std::string_view text, NormalForm form) {
   codes.reserve(text.size());
   const Tables& tables = Tables::get();
   for (size_t at = 0; at < text.size();) {
-    const CodePoint next = *first_code_point(text.substr(at));
+    const CodePoint next = present(first_code_point(text.substr(at)));
     tables.decompose(next.code, form, codes);
     at += next.bytes;
   }

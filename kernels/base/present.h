@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <source_location>
+#include <utility>
 
 #include "kernels/base/check.h"
 
@@ -10,12 +11,12 @@ namespace tessera {
 
 // Where that is wrong after all it is an error with the place. *optional would read what was never written.
 template <class Optional>
-[[nodiscard]] constexpr auto& present(Optional& optional,
-                                      std::source_location place = std::source_location::current()) {
+[[nodiscard]] constexpr auto&& present(Optional&& optional,
+                                       std::source_location place = std::source_location::current()) {
   if (!optional.has_value())
     fail("{}:{}: a value is missing. This is a fault of the program: please report it", place.file_name(),
          place.line());
-  return *optional;
+  return *std::forward<Optional>(optional);
 }
 
 }  // namespace tessera

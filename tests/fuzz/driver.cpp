@@ -42,8 +42,8 @@ extern "C" void __sanitizer_cov_trace_pc() {
   previous = here >> 1;
 }
 
-// For the sanitizers: an allocation that is refused is a finding. The largest that is right is the window of a
-// file that `zstd --long=31` wrote, 2 GiB, of which little is touched.
+// For the sanitizers: an allocation that is refused is a finding. The largest that is right is the window of
+// a file that `zstd --long=31` wrote, 2 GiB, of which little is touched.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=0:max_allocation_size_mb=2100:detect_leaks=0:handle_abort=1";
 }

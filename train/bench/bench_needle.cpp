@@ -9,6 +9,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/output.h"
+#include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "model/formats/folder.h"
@@ -168,7 +169,7 @@ void NeedleTest::run() {
   const Clock::time_point start = Clock::now();
   ranks_.enter_phase("the needle test", Timeout::kNone);
   Stopping stopping(ranks_);  // no signal stops it: it ends the program
-  add_cells(run_batches(stopping, batches(session, line)).value());
+  add_cells(present(run_batches(stopping, batches(session, line))));
   line.clear();
   ranks_.finish();
   if (!ranks_.is_rank_0()) return;

@@ -12,6 +12,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/output.h"
+#include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 #include "model/formats/folder.h"
@@ -92,14 +93,14 @@ class EvaluatedData {
  private:
   // Other data would give a loss that looks like the run's and is not.
   void check_same(const EvaluatedModel& model) const {
-    if (!model.state->fingerprint) return;
-    const DataFingerprint now = run_->fingerprint();
+    if (!present(model.state).fingerprint) return;
+    const DataFingerprint now = present(run_).fingerprint();
     const auto compare = [&](const StreamFingerprint& before, const StreamFingerprint& found) {
       if (const auto differs = difference(before, found))
         fail("{} was trained on other data than its configuration now names: {}. Name data with --data PATH",
              model.folder.path.string(), *differs);
     };
-    const auto& was = *model.state->fingerprint;
+    const auto& was = *present(model.state).fingerprint;
     for (size_t i = 0; i < std::min(was.train.size(), now.train.size()); ++i)
       compare(was.train[i].stream, now.train[i].stream);
     if (was.validation && now.validation) compare(*was.validation, *now.validation);
@@ -185,8 +186,7 @@ void Evaluation::choose_shape() {
   int64_t bytes = planned();
   const auto fits = [&] { return !limit.known() || bytes <= limit.bytes; };
   for (; !fits() && !is_given && batch > 1; bytes = planned()) batch /= 2;
-  check(fits(),
-        "the evaluation needs {} with batches of {} sequences of {} tokens, and {}: --batch {}",
+  check(fits(), "the evaluation needs {} with batches of {} sequences of {} tokens, and {}: --batch {}",
         format_bytes(bytes), batch, T, limit.free_text(),
         batch > 1 ? fmt::format("{} needs less", batch / 2) : "is 1 already; --sequence-length shortens it");
   ranks_.enter_phase("the setup");
@@ -198,7 +198,7 @@ void Evaluation::choose_shape() {
 void Evaluation::load() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   if (ranks_.is_rank_0()) check_undamaged(model_.folder.path, CheckpointPart::kWeights);
-  session_.emplace(*backend_, *arena_, shape_);
+  session_.emplace(*backend_, present(arena_), shape_);
   load_weights(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
 }
 
@@ -249,7 +249,7 @@ void Evaluation::show(const std::string& what, int64_t done, int64_t total, cons
 
 // No signal stops them: it ends the program.
 std::vector<double> Evaluation::run(const SharedBatches& batches) {
-  return run_batches(stopping_, batches).value();
+  return present(run_batches(stopping_, batches));
 }
 
 void Evaluation::measure_loss() {
@@ -257,11 +257,11 @@ void Evaluation::measure_loss() {
   const Clock::time_point start = Clock::now();
   const LossJob job{
       .data = data_->source(), .sequences = data_->sequences(), .by_position = options_.by_position};
-  SharedBatches batches = loss_batches(*session_, job);
+  SharedBatches batches = loss_batches(present(session_), job);
   batches.progress = [&](int64_t done) {
     show("loss", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
   };
-  const DataLoss found = data_loss(*session_, job, run(batches));
+  const DataLoss found = data_loss(present(session_), job, run(batches));
   line_.clear();
   check(found.counted == 0 || std::isfinite(found.loss),
         "the loss is {}: the weights of {} are damaged, or too large for this precision. Try another "
@@ -295,7 +295,7 @@ void Evaluation::answer_tasks() {
     const auto progress = [&](int64_t done) {
       show(task.name, batches.choices_before(done), batches.choices(), "choices", seconds_since(start));
     };
-    results.push_back(task_result(task, run(task_batches(*session_, batches, progress))));
+    results.push_back(task_result(task, run(task_batches(present(session_), batches, progress))));
     line_.clear();
     json_["tasks"].push_back(to_json(results.back()));
   }

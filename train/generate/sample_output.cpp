@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "kernels/base/text.h"
 
@@ -60,9 +61,9 @@ void SampleOutput::print_json(size_t at) {
                                     {"prompt_number", sample.prompt_number},
                                     {"sample", sample.sample_number},
                                     {"prompt_tokens", sample.prompt_tokens},
-                                    {"tokens", state.result->tokens},
-                                    {"ended", name_of(state.result->ended)},
-                                    {"seconds", state.result->seconds}};
+                                    {"tokens", present(state.result).tokens},
+                                    {"ended", name_of(present(state.result).ended)},
+                                    {"seconds", present(state.result).seconds}};
   out_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 

@@ -11,6 +11,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/present.h"
 #include "train/launch/peer_failed.h"
 
 namespace tessera {
@@ -59,8 +60,9 @@ class RendezvousServer {
     if (!refusal_.empty()) refuse();
     std::vector<Peer> peers;
     for (std::optional<Peer>& peer : joined_) {
-      peer->connection.send(MessageKind::kWelcome, encode(Welcome{.name = name_of_this_process(world_)}));
-      peers.push_back(std::move(*peer));
+      present(peer).connection.send(MessageKind::kWelcome,
+                                    encode(Welcome{.name = name_of_this_process(world_)}));
+      peers.push_back(std::move(present(peer)));
     }
     return peers;
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "kernels/base/system_error.h"
 #include "train/launch/peer_failed.h"
 #include "train/launch/terminal.h"
@@ -118,7 +119,7 @@ std::vector<std::string> Watchdog::exchange(std::string_view mine) {
     peers_[0].connection.send(MessageKind::kContribution, mine);
   wake();
   exchanged_.wait(lock, [&] { return gathered_.has_value(); });
-  return *std::exchange(gathered_, {});
+  return present(std::exchange(gathered_, {}));
 }
 
 void Watchdog::enter_phase(std::string_view name, Timeout timeout) {
@@ -256,7 +257,8 @@ void Watchdog::add_contribution(int rank, std::string bytes) {
   if (!std::all_of(contributions_.begin(), contributions_.end(), [](const auto& c) { return c.has_value(); }))
     return;
   gathered_.emplace();
-  for (std::optional<std::string>& one : contributions_) gathered_->push_back(*std::exchange(one, {}));
+  for (std::optional<std::string>& one : contributions_)
+    gathered_->push_back(present(std::exchange(one, {})));
   const std::string packed = peers_.empty() ? std::string() : pack(*gathered_);
   for (Peer& peer : peers_) peer.connection.send(MessageKind::kGathered, packed);
   finished_ = finishing_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "kernels/base/system_error.h"
 
 namespace tessera {
@@ -25,7 +26,7 @@ struct Variables {
     const std::optional<std::string> value = environment(name);
     check(value && !value->empty(), "{}'s environment is incomplete: {} is not set. {}", launcher, name,
           advice);
-    return *value;
+    return present(value);
   }
 
   // An integer from `least` to `most`.
@@ -98,7 +99,8 @@ World open_mpi_world(const Environment& environment) {
   World world = variables.world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE");
   for (const char* job : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (world.master_port == 0 && environment(job)) world.master_port = port_of_job(*environment(job));
+    if (world.master_port == 0 && environment(job))
+      world.master_port = port_of_job(present(environment(job)));
   variables.take_master(world);
   if (world.local_size != world.size) variables.text("MASTER_ADDR");
   if (world.local_size != world.size || world.master_port == 0) variables.text("MASTER_PORT");

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "data/packed_loader.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 #include "train/prove/allowed.h"
 #include "train/run/checkpoint.h"
@@ -194,7 +195,7 @@ std::string Prover::load(TrainState& state, const ProvedModel& from) const {
   const FolderOptions options = folder_options(c);
   if (from.weights.empty()) return "";
   if (c.train.lora && from.checkpoint && from.config.train.lora) {
-    const std::string& base = from.state->base;
+    const std::string& base = present(from.state).base;
     load_checkpoint(from.weights, state, {.folder = c.train.init_from, .options = options, .checksum = base});
     return base;
   }
@@ -224,7 +225,7 @@ StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, con
 const StepRecord& Prover::base() {
   if (!base_) {
     show("the step as the run has it");
-    base_ = record(*base_shape_, device_, data_.sequences);
+    base_ = record(present(base_shape_), device_, data_.sequences);
   }
   return *base_;
 }
@@ -243,9 +244,9 @@ bool Prover::asked(ProofKind kind) const {
 ProofSubject Prover::subject() const {
   return {.model = fmt::format("{}: {} parameters",
                                model_.weights.empty() ? "random weights" : model_.weights.string(),
-                               format_count(static_cast<double>(base_shape_->model.parameters()))),
+                               format_count(static_cast<double>(present(base_shape_).model.parameters()))),
           .device = fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
-                                name_of(base_shape_->dtype), name_of(base_shape_->attention)),
+                                name_of(present(base_shape_).dtype), name_of(present(base_shape_).attention)),
           .data = fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_)};
 }
 

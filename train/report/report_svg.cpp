@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 #include "train/plot/svg_plot.h"
 
@@ -138,7 +139,7 @@ std::string validation_svg(std::span<const RunRecord> runs) {
   constexpr double kMost = 1.3;  // times the lowest loss
   double lowest = std::numeric_limits<double>::infinity();
   for (const RunRecord& run : runs)
-    if (run.best_validation()) lowest = std::min(lowest, run.best_validation()->value);
+    if (run.best_validation()) lowest = std::min(lowest, present(run.best_validation()).value);
   check(std::isfinite(lowest), "there is no validation loss to draw: these runs did not evaluate");
   SvgPlot::Panel panel{.title = "", .lines = {}};
   panel.wide = panel.around = true;

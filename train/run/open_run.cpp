@@ -4,6 +4,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
+#include "kernels/base/present.h"
 #include "model/formats/weights.h"
 #include "train/config/check_config.h"
 #include "train/config/print_config.h"
@@ -33,7 +34,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
       device(choose_device(given.device, ranks.local_rank())),
       log(config, now, ranks.is_rank_0()) {
   check_options(options);
-  const std::optional<fs::path>& found = run_folder_->checkpoint();
+  const std::optional<fs::path>& found = present(run_folder_).checkpoint();
   const Checkpoint checkpoint = found ? &*found : nullptr;
   if (checkpoint) resumed = *checkpoint;
   add_notices(given.notices);
@@ -66,7 +67,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);
   if (ranks.is_rank_0()) {
-    add_notices(run_folder_->take());
+    add_notices(present(run_folder_).take());
     write_file(folder / "config.yaml", print_config(given));
     if (!gemms_.table.choices.empty()) write_gemms_file(folder, gemms_.table);
     log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
@@ -83,7 +84,7 @@ void OpenRun::check_options(const TrainerOptions& options) {
                                        : "",
                    "--resume or --overwrite: start all ranks with the same command");
   run_folder_.emplace(config, options, ranks.is_rank_0());
-  ranks.check_same(run_folder_->checkpoint() ? run_folder_->checkpoint()->string() : "none",
+  ranks.check_same(run_folder_->checkpoint() ? present(run_folder_).checkpoint()->string() : "none",
                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/present.h"
 #include "train/run/checkpoint.h"
 #include "train/run/gemm_choices.h"
 #include "train/run/progress.h"
@@ -37,8 +38,8 @@ class OpenRun {
 
   // Before anything is written to the run's folder or removed there, on every rank and thread: Error if it is
   // not this run's any more
-  void check_folder() { run_folder_->check_held(); }
-  std::set<int64_t>& own_checkpoints() { return run_folder_->own_checkpoints(); }
+  void check_folder() { present(run_folder_).check_held(); }
+  std::set<int64_t>& own_checkpoints() { return present(run_folder_).own_checkpoints(); }
 
   const RunShape& shape() const { return phase->shape(); }
   RunDescription description() const;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "train/config/load_config.h"
 #include "train/memory/plan_advice.h"
@@ -75,7 +76,7 @@ RunPlan Replay::plan() const {
 
 // This rank's sequences
 SequencesView Replay::own() const {
-  const RunShape& shape = state_->shape();
+  const RunShape& shape = present(state_).shape();
   const int64_t mine = shape.sequences_per_rank() * shape.sequence_length,
                 first = ranks_.place(Axis::kData).rank * mine;
   return SequencesView(folder_.batch).tokens_from(first, mine);
@@ -109,7 +110,7 @@ std::string Replay::setting_text() const {
 int Replay::run() {
   load(plan());
   const StepInputs inputs{.ranks = ranks_,
-                          .state = *state_,
+                          .state = present(state_),
                           .own = own(),
                           .position = kept_.position,
                           .optimizer = optimizer_config(config_),

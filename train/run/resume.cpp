@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"
 #include "train/run/checkpoint.h"
@@ -123,7 +124,7 @@ void check_same_source(const fs::path& checkpoint, const DataFingerprint::Source
 // Both have fingerprints.
 void check_same_tokens(const fs::path& checkpoint, const RunState& was, const RunState& now,
                        const std::vector<DataSource>& sources) {
-  const auto &old = was.fingerprint->train, &data = now.fingerprint->train;
+  const auto &old = present(was.fingerprint).train, &data = present(now.fingerprint).train;
   if (old.size() != data.size())
     refuse(checkpoint, fmt::format("was trained on {} sources, {}, this run has {}, {}", old.size(), was.data,
                                    data.size(), now.data));

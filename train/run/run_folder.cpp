@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "train/report/metrics.h"
 #include "train/run/checkpoint_folder.h"
 
@@ -110,7 +111,7 @@ std::vector<std::string> RunFolder::take() {
 void RunFolder::check_held() {
   const std::lock_guard guard(mutex_);
   if (!leads_ && !lock_) lock_.emplace(folder_, RunLock::Hold::kWatch);
-  lock_->check_held();
+  present(lock_).check_held();
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "kernels/base/present.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/text.h"
 #include "train/memory/memory_report.h"
@@ -178,7 +179,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   record("step", figures);
   if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
-  report_->refresh();
+  present(report_).refresh();
   const std::vector<StatusPart> status =
       step_status({.step = run_.step,
                    .steps = config_.steps(),

@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -146,7 +147,7 @@ E read_word(const json& object, const std::string& key, const std::string& name)
   constexpr auto known = values_with_words<E>();
   check(found.has_value(), "{}: \"{}\" is {}, expected {}", name, key, brief(object[key]),
         join_words(names_of<E>(known)));
-  return *found;
+  return present(found);
 }
 
 // Reads either format that is known.
@@ -192,7 +193,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"freeze", s.freeze},
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
-  if (s.shard && s.ranks > 1) object["shard"] = name_of(*s.shard);
+  if (s.shard && s.ranks > 1) object["shard"] = name_of(present(s.shard));
   if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = *s.mlp_chunk;
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (s.skipped_updates > 0) object["skipped_updates"] = s.skipped_updates;

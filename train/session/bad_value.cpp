@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 
 namespace tessera {
 namespace {
@@ -103,7 +104,7 @@ void BadValueSearch::after(const AnyOp& op, Backend& backend, const Launch&) {
     if (bad == read_.end()) return note(op, std::move(written), operand);
     if (is_copy) return;
     note(op, *bad, operand);
-    found_->was_read = true;
+    present(found_).was_read = true;
     return;
   }
 }
@@ -124,7 +125,7 @@ void BadValueSearch::find_sequences(const Operand& written) {
   const Tensor& x = written.tensor;
   const bool by_sequence = x.shape.rank() >= 2 && x.shape[0] == B && x.shape[1] == T,
              by_row = !by_sequence && x.shape[0] == N;
-  if ((!by_sequence && !by_row) || found_->place.micro_batch == OpPlace::kOutside) return;
+  if ((!by_sequence && !by_row) || present(found_).place.micro_batch == OpPlace::kOutside) return;
   const int64_t heads = written.heads > 0 ? x.shape[2] : 1;
   for (int64_t b = 0; b < B; ++b) {
     Operand part = written;
@@ -133,9 +134,9 @@ void BadValueSearch::find_sequences(const Operand& written) {
     part.tensor.shape = {1, T, heads, part.tensor.shape[3]};
     const Inspected values = inspect(part);
     if (values.bad == 0) continue;
-    if (found_->sequences.empty() && shape.mesh.context == 1)
-      found_->token = b * T + static_cast<int64_t>(values.first_bad) / (x.numel() / N);
-    found_->sequences.push_back(b);
+    if (present(found_).sequences.empty() && shape.mesh.context == 1)
+      present(found_).token = b * T + static_cast<int64_t>(values.first_bad) / (x.numel() / N);
+    present(found_).sequences.push_back(b);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
 #include "kernels/base/json_text.h"
+#include "kernels/base/present.h"
 #include "kernels/base/text.h"
 #include "train/tasks/eval_file.h"
 #include "train/tasks/task_line.h"
@@ -112,7 +113,7 @@ Task read_lines(const Named& file, const Tokenizer* tokenizer, int64_t most) {
                    },
                .most_line_bytes = kMostTaskLine});
   check(!task.items.empty(), "{} holds no item of a task", path);
-  task.format = *format;
+  task.format = present(format);
   return task;
 }
 
