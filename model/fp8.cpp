@@ -39,9 +39,6 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   scales_ = take("FP8 scales", DType::kF32, {2, S, kFp8ScaleStride});
   before_ = take("FP8 scales of the step before", DType::kF32, {2, S, kFp8ScaleStride});
   amaxes_ = take("FP8 largest elements", DType::kF32, {run.ranks, 2, S});
-  const auto own_weights = std::ranges::count_if(layers_, [](const Layer& l) { return !l.stored; });
-  if (own_weights > 0)
-    weight_scales_ = take("FP8 scales of copied weights", DType::kF32, {own_weights, kFp8ScaleStride});
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0, largest_x = 0, largest_dy = 0;
@@ -51,13 +48,13 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
                          : is_of_mlp(layer.stage)     ? run.mlp_rows
                                                       : run.rows;
     if (has_dw(layer)) {
-      largest_x = std::max(largest_x, rows * layer.weight.shape[1]);
-      largest_dy = std::max(largest_dy, rows * layer.weight.shape[0]);
+      largest_x = std::max(largest_x, rows * layer.weight.data.shape[1]);
+      largest_dy = std::max(largest_dy, rows * layer.weight.data.shape[0]);
     }
     int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
-    for_x = std::max(for_x, rows * layer.weight.shape[1]);
+    for_x = std::max(for_x, rows * layer.weight.data.shape[1]);
     int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;
-    for_dy = std::max(for_dy, rows * layer.weight.shape[0]);
+    for_dy = std::max(for_dy, rows * layer.weight.data.shape[0]);
   }
   const auto place = [&](const char* name, int64_t bytes) {
     return bytes > 0 ? arena.alloc(MemoryTag::kActivations, name, stored, {bytes}) : Tensor{};
@@ -65,17 +62,10 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   const Tensor operand = place("FP8 operand", largest), hidden = place("FP8 hidden layer", largest_hidden),
                x_transposed = place("FP8 x, transposed", largest_x),
                dy_transposed = place("FP8 dy, transposed", largest_dy), own = own_amaxes();
-  int64_t copied = 0;
   for (int64_t i = 0; i < S; ++i) {
     const Layer& layer = layers_[static_cast<size_t>(i)];
-    const int64_t O = layer.weight.shape[0], C = layer.weight.shape[1];
-    Fp8Matrix weight = layer.stored, transposed{layer.stored_transposed, layer.stored.scale};
-    if (!weight) {
-      weight = {take("FP8 " + layer.name, stored, {O, C}), scale_of(weight_scales_, copied++)};
-      transposed = {take("FP8 " + layer.name + ", transposed", stored, {C, O}), weight.scale};
-    }
-    *layer.fp8 = {.weight = weight,
-                  .transposed = transposed,
+    *layer.fp8 = {.weight = layer.weight,
+                  .transposed = {layer.transposed, layer.weight.scale},
                   .x_scale = scale_of(scales_, i),
                   .dy_scale = scale_of(scales_, S + i),
                   .x_amax = own.rows(i, 1),
@@ -106,16 +96,6 @@ void Fp8::take_back_step(const Stream& stream) {
   if (layers_.empty()) return;
   if (known_before_) stream.run(Copy{before_, scales_});
   known_ = known_before_;
-}
-
-void Fp8::quantise_weights(const Stream& stream, int64_t layer) const {
-  for (const Layer& one : layers_)
-    if (one.number == layer && !one.stored)
-      stream.run(Quantise{.x = one.weight,
-                          .format = DType::kE4M3,
-                          .y = one.fp8->weight,
-                          .transposed = one.fp8->transposed.data,
-                          .current = true});
 }
 
 void Fp8::end_step(const Stream& stream) {

@@ -1,8 +1,8 @@
-// Fp8: the weights in FP8 of all linear layers that have them, and the scales of what these multiply.
-//
-// A weight is rounded once a step, by its own largest element. The scales of activations and gradients stay
-// for a step: they follow from the largest elements of the step before, over all micro-batches and ranks, so
-// that they depend on no order. A run's first step, which has none before it, scales each tensor by itself.
+// Fp8: the linear layers that are multiplied in FP8, and the scales of what they multiply. The store has
+// their weights (store/stored_forms.h), rounded once a step by their own largest element. The scales of
+// activations and gradients stay for a step: they follow from the largest elements of the step before,
+// over all micro-batches and ranks, so that they depend on no order. A run's first step, which has none
+// before it, scales each tensor by itself.
 #pragma once
 
 #include <map>
@@ -27,23 +27,13 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
 // A linear layer that is multiplied in FP8. All of a model: fp8_places.h
 struct Fp8Place {
-  std::string name;  // "blocks.1.mlp.expand", "head"
-  int64_t number;    // of the block; L: the head
-  Stage stage;       // of the block; not of the head
-  Tensor weight;
-  Fp8Matrix stored;          // the store has its FP8 values: else it is rounded here
-  Tensor stored_transposed;  // likewise
+  std::string name;   // "blocks.1.mlp.expand", "head"
+  int64_t number;     // of the block; L: the head
+  Stage stage;        // of the block; not of the head
+  Fp8Matrix weight;   // [O, C]
+  Tensor transposed;  // [C, O]
   // Whether x or dy is written by the GEMM of another layer, which reads its own operand at the same time
   bool gemm_writes_x = false, gemm_writes_dy = false;
-};
-
-// A matrix whose FP8 values a store has; they are there in a lease of a training step
-struct Fp8Weight {
-  size_t place;       // in its layout
-  std::string layer;  // as Fp8Place::name
-  Fp8Matrix values;   // [O, C]
-  Tensor transposed;  // [C, O], in a lease for a backward
-  Tensor plain;       // [O, C], in the store's dtype, in a lease for no training step
 };
 
 struct Fp8Run {
@@ -67,9 +57,6 @@ class Fp8 {
   void begin_step(const Stream& stream);
   // The scales are again those of before the last begin_step(): that step does not count.
   void take_back_step(const Stream& stream);
-  // The weights of a block, or of the head: L, as far as the store has no FP8 values of them. Before the
-  // first GEMM with it in a step.
-  void quantise_weights(const Stream& stream, int64_t layer) const;
   // The scales of the next step, once all ranks have one another's amaxes()
   void end_step(const Stream& stream);
   const Tensor& amaxes() const { return amaxes_; }  // [ranks, 2, S] fp32
@@ -91,10 +78,9 @@ class Fp8 {
   Fp8Config config_;
   Fp8Layers fp8_;
   std::vector<Layer> layers_;
-  Tensor before_;         // scales_ of the step before
-  Tensor scales_;         // as UpdateScales has them: of x and of dy, of S layers
-  Tensor amaxes_;         // [ranks, 2, S] fp32, of this step
-  Tensor weight_scales_;  // [.., kFp8ScaleStride] fp32, of weights that are rounded here
+  Tensor before_;  // scales_ of the step before
+  Tensor scales_;  // as UpdateScales has them: of x and of dy, of S layers
+  Tensor amaxes_;  // [ranks, 2, S] fp32, of this step
   int64_t rank_ = 0;
   bool known_ = false;  // the scales are those of a step before
   bool known_before_ = false;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "kernels/base/check.h"
 #include "model/stages.h"
 
 namespace tessera {
 
 std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& config) {
   const ModelConfig& model = store.model();
-  const Params& weights = store.weight_views();
   std::vector<Fp8Place> places;
   for (int64_t l = 0; l < model.layers; ++l) {
     if (!config.has_block(l, model.layers)) continue;
@@ -20,24 +20,19 @@ std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& confi
       places.push_back({.name = fmt::format("blocks.{}.{}", l, row->linear.name),
                         .number = l,
                         .stage = row->stage,
-                        .weight = row->linear.weights(weights.blocks[at]).weight,
-                        .stored = {},
-                        .stored_transposed = {},
+                        .weight = {},
+                        .transposed = {},
                         .gemm_writes_x = before && before->linear && offers_of(*before, spec).fp8_y,
                         .gemm_writes_dy = after && after->linear && offers_of(*after, spec).fp8_dx});
     }
   }
   if (config && config.head)
-    places.push_back({.name = "head",
-                      .number = model.layers,
-                      .stage = {},
-                      .weight = weights.classifier(),
-                      .stored = {},
-                      .stored_transposed = {}});
+    places.push_back({.name = "head", .number = model.layers, .stage = {}, .weight = {}, .transposed = {}});
   for (Fp8Place& place : places) {
-    const auto stored = std::ranges::find(store.fp8_weights(), place.name, &Fp8Weight::layer);
-    if (stored == store.fp8_weights().end()) continue;
-    place.stored = stored->values, place.stored_transposed = stored->transposed;
+    const auto& matrices = store.weight_home().forms().matrices();
+    const auto stored = std::ranges::find(matrices, place.name, &StoredMatrix::layer);
+    check(stored != matrices.end(), "the store has no FP8 values of {}", place.name);
+    place.weight = stored->values, place.transposed = stored->transposed;
   }
   return places;
 }

@@ -3,7 +3,8 @@
 
 #include <vector>
 
-#include "model/param_store.h"
+#include "model/fp8.h"
+#include "model/store/param_store.h"
 
 namespace tessera {
 

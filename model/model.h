@@ -8,8 +8,9 @@
 #include "model/by_block.h"
 #include "model/context.h"
 #include "model/dropout.h"
+#include "model/fp8_linear.h"
 #include "model/keep.h"
-#include "model/param_store.h"
+#include "model/store/param_store.h"
 
 namespace tessera {
 

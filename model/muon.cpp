@@ -71,7 +71,7 @@ void Muon::find_groups(const MuonConfig& config) {
     of_group += own;
     for (const ParamPlace& place : layout().places) {
       if (place.bucket != b || !place.trained || !place.info.decay) continue;
-      int64_t first = place.first, row = store_.first_row(place);
+      int64_t first = place.first, row = store_.kept().first_row(place);
       for (const int64_t rows : place.info.matrices) {
         if (rows == 0) continue;
         groups_.back().matrices.push_back(
@@ -173,7 +173,7 @@ std::vector<Tensor> Muon::owned(size_t group) {
 }
 
 Tensor Muon::squares_of(const Matrix& matrix) const {
-  return store_.kept(kRowSquares, matrix.bucket).rows(matrix.first_row, matrix.rows);
+  return store_.kept().of(kRowSquares, matrix.bucket).rows(matrix.first_row, matrix.rows);
 }
 
 void Muon::run(const Update& update) {

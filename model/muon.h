@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "model/param_store.h"
+#include "model/store/param_store.h"
 #include "model/update_rule.h"
 
 namespace tessera {

@@ -13,8 +13,8 @@ namespace tessera {
 enum class Offloaded : uint8_t {
   kOptimizer,    // moments and lower bits of masters, where the update reads and writes them
   kActivations,  // what blocks keep for their backward, of all or the first: activation_offload.h
-  kWeights,      // copied to the device block by block: param_store.h
-  kGradients,    // copied block by block, in both directions: param_store.h
+  kWeights,      // copied to the device block by block: store/weight_home.h
+  kGradients,    // copied block by block, in both directions: store/gradient_home.h
 };
 constexpr auto words_of(Offloaded) {
   return std::array{Word{"optimizer", Offloaded::kOptimizer}, Word{"activations", Offloaded::kActivations},

@@ -8,14 +8,14 @@ namespace tessera {
 
 Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
     : store_(store), rule_(std::move(rule)) {
-  store.keep_masters();
-  for (const StateTensor& one : rule_.state) store.keep(one.name, one.dtype, one.of);
+  store.kept().keep_masters();
+  for (const StateTensor& one : rule_.state) store.kept().keep(one);
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {store.part().count});
   if (rule_.muon) muon_.emplace(arena, store, *rule_.muon);
 }
 
 void Optimizer::measure(const Stream& stream) {
-  const std::vector<Tensor> trained = store_.tensors_of_norm();
+  const std::vector<Tensor> trained = store_.gradient_home().tensors_of_norm();
   stream.run(GlobalNorm{.tensors = trained, .norm = grad_norms_.rows(store_.part().index, 1)});
 }
 
@@ -26,7 +26,7 @@ void Optimizer::share_norms() {
 }
 
 void Optimizer::update(const Stream& stream, const Update& of) {
-  store_.begin_update();
+  store_.weight_home().begin_update();
   if (of.norms) measure_update(stream, of);
   const UpdateStep step = step_of(of);
   std::vector<UpdatedPart> parts;
@@ -39,7 +39,7 @@ void Optimizer::update(const Stream& stream, const Update& of) {
       parts.push_back(part);
     if (!store_.shards().optimizer()) return;
     run();  // one by one: a bucket is gathered while the next is updated
-    store_.end_update(bucket);
+    store_.weight_home().end_update(bucket);
   };
   for (size_t b = 0; b < store_.layout().buckets.size(); ++b)
     if (store_.layout().buckets[b].trained > 0 && !(muon_ && muon_->updates(b))) finish(b);
@@ -85,7 +85,7 @@ UpdateStep Optimizer::step_of(const Update& update) const {
 }
 
 UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, Elements which) const {
-  const Tensor weights = store_.updated_weights(bucket);
+  const Tensor weights = store_.weight_home().updated(bucket);
   const ParamLayout& layout = store_.layout();
   const int64_t each = weights.shape[0], matrices = muon_ ? muon_->matrices_of(bucket) : 0,
                 from = which == Elements::kMatrices ? 0 : matrices,
@@ -99,14 +99,14 @@ UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, Ele
   // A head of its own is rounded at random as if it followed the tables in their bucket.
   const bool own_head = !layout.head_is_tied() && bucket == layout.head;
   UpdatedPart part{.weights = own(weights),
-                   .low = weights.dtype == DType::kF32 ? Tensor{} : own(store_.kept(kMaster, bucket)),
-                   .gradient = own(store_.summed_gradients()[bucket]),
+                   .low = weights.dtype == DType::kF32 ? Tensor{} : own(store_.kept().of(kMaster, bucket)),
+                   .gradient = own(store_.gradient_home().summed()[bucket]),
                    .state = {},
                    .decayed = std::clamp<int64_t>(layout.buckets[bucket].decayed - first, 0, end - from),
                    .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
                    .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
   for (const StateTensor& one : rule_.state)
-    if (one.of != StateOf::kRows) part.state.push_back(own(store_.kept(one.name, bucket)));
+    if (one.of != StateOf::kRows) part.state.push_back(own(store_.kept().of(one.name, bucket)));
   return part;
 }
 

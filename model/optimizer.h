@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "model/muon.h"
-#include "model/param_store.h"
+#include "model/store/param_store.h"
 #include "model/update_rule.h"
 
 namespace tessera {

@@ -54,13 +54,16 @@ double ModelConfig::flops_of_span(double attention_span) const {
 
 InFp8 Fp8Storage::of(const ParamPlace& place, const ModelConfig& model) const {
   const ParamInfo& info = place.info;
-  const bool is_layer = info.decay && info.adapter == AdapterMatrix::kNone;
-  const bool multiplied = info.block >= 0 ? config.has_block(info.block, model.layers)
-                                          : config && config.head && info.part == ParamPart::kHead;
+  const bool is_layer = info.decay && info.adapter == AdapterMatrix::kNone,
+             is_tied = model.tied && info.name == kTokenTable;
+  const bool multiplied = info.block >= 0
+                              ? config.has_block(info.block, model.layers)
+                              : config && config.head && (is_tied || info.part == ParamPart::kHead);
   if (!is_layer || !multiplied) return InFp8::kNo;
+  if (is_tied) return InFp8::kCopied;
   if (!place.trained) return InFp8::kAlone;
   const bool is_read = info.block >= 0 && bias_gradient_reads_out(model);
-  return trained && !is_read ? InFp8::kBeside : InFp8::kNo;
+  return trained && !is_read ? InFp8::kBeside : InFp8::kCopied;
 }
 
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze,
@@ -94,7 +97,7 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
   take([](const ParamPlace& place) { return place.trained && !place.info.decay; });
   for (ParamBucket& bucket : buckets)
     bucket.trained = bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
-  take([](const ParamPlace& place) { return !place.trained && place.in_fp8 == InFp8::kNo; });
+  take([](const ParamPlace& place) { return !place.trained && place.in_fp8 != InFp8::kAlone; });
   for (ParamBucket& bucket : buckets)
     bucket.elements = bucket.trained + round_up(bucket.elements - bucket.trained, kParamAlignment * parts);
   place_fp8(parts);
@@ -103,7 +106,7 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
 // What is beside trained elements lies as they do, so that a rank rounds its part of these.
 void ParamLayout::place_fp8(int64_t parts) {
   for (ParamPlace& place : places) {
-    if (place.in_fp8 == InFp8::kNo) continue;
+    if (place.in_fp8 <= InFp8::kCopied) continue;
     ParamBucket& bucket = buckets[place.bucket];
     bucket.in_fp8 = place.in_fp8;
     if (place.in_fp8 == InFp8::kBeside) {

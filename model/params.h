@@ -9,8 +9,9 @@
 // first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and
 // the gaps stay zero. Gradients, moments and masters have the trained elements alone.
 //
-// A store may have the FP8 values of matrices that are multiplied in FP8 (Fp8Storage). They lie in a second
-// tensor of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
+// A store may have the FP8 values of matrices that are multiplied in FP8 (Fp8Storage). They lie in a
+// second tensor of the bucket: those of frozen matrices in place of other values, those of trained ones
+// beside them.
 #pragma once
 
 #include <algorithm>
@@ -98,7 +99,8 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
 
 enum class InFp8 : uint8_t {
-  kNo,
+  kNo,      // it is not multiplied in FP8
+  kCopied,  // copies are made of the whole matrix: the layout has none
   kAlone,   // there are no other values
   kBeside,  // FP8 values beside the others
 };
@@ -109,7 +111,7 @@ struct ParamBucket {
   int64_t trained = 0;        // elements before this are trained; a multiple of kParamAlignment x parts
   int64_t elements = 0;       // of the weights, without those of which there are FP8 values alone
   int64_t fp8 = 0;            // elements of its tensor of FP8 values; a multiple of kParamAlignment x parts
-  InFp8 in_fp8 = InFp8::kNo;  // its matrices that are multiplied in FP8
+  InFp8 in_fp8 = InFp8::kNo;  // its matrices that are kAlone or kBeside
   int64_t vectors() const { return trained - decayed; }
 };
 struct ParamPlace {
@@ -133,8 +135,8 @@ struct ParamPlace {
   }
 };
 
-// Of which matrices a store has FP8 values: of frozen ones, and with `trained` of the others, too; then
-// nothing may be frozen. A block whose backward reads a weight itself has none.
+// Which matrices are stored in FP8: frozen ones; if `trained`, all (then nothing is frozen). Others that are
+// multiplied in FP8 are copied: a block whose backward reads a weight itself, and tables that are the head.
 struct Fp8Storage {
   Fp8Config config = {};
   bool trained = false;

@@ -101,7 +101,7 @@ inline std::string weight_bytes(TrainState& state) {
 // The gradients of the last step that this rank has the sums of, bucket by bucket
 inline std::vector<std::vector<float>> gradients_of(TrainState& state) {
   std::vector<std::vector<float>> all;
-  for (const Tensor& bucket : state.store().summed_gradients()) {
+  for (const Tensor& bucket : state.store().gradient_home().summed()) {
     HostTensors make;
     const Tensor host = make.poisoned({bucket.numel()});
     state.stream().run(Copy{bucket, host});

@@ -29,11 +29,11 @@ inline std::vector<NamedTensor> weights_read(TrainState& state, HostTensors& mak
   std::vector<NamedTensor> all;
   for (const ParamPlace& place : store.layout().places) all.push_back({place.info.name, {}});
   for (size_t b = 0; b < store.layout().buckets.size(); ++b) {
-    store.whole_weights(b);
+    store.weight_home().whole(b);
     for (const ParamPlace& place : store.layout().places) {
       if (place.bucket != b) continue;
       const Tensor host = all[place.index].tensor = make.poisoned(place.info.shape);
-      state.stream().run(Copy{store.whole_weight(place), host});
+      state.stream().run(Copy{store.weight_home().whole_weight(place), host});
       state.stream().synchronize();
     }
   }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/param_store.h"
+#include "model/store/param_store.h"
 #include "tests/support.h"
 
 namespace tessera::testing {

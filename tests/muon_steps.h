@@ -27,17 +27,19 @@ inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
       arena.alloc(MemoryTag::kWorkspace, "workspace", DType::kF32,
                   {workspace_bytes(run.device.device, 64, run.model.channels, 8 * run.model.channels) / 4});
   const Stream stream(*be, workspace);
-  ParamStore store(stream, arena, {.model = run.model, .dtype = run.dtype, .shards = run.shards});
-  store.prepare_training({.axis = comm.get()});
+  ParamStore store(stream, arena,
+                   {.model = run.model,
+                    .dtype = run.dtype,
+                    .homes = {.shards = run.shards, .axis = comm.get(), .training = ParamStore::Training{}}});
   Optimizer optimizer(arena, store, muon(run.muon, run.moments));
-  store.clear_kept();
+  store.kept().clear();
   init_weights(run.model, 3, {.values = store.writer(), .normal = store.normal_writer()}, InitialOf::kAll);
   const OptimizerConfig config{
       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 0, .random_key = 9};
   HostTensors make;
   for (int step = 1; step <= run.steps; ++step) {
     store.begin_step();
-    store.begin_micro_step({.first = true, .last = true});
+    store.gradient_home().begin_micro_step({.first = true, .last = true});
     const auto fill = [&](const ParamInfo& info, const Tensor& gradient) {
       const Tensor host = make.zeros(gradient.shape);
       const Philox random(static_cast<uint64_t>(step), std::hash<std::string>()(info.name));
@@ -56,13 +58,13 @@ inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
       const auto tables = store.table_gradients();
       fill(ParamInfo{.name = "table", .shape = {}, .init = Init::kNormal}, tables->token_table);
     }
-    store.wait_for_gradients();
+    store.gradient_home().wait();
     optimizer.measure(stream);
     optimizer.share_norms();
     optimizer.update(stream, {.config = config, .learning_rate = 1e-2, .number = step});
   }
   std::string bytes;
-  for (const std::string& name : store.kept_names())
+  for (const std::string& name : store.kept().names())
     for (size_t b = 0; b < store.layout().buckets.size(); ++b)
       store.with_whole(name, b, [&](const ParamReader& read) {
         for (const ParamPlace& place : store.layout().places) {

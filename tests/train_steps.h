@@ -89,7 +89,7 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
   const auto batch = std::span(tokens).first(static_cast<size_t>(shape.micro_batch * T));
   state.session().evaluate({.tokens = batch, .targets = batch}, shape.micro_batch);
   Decoder(state.session(), {.capacity = std::ssize(prompt)}).start(0, prompt, 0);
-  for (const std::string& name : state.store().kept_names())
+  for (const std::string& name : state.store().kept().names())
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
       state.store().with_whole(name, b, [](const ParamReader&) {});
   EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());

@@ -65,7 +65,7 @@ TEST_F(CudaOps, InitialMastersOfARankAreItsPart) {
       state.initialize(7);
       ParamStore& store = state.store();
       for (size_t b = 0; b < store.layout().buckets.size(); ++b) {
-        const Tensor low = store.kept(kMaster, b), weights = store.updated_weights(b);
+        const Tensor low = store.kept().of(kMaster, b), weights = store.weight_home().updated(b);
         std::vector<float> masters(low.numel());
         state.stream().run(JoinMasters{.weights = weights,
                                        .low = low,

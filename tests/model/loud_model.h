@@ -15,7 +15,7 @@ struct LoudModel {
 
   // `document_lengths` of each sequence; none: every sequence is one document.
   LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
-      : store(cpu, arena, {.model = config}),
+      : store(cpu, arena, {.model = config, .homes = {.training = ParamStore::Training{}}}),
         model{.config = config,
               .params = &store,
               .attention = {config,
@@ -40,7 +40,6 @@ struct LoudModel {
       lengths.insert(lengths.end(), sequence.begin(), sequence.end());
     if (lengths.empty()) lengths.assign(kBatch, kTokens);
     reference.dropout = {.probabilities = config.dropout, .key = dropout_key(1337, 4), .first_sequence = 6};
-    store.prepare_training({});
     for_each_param(store.weights(), config, [&](const ParamInfo& info, const Tensor& tensor) {
       const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
       const Tensor values = make.normal(info.shape, 0.3, info.init == Init::kOne ? 1 : 0);
@@ -52,7 +51,7 @@ struct LoudModel {
   double train() {
     const Tensor losses = make.poisoned({kBatch * kTokens});
     const auto count = static_cast<float>(counted(ids(targets)));
-    store.begin_micro_step({.first = true, .last = true});
+    store.gradient_home().begin_micro_step({.first = true, .last = true});
     train_batch(cpu, arena,
                 {.model = model,
                  .batch = {tokens, targets, positions, documents},
@@ -67,7 +66,7 @@ struct LoudModel {
   static std::span<int32_t> ids(const Tensor& t) { return {t.as<int32_t>(), static_cast<size_t>(t.numel())}; }
 
   Tensor gradient(const ParamPlace& place) const {
-    return store.layout().view(store.gradients().buckets, place);
+    return store.layout().view(store.gradient_home().whole().buckets, place);
   }
 
   HostTensors make;

@@ -1,5 +1,5 @@
 // The store of parameters: when leases wait, when gradients are summed over ranks, and what is refused.
-#include "model/param_store.h"
+#include "model/store/param_store.h"
 
 #include "tests/support.h"
 #include "train/session/train_state.h"
@@ -33,21 +33,24 @@ struct Store : ::testing::Test {
   LoggingCommunicator comm;
   std::unique_ptr<Backend> be = make_plan_backend({});
   Arena arena = Arena::plan(Device::kCpu);
-  ParamStore store{Stream(*be), arena, {.model = kTinyStore, .shards = {Shard::kOptimizer, 2}}};
+  ParamStore store{
+      Stream(*be),
+      arena,
+      {.model = kTinyStore,
+       .homes = {.shards = {Shard::kOptimizer, 2}, .axis = &comm, .training = ParamStore::Training{}}}};
   std::vector<std::string>& log = comm.log;
 
-  void SetUp() override { store.prepare_training({.axis = &comm}); }
   int64_t elements(size_t bucket) const { return store.layout().buckets[bucket].trained; }
   static size_t bucket_of(int64_t layer) { return ParamLayout::bucket_of_block(layer); }
 };
 
 TEST_F(Store, GradientsAreSummedWhereTheScopesOfTheLastMicroStepEnd) {
   for (const bool last : {false, true}) {
-    store.begin_micro_step({.first = !last, .last = last});
+    store.gradient_home().begin_micro_step({.first = !last, .last = last});
     GradientScope<BlockParams> block = store.block_gradients(2);
     {
       const GradientScope<HeadParams> head = store.head_gradients();
-      EXPECT_EQ(head->classifier().data, store.gradients().token_table.data);
+      EXPECT_EQ(head->classifier().data, store.gradient_home().whole().token_table.data);
     }
     GradientScope<BlockParams> below = store.block_gradients(1);
     EXPECT_TRUE(log.empty()) << "the head has its gradients in the bucket of the tables";
@@ -63,7 +66,7 @@ TEST_F(Store, GradientsAreSummedWhereTheScopesOfTheLastMicroStepEnd) {
 }
 
 TEST_F(Store, AScopeThatAnExceptionEndsSumsNothing) {
-  store.begin_micro_step({.first = true, .last = true});
+  store.gradient_home().begin_micro_step({.first = true, .last = true});
   const auto failing = [&] {
     const GradientScope<BlockParams> block = store.block_gradients(0);
     fail("a kernel failed");
@@ -74,17 +77,17 @@ TEST_F(Store, AScopeThatAnExceptionEndsSumsNothing) {
 
 TEST_F(Store, GradientsAreCompleteOnceInAMicroStep) {
   EXPECT_THROW(store.block_gradients(0), Error) << "no micro-step has begun";
-  store.begin_micro_step({.first = true, .last = false});
+  store.gradient_home().begin_micro_step({.first = true, .last = false});
   store.block_gradients(0);
   EXPECT_THROW(store.block_gradients(0), Error);
   store.head_gradients(), store.table_gradients();
   EXPECT_THROW(store.table_gradients(), Error);
-  store.begin_micro_step({.first = true, .last = false});
+  store.gradient_home().begin_micro_step({.first = true, .last = false});
   store.block_gradients(0);
 }
 
 TEST_F(Store, TheFirstLeaseWaitsForTheGatherOfItsPart) {
-  for (size_t b = 0; b < store.layout().buckets.size(); ++b) store.end_update(b);
+  for (size_t b = 0; b < store.layout().buckets.size(); ++b) store.weight_home().end_update(b);
   log.clear();
   store.lease_tables();
   EXPECT_EQ(log, std::vector<std::string>{"wait for 1"});
@@ -95,14 +98,14 @@ TEST_F(Store, TheFirstLeaseWaitsForTheGatherOfItsPart) {
 }
 
 TEST_F(Store, WeightsThatAreLeasedAreNotUpdated) {
-  store.begin_update();
+  store.weight_home().begin_update();
   WeightLease<BlockParams> kept = store.lease_block(0);
-  EXPECT_THROW(store.begin_update(), Error);
+  EXPECT_THROW(store.weight_home().begin_update(), Error);
   const WeightLease<BlockParams> moved = std::move(kept);
-  EXPECT_THROW(store.begin_update(), Error);
+  EXPECT_THROW(store.weight_home().begin_update(), Error);
   kept = store.lease_block(1);
   { const WeightLease<TableParams> tables = store.lease_tables(); }
-  EXPECT_THROW(store.begin_update(), Error);
+  EXPECT_THROW(store.weight_home().begin_update(), Error);
 }
 
 // Where weights are split: a block is gathered while the one before it is used, in both directions, and what
@@ -116,9 +119,12 @@ struct SplitStore : ::testing::Test {
     untied.layers = 4, untied.tied = false;
     return untied;
   }();
-  ParamStore store{Stream(*be), arena, {.model = model, .shards = {Shard::kWeights, 2}}};
+  ParamStore store{
+      Stream(*be),
+      arena,
+      {.model = model,
+       .homes = {.shards = {Shard::kWeights, 2}, .axis = &comm, .training = ParamStore::Training{}}}};
 
-  void SetUp() override { store.prepare_training({.axis = &comm}); }
   std::vector<std::string> take_log() { return std::exchange(comm.log, {}); }
   std::string gathers(size_t bucket) const {
     return fmt::format("gather {}", store.layout().buckets[bucket].elements);
@@ -148,7 +154,7 @@ TEST_F(SplitStore, GathersOneBlockAhead) {
   EXPECT_EQ(take_log(), (Log{"wait for 7", block}));
   store.lease_block(0);
   EXPECT_EQ(take_log(), (Log{"wait for 8"}));
-  store.begin_update();
+  store.weight_home().begin_update();
   store.lease_tables();
   EXPECT_EQ(take_log(), (Log{gathers(0), "wait for 9", block})) << "an update makes all old";
 }

@@ -79,7 +79,9 @@ struct Passes {
     dropout.probabilities = config.dropout;
   }
   Pass pass() const { return {.stream = loud.cpu, .model = loud.model, .batch = batch, .dropout = dropout}; }
-  const BlockParams& gradients(size_t layer) const { return loud.store.gradients().blocks[layer]; }
+  const BlockParams& gradients(size_t layer) const {
+    return loud.store.gradient_home().whole().blocks[layer];
+  }
   LoudModel loud;
   Batch batch;
   Saved saved;

@@ -103,7 +103,7 @@ std::vector<ParamValues> gradients_of(TrainState& state, HostMemory& memory) {
   ParamStore& store = state.store();
   const Part part = store.part();
   std::vector<ParamValues> all;
-  const std::vector<Tensor>& buckets = store.summed_gradients();
+  const std::vector<Tensor>& buckets = store.gradient_home().summed();
   for (size_t b = 0; b < buckets.size(); ++b) {
     if (!buckets[b]) continue;
     const int64_t count = buckets[b].numel(), begin = part.index * count;

@@ -494,7 +494,7 @@ std::string load_base(const fs::path& folder, TrainState& state, const FolderOpt
 }
 
 int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {
-  state.store().clear_kept();  // the gaps between parameters are in no file
+  state.store().kept().clear();  // the gaps between parameters are in no file
   const ModelConfig& model = state.shape().model;
   const TensorFiles files(checkpoint, kOptimizerStem);
   const auto masters = files.tensors().lower_bound(kMasters);

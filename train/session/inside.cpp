@@ -49,12 +49,13 @@ std::string part_of(const ParamInfo& info) {
   return name;
 }
 
-Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows)
+Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows,
+               std::vector<Fp8Place> in_fp8)
     : stream_(stream),
       store_(store),
       rows_(rows),
       trained_(std::ranges::count_if(store.layout().places, &ParamPlace::trained)),
-      in_fp8_(store.fp8().places()),
+      in_fp8_(std::move(in_fp8)),
       probe_(allocate_probe(arena, store.model(), std::ssize(in_fp8_))),
       sums_(stream, host,
             arena.alloc(MemoryTag::kOptimizer, "sums of squares", DType::kF32,
@@ -111,8 +112,8 @@ void Inside::add_saturated(InsideFigures& to) {
     const auto share = [&](uint64_t count, int64_t columns) {
       return static_cast<double>(count) / static_cast<double>(rows_ * columns);
     };
-    found->x[layer] = share(counts[2 * i], place.weight.shape[1]);
-    found->dy[layer] = share(counts[2 * i + 1], place.weight.shape[0]);
+    found->x[layer] = share(counts[2 * i], place.weight.data.shape[1]);
+    found->dy[layer] = share(counts[2 * i + 1], place.weight.data.shape[0]);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/model.h"
+#include "model/fp8.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
 
@@ -47,8 +48,9 @@ std::string part_of(const ParamInfo& info);
 
 class Inside {
  public:
-  // `rows`: of a micro-batch, N
-  Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows);
+  // `rows`: of a micro-batch, N. `in_fp8`: the layers that are multiplied in FP8
+  Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& store, int64_t rows,
+         std::vector<Fp8Place> in_fp8);
 
   const Probe& probe() const { return probe_; }  // of the first micro-batch
   Tensor norms() const;                          // for Optimizer::update()

@@ -49,7 +49,7 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   state.walk_step();
   walk.ended("a training step");
   walk.evaluation_and_sample(state.session());
-  for (const std::string& name : state.store().kept_names())
+  for (const std::string& name : state.store().kept().names())
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
       state.store().with_whole(name, b, [](const ParamReader&) {});
   walk.ended("a checkpoint");

@@ -47,20 +47,13 @@ AngleTable angle_table(const SessionShape& s) {
 
 }  // namespace
 
-Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights,
+Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const ParamStore::Homes& homes,
                  Communicator* context)
     : stream_(be, allocate_workspace(arena, shape)),
       arena_(arena),
       shape_(shape),
       context_(shape.context.size > 1 ? context : nullptr),
-      store_(stream_, arena,
-             {.model = shape.model,
-              .dtype = shape.dtype,
-              .shards = weights.shards,
-              .freeze = weights.freeze,
-              .fp8 = weights.fp8,
-              .host = weights.host,
-              .poison = weights.poison}),
+      store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .homes = homes}),
       model_{.config = shape.model,
              .params = &store_,
              .attention =

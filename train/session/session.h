@@ -18,19 +18,10 @@ namespace tessera {
 
 class Session {
  public:
-  // How the weights lie: see ParamStore::Shape
-  struct Weights {
-    Shards shards = {};
-    Freeze freeze = {};
-    Fp8Config fp8 = {};
-    Arena* host = nullptr;
-    Poison poison = Poison::kNo;
-  };
   // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
   // `context` joins the ranks of shape.context; none is needed for one.
-  Session(Backend& be, Arena& arena, const SessionShape& shape, const Weights& weights,
+  Session(Backend& be, Arena& arena, const SessionShape& shape, const ParamStore::Homes& homes = {},
           Communicator* context = nullptr);
-  Session(Backend& be, Arena& arena, const SessionShape& shape) : Session(be, arena, shape, Weights{}) {}
   Session(const Session&) = delete;
 
   void initialize(uint64_t seed);  // random weights

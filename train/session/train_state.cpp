@@ -20,23 +20,31 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
-ParamStore& prepared(ParamStore& store, const RunShape& shape, Communicator* comm, Arena* host) {
+ParamStore::Homes homes_of(const RunShape& shape, Communicator* comm, std::optional<Arena>& offloaded) {
   const int64_t ranks = comm ? comm->size() : 1;
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
-  store.prepare_training({.axis = comm,
-                          .accumulates = shape.micro_steps > 1,
-                          .optimizer = shape.offload.optimizer ? host : nullptr,
-                          .gradients = shape.offload.gradients ? host : nullptr,
-                          .poison = shape.poison,
-                          .reduce_in_fp32 = shape.reduce_in_fp32,
-                          .fp8 = {.config = shape.fp8,
-                                  .places = fp8_places(store, shape.fp8),
-                                  .rows = shape.rows(),
-                                  .mlp_rows = rows_at_a_time(shape.mlp_chunk, shape.rows()),
-                                  .logit_rows = rows_at_a_time(shape.classifier_chunk, shape.rows()),
-                                  .rank = comm ? comm->rank() : 0,
-                                  .ranks = ranks}});
-  return store;
+  const auto host = [&](bool offloads) { return offloads ? &present(offloaded) : nullptr; };
+  return {.shards = shape.shards(),
+          .axis = comm,
+          .freeze = shape.freeze,
+          .fp8 = shape.fp8,
+          .weights = {.host = host(shape.offload.weights),
+                      .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets},
+          .training = ParamStore::Training{.gradients = {.accumulates = shape.micro_steps > 1,
+                                                         .host = host(shape.offload.gradients),
+                                                         .poison = shape.poison,
+                                                         .reduce_in_fp32 = shape.reduce_in_fp32},
+                                           .kept = host(shape.offload.optimizer)}};
+}
+
+Fp8Run fp8_run(const ParamStore& store, const RunShape& shape) {
+  return {.config = shape.fp8,
+          .places = fp8_places(store, shape.fp8),
+          .rows = shape.rows(),
+          .mlp_rows = rows_at_a_time(shape.mlp_chunk, shape.rows()),
+          .logit_rows = rows_at_a_time(shape.classifier_chunk, shape.rows()),
+          .rank = store.axis().rank(),
+          .ranks = store.axis().size()};
 }
 
 }  // namespace
@@ -46,17 +54,12 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     : arena_(arena),
       shape_(shape),
       offloaded_(host_arena(arena, shape)),
-      session_(be, arena, shape.session(comm ? comm->rank() : 0),
-               {.shards = shape.shards(),
-                .freeze = shape.freeze,
-                .fp8 = shape.fp8,
-                .host = shape.offload.weights ? &present(offloaded_) : nullptr,
-                .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets},
-               context),
+      session_(be, arena, shape.session(comm ? comm->rank() : 0), homes_of(shape, comm, offloaded_), context),
+      fp8_(arena, shape.model, fp8_run(store(), shape)),
       model_(session_.training_model(shape.keep)),
-      optimizer_(arena, prepared(store(), shape, comm, offloaded_ ? &*offloaded_ : nullptr), shape.rule),
+      optimizer_(arena, store(), shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
-  model_.fp8 = fp8().layers();
+  model_.fp8 = fp8_.layers();
   model_.fused_head = shape.fused_head;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
@@ -81,13 +84,13 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
-  if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows());
+  if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows(), fp8_.places());
   set_counted(shape.tokens_per_step());
 }
 
 void TrainState::initialize(uint64_t seed, InitialOf which) {
-  store().clear_kept();
-  fp8().forget();
+  store().kept().clear();
+  fp8_.forget();
   graphs_ = {};  // they have the scales of FP8 that were forgotten
   init_weights(shape_.model, seed, {.values = store().writer(), .normal = store().normal_writer()}, which);
 }
@@ -184,13 +187,13 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   // Of the step before, if nobody asked for them
   losses_.values(), norms_.values(), verdict_.values(), inside();
   observed_ = inside_ && step % shape_.inside_every == 0;
-  fp8().begin_step(stream());
+  fp8_.begin_step(stream());
   store().begin_step();
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
-    store().begin_micro_step({.first = m == 0, .last = last});
+    store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
     for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &dealt_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0,
@@ -205,7 +208,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   }
   losses_.start();
   stream().backend().place() = {};
-  store().wait_for_gradients();
+  store().gradient_home().wait();
   update_weights(config, learning_rate, step);
   stepped_ = true;
   return true;
@@ -235,14 +238,15 @@ void TrainState::compute(const MicroStep& micro_step) {
   }
   if (const Tensor& dealt = dealt_.device())
     dealt_shape().set_tables(dealt.rows(0, 1).view({dealt.shape[1]}), batch);
-  train_batch(stream(), arena_,
-              {.model = model_,
-               .batch = batch,
-               .gradient_scale = gradient_scale_.device(),
-               .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
-               .dropout = micro_step.dropout,
-               .accumulate = store().accumulates_in_place({micro_step.first, micro_step.last}),
-               .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
+  train_batch(
+      stream(), arena_,
+      {.model = model_,
+       .batch = batch,
+       .gradient_scale = gradient_scale_.device(),
+       .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
+       .dropout = micro_step.dropout,
+       .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
+       .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
 }
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
@@ -270,11 +274,11 @@ void TrainState::run(const MicroStep& micro_step) {
 void TrainState::update_weights(const OptimizerConfig& config, double learning_rate, int64_t step) {
   Arena::Phase phase(arena_, "optimizer");
   optimizer_.measure(stream());
-  if (fp8()) {
+  if (fp8_) {
     Communicator& axis = store().axis();
-    if (shape_.ranks() > 1) axis.all_gather({.part = fp8().own_amaxes(), .whole = fp8().amaxes()});
+    if (shape_.ranks() > 1) axis.all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
     axis.wait();
-    fp8().end_step(stream());
+    fp8_.end_step(stream());
   }
   optimizer_.share_norms();
   norms_.start();

@@ -2,7 +2,7 @@
 //
 // Each of several ranks has one, computes its share of a step's sequences, and exchanges gradients: the
 // gradients of a block are summed over ranks while those of the previous block are computed. What the ranks
-// split of the optimizer's tensors, gradients and weights is the store's affair (model/param_store.h).
+// split of the optimizer's tensors, gradients and weights is the store's affair (model/store/param_store.h).
 //
 // From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
 // of hundreds, of the same kernels. These run without a graph: micro-steps with dropout (their masks
@@ -21,6 +21,7 @@
 #include "kernels/communicator.h"
 #include "kernels/timer.h"
 #include "model/activation_offload.h"
+#include "model/fp8.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
 #include "train/session/inside.h"
@@ -59,7 +60,7 @@ class TrainState {
   void set_skipped_updates(int64_t count) { skipped_updates_ = count; }
   // After a step that made no update: the next step() may be the same again, or another. Without it the next
   // step in FP8 would have the scales that follow from this one.
-  void take_back_step() { fp8().take_back_step(stream()); }
+  void take_back_step() { fp8_.take_back_step(stream()); }
   // A step's operations, for a plan. All micro-steps allocate and release the same: one is enough for that.
   void walk_step(int64_t micro_steps = 1);
   struct StepResult {
@@ -80,8 +81,8 @@ class TrainState {
   const Model& model() const { return model_; }  // that steps run
   // What lies in host memory for the device; null: nothing
   const MemoryLedger* host_ledger() const { return offloaded_ ? &offloaded_->ledger() : nullptr; }
-  Fp8& fp8() { return store().fp8(); }
-  const Grads& grads() { return store().gradients(); }
+  Fp8& fp8() { return fp8_; }
+  const Grads& grads() { return store().gradient_home().whole(); }
   // What memory of the device holds now: "blocks.3.mlp.expand.weight", "MLP hidden layer"; "": not known
   std::string name_at(const void* address);
 
@@ -117,6 +118,7 @@ class TrainState {
   RunShape shape_;
   std::optional<Arena> offloaded_;  // host memory; none: nothing is offloaded
   Session session_;
+  Fp8 fp8_;
   Model model_;  // the session's; keeps what the backward needs
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;

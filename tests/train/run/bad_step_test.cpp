@@ -120,7 +120,7 @@ TEST_F(BadStepOfARun, ThatInputIsCutOffByAScaleOfTheStepBefore) {
   run.spoils = [&](OpenRun& open) {
     spoils(open);
     Fp8Scales scales;
-    for (const Fp8Place& place : open.phase->state().store().fp8().places()) scales[place.name] = {};
+    for (const Fp8Place& place : open.phase->state().fp8().places()) scales[place.name] = {};
     open.phase->state().fp8().set_scales(open.phase->state().stream(), scales);
   };
   EXPECT_EQ(message_of(run), "");

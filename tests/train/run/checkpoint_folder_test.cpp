@@ -247,8 +247,8 @@ TEST_F(CheckpointFolder, NumbersOfTheStateHaveRanges) {
 TEST_F(CheckpointFolder, WeightsAndMomentsThatAreNotFiniteAreNotSaved) {
   save(1);
   const size_t last = state.store().layout().buckets.size() - 1;
-  for (const std::string& name : state.store().kept_names()) {
-    float& value = floats(state.store().kept(name, last))[3];
+  for (const std::string& name : state.store().kept().names()) {
+    float& value = floats(state.store().kept().of(name, last))[3];
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       const float before = std::exchange(value, bad);
       expect_error([&] { save(2); }, {"step 2 was not written", "is not finite", "learning_rate",

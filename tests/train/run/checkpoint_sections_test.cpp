@@ -60,7 +60,7 @@ std::vector<Case> cases() {
 
 // Values that depend on the name alone, for all that is kept
 void fill(TrainState& state) {
-  for (const std::string& name : state.store().kept_names()) {
+  for (const std::string& name : state.store().kept().names()) {
     HostTensors make;
     const ParamSink write = state.store().writer(name);
     for (const ParamPlace& place : state.store().layout().places)
@@ -143,9 +143,9 @@ TEST(CheckpointSections, SmallFilesLoad) {
     EXPECT_TRUE(fs::exists(path / "model.safetensors.index.json"));
     EXPECT_TRUE(check_undamaged(path));
     load_checkpoint(path, loaded);
-    for (const std::string& name : state.store().kept_names())
+    for (const std::string& name : state.store().kept().names())
       for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
-        const Tensor &left = state.store().kept(name, b), &right = loaded.store().kept(name, b);
+        const Tensor &left = state.store().kept().of(name, b), &right = loaded.store().kept().of(name, b);
         EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << name << ", bucket " << b;
       }
     load_weights(path, weights);  // as train.init_from does

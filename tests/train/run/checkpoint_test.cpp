@@ -38,9 +38,9 @@ void expect_parts_of(const std::string& message, std::initializer_list<const cha
 }
 
 void expect_same_optimizer(TrainState& a, TrainState& b) {
-  for (const std::string& name : a.store().kept_names())
+  for (const std::string& name : a.store().kept().names())
     for (size_t i = 0; i < a.store().layout().buckets.size(); ++i) {
-      const Tensor &left = a.store().kept(name, i), &right = b.store().kept(name, i);
+      const Tensor &left = a.store().kept().of(name, i), &right = b.store().kept().of(name, i);
       EXPECT_EQ(std::memcmp(left.data, right.data, left.bytes()), 0) << name << ", bucket " << i;
     }
 }

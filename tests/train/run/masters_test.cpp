@@ -76,15 +76,17 @@ struct Updated {
   Updated(const Ranks& ranks, const Options& options) : comm(make_communicator(*be, ranks)) {
     ModelConfig model = kSharedModel;
     model.tied = !options.untied;
-    store.emplace(Stream(*be), arena,
-                  ParamStore::Shape{.model = model,
-                                    .dtype = options.dtype,
-                                    .shards = {options.shard, ranks.size},
+    store.emplace(
+        Stream(*be), arena,
+        ParamStore::Shape{.model = model,
+                          .dtype = options.dtype,
+                          .homes = {.shards = {options.shard, ranks.size},
+                                    .axis = comm.get(),
                                     .freeze = options.freeze,
-                                    .host = options.weights_on_host ? &of_weights : nullptr});
-    store->prepare_training({.axis = comm.get(), .optimizer = &of_optimizer});
+                                    .weights = {.host = options.weights_on_host ? &of_weights : nullptr},
+                                    .training = ParamStore::Training{.kept = &of_optimizer}}});
     optimizer.emplace(arena, *store, rule_in_loops());
-    store->clear_kept();
+    store->kept().clear();
     const ParamSink write = store->writer();
     for (const ParamPlace& place : store->layout().places) write(place, values_of(place, make));
   }
@@ -180,7 +182,7 @@ struct SavedRun {
     state.initialize(3);
   }
   void fill() {
-    for (const std::string& name : state.store().kept_names()) {
+    for (const std::string& name : state.store().kept().names()) {
       const ParamSink write = state.store().writer(name);
       for (const ParamPlace& place : state.store().layout().places)
         if (place.trained || name == kMaster) write(place, values_of(place, make));
@@ -203,7 +205,7 @@ struct MastersInCheckpoints : ::testing::Test {
 
   void TearDown() override { fs::remove_all(folder); }
   void expect_loaded(SavedRun& from, SavedRun& to) {
-    for (const std::string& name : from.state.store().kept_names())
+    for (const std::string& name : from.state.store().kept().names())
       expect_same_values(to.kept(name), from.kept(name));
     if (to.state.store().dtype() == DType::kBF16) expect_rounded_values(to.kept(kWeight), to.kept(kMaster));
   }

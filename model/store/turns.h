@@ -58,6 +58,7 @@ class Turns {
   }
   Turn& operator[](size_t turn) { return turns_[turn]; }
   Turn& of(size_t bucket) { return turns_[turn_of(bucket)]; }
+  const Turn& of(size_t bucket) const { return turns_[turn_of(bucket)]; }
   const std::vector<Tensor>& views() const { return views_; }  // of each bucket, in its buffer
   int64_t largest(size_t turn) const { return buffers_[turn] ? buffers_[turn].numel() : 0; }
   void forget() {
