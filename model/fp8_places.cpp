@@ -32,7 +32,7 @@ std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& confi
     const auto& matrices = store.weight_home().forms().matrices();
     const auto stored = std::ranges::find(matrices, place.name, &StoredMatrix::layer);
     check(stored != matrices.end(), "the store has no FP8 values of {}", place.name);
-    place.weight = stored->values, place.transposed = stored->transposed;
+    place.weight = stored->fp8(), place.transposed = stored->transposed;
   }
   return places;
 }

@@ -52,22 +52,22 @@ double ModelConfig::flops_of_span(double attention_span) const {
          6.0 * static_cast<double>(layers * attention_width()) * attention_span;
 }
 
-InFp8 Fp8Storage::of(const ParamPlace& place, const ModelConfig& model) const {
+StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) const {
   const ParamInfo& info = place.info;
   const bool is_layer = info.decay && info.adapter == AdapterMatrix::kNone,
              is_tied = model.tied && info.name == kTokenTable;
   const bool multiplied = info.block >= 0
                               ? config.has_block(info.block, model.layers)
                               : config && config.head && (is_tied || info.part == ParamPart::kHead);
-  if (!is_layer || !multiplied) return InFp8::kNo;
-  if (is_tied) return InFp8::kCopied;
-  if (!place.trained) return InFp8::kAlone;
+  if (!is_layer || !multiplied) return StoredAs::kNo;
+  if (is_tied) return StoredAs::kCopied;
+  if (!place.trained) return StoredAs::kOnly;
   const bool is_read = info.block >= 0 && bias_gradient_reads_out(model);
-  return trained && !is_read ? InFp8::kBeside : InFp8::kCopied;
+  return trained && !is_read ? StoredAs::kBeside : StoredAs::kCopied;
 }
 
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze,
-                         const Fp8Storage& fp8) {
+                         const StorageRule& storage) {
   buckets.push_back({.name = config.tied ? "embeddings and final norm" : "embeddings"});
   for (int64_t l = 0; l < config.layers; ++l) buckets.push_back({.name = fmt::format("block {}", l)});
   if (!config.tied) {
@@ -82,7 +82,7 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
                           : info.part == ParamPart::kEmbeddings ? kTables
                                                                 : head;
     places.push_back({info, bucket, 0, places.size(), !freeze.freezes(info)});
-    places.back().in_fp8 = fp8.of(places.back(), config);
+    places.back().stored = storage.of(places.back(), config);
   });
   const auto take = [&](auto&& takes) {
     for (ParamPlace& place : places) {
@@ -97,26 +97,27 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
   take([](const ParamPlace& place) { return place.trained && !place.info.decay; });
   for (ParamBucket& bucket : buckets)
     bucket.trained = bucket.elements = round_up(bucket.elements, kParamAlignment * parts);
-  take([](const ParamPlace& place) { return !place.trained && place.in_fp8 != InFp8::kAlone; });
+  take([](const ParamPlace& place) { return !place.trained && place.stored != StoredAs::kOnly; });
   for (ParamBucket& bucket : buckets)
     bucket.elements = bucket.trained + round_up(bucket.elements - bucket.trained, kParamAlignment * parts);
-  place_fp8(parts);
+  place_stored(parts);
 }
 
 // What is beside trained elements lies as they do, so that a rank rounds its part of these.
-void ParamLayout::place_fp8(int64_t parts) {
+void ParamLayout::place_stored(int64_t parts) {
   for (ParamPlace& place : places) {
-    if (place.in_fp8 <= InFp8::kCopied) continue;
+    if (place.stored <= StoredAs::kCopied) continue;
     ParamBucket& bucket = buckets[place.bucket];
-    bucket.in_fp8 = place.in_fp8;
-    if (place.in_fp8 == InFp8::kBeside) {
-      bucket.fp8 = bucket.trained, place.fp8_first = place.first;
+    bucket.stored = place.stored;
+    if (place.stored == StoredAs::kBeside) {
+      bucket.stored_elements = bucket.trained, place.stored_first = place.first;
       continue;
     }
-    place.fp8_first = bucket.fp8;
-    bucket.fp8 += round_up(place.info.shape.numel(), kParamAlignment);
+    place.stored_first = bucket.stored_elements;
+    bucket.stored_elements += round_up(place.info.shape.numel(), kParamAlignment);
   }
-  for (ParamBucket& bucket : buckets) bucket.fp8 = round_up(bucket.fp8, kParamAlignment * parts);
+  for (ParamBucket& bucket : buckets)
+    bucket.stored_elements = round_up(bucket.stored_elements, kParamAlignment * parts);
 }
 
 Tensor ParamLayout::view(const std::vector<Tensor>& all, const ParamPlace& place) const {
@@ -128,7 +129,7 @@ Params ParamLayout::params(const ModelConfig& config, std::vector<Tensor> all) c
   params.blocks.resize(static_cast<size_t>(config.layers));
   auto place = places.begin();
   for_each_param(params, config, [&](const ParamInfo&, Tensor& tensor) {
-    if (place->in_fp8 != InFp8::kAlone) tensor = view(all, *place);
+    if (place->stored != StoredAs::kOnly) tensor = view(all, *place);
     ++place;
   });
   if (config.tied) params.tied_weight = params.token_table;

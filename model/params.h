@@ -9,9 +9,8 @@
 // first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and
 // the gaps stay zero. Gradients, moments and masters have the trained elements alone.
 //
-// A store may have the FP8 values of matrices that are multiplied in FP8 (Fp8Storage). They lie in a
-// second tensor of the bucket: those of frozen matrices in place of other values, those of trained ones
-// beside them.
+// A store may have matrices in a stored form (StorageRule; store/stored_format.h). They lie in a second tensor
+// of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
 #pragma once
 
 #include <algorithm>
@@ -98,20 +97,21 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
 
-enum class InFp8 : uint8_t {
-  kNo,      // it is not multiplied in FP8
+// Whether a parameter has a stored form
+enum class StoredAs : uint8_t {
+  kNo,
   kCopied,  // copies are made of the whole matrix: the layout has none
-  kAlone,   // there are no other values
-  kBeside,  // FP8 values beside the others
+  kOnly,    // there are no other values
+  kBeside,  // beside the others
 };
 
 struct ParamBucket {
-  std::string name;           // "embeddings and final norm", "block 3"
-  int64_t decayed = 0;        // elements before this decay, the others do not
-  int64_t trained = 0;        // elements before this are trained; a multiple of kParamAlignment x parts
-  int64_t elements = 0;       // of the weights, without those of which there are FP8 values alone
-  int64_t fp8 = 0;            // elements of its tensor of FP8 values; a multiple of kParamAlignment x parts
-  InFp8 in_fp8 = InFp8::kNo;  // its matrices that are kAlone or kBeside
+  std::string name;                 // "embeddings and final norm", "block 3"
+  int64_t decayed = 0;              // elements before this decay, the others do not
+  int64_t trained = 0;              // elements before this are trained; a multiple of kParamAlignment x parts
+  int64_t elements = 0;             // of the weights, without those that are kOnly
+  int64_t stored_elements = 0;      // that are kOnly or kBeside; a multiple of kParamAlignment x parts
+  StoredAs stored = StoredAs::kNo;  // its matrices that are kOnly or kBeside
   int64_t vectors() const { return trained - decayed; }
 };
 struct ParamPlace {
@@ -121,8 +121,8 @@ struct ParamPlace {
   // In ParamLayout::places: the same in a layout with other frozen parameters, or without the adapters
   size_t index;
   bool trained = true;
-  InFp8 in_fp8 = InFp8::kNo;
-  int64_t fp8_first = 0;  // element of the bucket's FP8 values
+  StoredAs stored = StoredAs::kNo;
+  int64_t stored_first = 0;  // element among those of the bucket's stored matrices
 
   // Its elements among `count` of the bucket from `begins` on, counted from there
   struct Range {
@@ -137,10 +137,10 @@ struct ParamPlace {
 
 // Which matrices are stored in FP8: frozen ones; if `trained`, all (then nothing is frozen). Others that are
 // multiplied in FP8 are copied: a block whose backward reads a weight itself, and tables that are the head.
-struct Fp8Storage {
+struct StorageRule {
   Fp8Config config = {};
   bool trained = false;
-  InFp8 of(const ParamPlace& place, const ModelConfig& model) const;
+  StoredAs of(const ParamPlace& place, const ModelConfig& model) const;
 };
 
 // The place of every parameter. The trained elements of a bucket can be split into `parts` equal parts, one
@@ -153,15 +153,12 @@ struct ParamLayout {
   bool is_block(size_t bucket) const { return bucket != kTables && bucket != head; }
 
   ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze = {},
-              const Fp8Storage& fp8 = {});
+              const StorageRule& storage = {});
   Tensor trained(const std::vector<Tensor>& all, size_t bucket) const {  // of the weights; may be empty
     return all[bucket].rows(0, buckets[bucket].trained);
   }
   Tensor view(const std::vector<Tensor>& buckets, const ParamPlace& place) const;
-  Tensor fp8_view(const Tensor& values, const ParamPlace& place) const {  // of the FP8 values of its bucket
-    return values.rows(place.fp8_first, place.info.shape.numel()).view(place.info.shape);
-  }
-  // Views of them. What has FP8 values alone has no view.
+  // Views of them. What is kOnly has no view.
   Params params(const ModelConfig& config, std::vector<Tensor> buckets) const;
   // Views of buckets of trained elements. A frozen parameter has no tensor, but for norms: their kernels
   // write gradients always, those of frozen norms to `discarded`, of discarded_elements().
@@ -177,7 +174,7 @@ struct ParamLayout {
   std::vector<ParamBucket> buckets;
 
  private:
-  void place_fp8(int64_t parts);
+  void place_stored(int64_t parts);
 };
 
 // `kind` leads the buckets' names in the memory report, as in "weights block 3".

@@ -90,7 +90,7 @@ inline void expect_weights_are_those_kept(const DeviceTraits& device, const Mode
   std::vector<NamedTensor> expected = weights_read(plain.state, make);
   int64_t rounded = 0;
   for (const ParamPlace& place : kept.state.store().layout().places)
-    if (place.in_fp8 == InFp8::kAlone) round_to_e4m3(expected[place.index].tensor), ++rounded;
+    if (place.stored == StoredAs::kOnly) round_to_e4m3(expected[place.index].tensor), ++rounded;
   EXPECT_GT(rounded, 0);
   const auto compare = [&] {
     const std::vector<NamedTensor> found = weights_read(kept.state, make);

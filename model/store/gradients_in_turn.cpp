@@ -23,8 +23,9 @@ class GradientsInTurn : public GradientHome {
  protected:
   GradientsInTurn(const StoreSetting& setting, size_t buffers)
       : GradientHome(setting),
-        turns_(setting.arena, MemoryTag::kGradients, "gradients", setting.dtype, setting.layout,
-               &ParamBucket::trained, buffers) {
+        turns_(
+            setting.arena, MemoryTag::kGradients, "gradients", setting.dtype, setting.layout,
+            [](const ParamBucket& bucket) { return bucket.trained; }, buffers) {
     set_views(turns_.views());
   }
   // A tensor for each buffer, as large as this rank's part of what is in it

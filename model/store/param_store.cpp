@@ -88,7 +88,7 @@ void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
   const ParamPlace& place = setting_.layout.places[given.index];
   const Stream& stream = setting_.stream;
   weights_->begin_writing();
-  if (place.in_fp8 == InFp8::kAlone)
+  if (place.stored == StoredAs::kOnly)
     return weights_->forms().write(place, [&](const Tensor& whole) { stream.run(Copy{values, whole}); });
   const bool split = dtype() != DType::kF32 && values.dtype == DType::kF32;
   for (const auto& [first, own, low] : kept_.weight_slices(place, {0, values.numel()})) {
@@ -117,7 +117,7 @@ NormalSink ParamStore::normal_writer() {
     const ParamPlace& place = setting_.layout.places[given.index];
     const Stream& stream = setting_.stream;
     weights_->begin_writing();
-    if (place.in_fp8 == InFp8::kAlone)
+    if (place.stored == StoredAs::kOnly)
       return weights_->forms().write(place, [&](const Tensor& whole) {
         const Tensor all = whole.view({whole.numel()});
         stream.run(FillZero{all});
@@ -134,7 +134,7 @@ NormalSink ParamStore::normal_writer() {
 // FP8 values are made from whole parameters: their scale is of all values.
 bool ParamStore::keeps(const std::string& name, const ParamPlace& given) const {
   const ParamPlace& place = setting_.layout.places[given.index];
-  if (name == kMaster) return place.in_fp8 == InFp8::kAlone || weights_->slice(place, all_of(place)).own;
+  if (name == kMaster) return place.stored == StoredAs::kOnly || weights_->slice(place, all_of(place)).own;
   return kept_.has(name, place);
 }
 

@@ -95,7 +95,7 @@ class ParamStore {
   Communicator& axis() const { return setting_.axis; }
 
   // Whether all weights are on the device at once, so that leases of all of it can live together
-  bool has_whole_weights() const { return !weights_->takes_turns() && !weights_->forms().has_alone(); }
+  bool has_whole_weights() const { return !weights_->takes_turns() && !weights_->forms().has_only(); }
   // Whole views outside of any scope, after all that is under way: of files and tests. Error: they are
   // split, take turns on the device, or some weights have FP8 values alone.
   const Params& weights();

@@ -21,68 +21,92 @@ std::string layer_name(const ParamInfo& info) {
 
 }  // namespace
 
-StoredForms::StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where)
-    : setting_(setting), training_views_(weights), is_old_(setting.layout.buckets.size(), true) {
+StoredForms::StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
+                         const StoredFormat& format)
+    : setting_(setting),
+      format_(format),
+      training_views_(weights),
+      is_old_(setting.layout.buckets.size(), true) {
   const ParamLayout& layout = setting.layout;
-  Arena& arena = setting.arena;
-  const DType stored = fp8_storage(DType::kE4M3, arena.device());
+  const DType unit = format.unit(setting.arena.device());
+  const auto units = [&](const ParamBucket& bucket) { return format.units(bucket.stored_elements); };
+  const std::string name = format.name();
   int64_t largest = 0;
-  bool alone = false;
+  bool only = false;
   for (const ParamBucket& bucket : layout.buckets) {
-    own_.push_back(bucket.fp8 == 0 ? Tensor{}
-                                   : where.alloc(MemoryTag::kWeights, "FP8 weights " + bucket.name, stored,
-                                                 {bucket.fp8 / (turns ? setting.part.count : 1)}));
+    own_.push_back(bucket.stored_elements == 0
+                       ? Tensor{}
+                       : where.alloc(MemoryTag::kWeights, name + " weights " + bucket.name, unit,
+                                     {units(bucket) / (turns ? setting.part.count : 1)}));
     if (own_.back()) setting.stream.run(FillZero{own_.back()});
-    largest = std::max(largest, bucket.fp8), alone = alone || bucket.in_fp8 == InFp8::kAlone;
+    largest = std::max(largest, bucket.stored_elements), only = only || bucket.stored == StoredAs::kOnly;
   }
-  const auto count = std::ranges::count_if(
-      layout.places, [](const ParamPlace& place) { return place.in_fp8 != InFp8::kNo; });
-  if (count == 0) return;
-  // Weights that are gathered in FP8 take the place of the others.
-  if (turns && alone)
-    turns_.emplace(arena, MemoryTag::kWeights, "gathered FP8 weights", stored, layout, &ParamBucket::fp8,
+  if (std::ranges::all_of(layout.places,
+                          [](const ParamPlace& place) { return place.stored == StoredAs::kNo; }))
+    return;
+  // Weights that are gathered in a stored form take the place of the others.
+  if (turns && only)
+    turns_.emplace(setting.arena, MemoryTag::kWeights, "gathered " + name + " weights", unit, layout, units,
                    turns->size() - 1);
   else if (turns)
-    turns_.emplace(*turns, stored, layout);
+    turns_.emplace(*turns, unit, layout, units);
   if (largest > 0)
-    other_ = arena.alloc(
+    other_ = setting.arena.alloc(
         MemoryTag::kWeights,
-        alone ? "FP8 weights of a block, transposed or as others" : "FP8 weights of a block, transposed",
-        alone ? setting.dtype : stored, {largest});
-  scales_ =
-      arena.alloc(MemoryTag::kWeights, "FP8 scales of weights", DType::kF32, {1, count, kFp8ScaleStride});
-  if (setting.shards.weights() && std::ranges::any_of(layout.buckets, [](const ParamBucket& bucket) {
-        return bucket.in_fp8 == InFp8::kBeside;
+        name + (only ? " weights of a block, transposed or as others" : " weights of a block, transposed"),
+        only ? setting.dtype : unit, {largest});
+  allocate_values(weights);
+  training_views_ = weights;
+  allocate_vectors();
+}
+
+void StoredForms::allocate_values(Params& weights) {
+  const ParamLayout& layout = setting_.layout;
+  Arena& arena = setting_.arena;
+  int64_t count = 0, scales = 0;
+  for (const ParamPlace& place : layout.places)
+    if (place.stored != StoredAs::kNo) ++count, scales += format_.scales_of(place.info.shape);
+  const std::string name = format_.name();
+  scales_ = arena.alloc(MemoryTag::kWeights, name + " scales of weights", DType::kF32, {scales});
+  if (setting_.shards.weights() && std::ranges::any_of(layout.buckets, [](const ParamBucket& bucket) {
+        return bucket.stored == StoredAs::kBeside;
       }))
-    amaxes_ = arena.alloc(MemoryTag::kWeights, "FP8 largest elements of weights", DType::kF32,
-                          {setting.part.count, 1, count});
-  const Tensor scales = scales_.view({scales_.numel()}), as_stored = with_dtype(other_, stored);
+    amaxes_ = arena.alloc(MemoryTag::kWeights, name + " largest elements of weights", DType::kF32,
+                          {setting_.part.count, 1, count});
+  const DType unit = format_.unit(arena.device());
+  const Tensor as_stored = with_dtype(other_, unit);
+  int64_t first_scale = 0;
   auto views = layout.places.begin();
-  for_each_param(weights, setting.model, [&](const ParamInfo& info, Tensor& view) {
+  for_each_param(weights, setting_.model, [&](const ParamInfo& info, Tensor& view) {
     const ParamPlace& place = *views++;
-    if (place.in_fp8 == InFp8::kNo) return;
+    if (place.stored == StoredAs::kNo) return;
+    const int64_t own_scales = format_.scales_of(info.shape);
     StoredMatrix one{.place = place.index,
-                     .how = place.in_fp8,
+                     .how = place.stored,
                      .layer = layer_name(info),
-                     .values = {},
+                     .values = {.data = {}, .scales = scales_.rows(first_scale, own_scales)},
                      .transposed = {},
                      .plain = {}};
-    one.values.scale = scales.rows(std::ssize(matrices_) * kFp8ScaleStride, 1);
+    first_scale += own_scales;
     const Shape transposed{info.shape[1], info.shape[0]};
-    if (place.in_fp8 == InFp8::kCopied) {
-      one.values.data = arena.alloc(MemoryTag::kWeights, "FP8 " + one.layer, stored, info.shape);
+    if (place.stored == StoredAs::kCopied) {
+      one.values.data = arena.alloc(MemoryTag::kWeights, name + " " + one.layer, unit, info.shape);
       one.transposed =
-          arena.alloc(MemoryTag::kWeights, "FP8 " + one.layer + ", transposed", stored, transposed);
+          arena.alloc(MemoryTag::kWeights, name + " " + one.layer + ", transposed", unit, transposed);
     } else {
-      one.values.data = layout.fp8_view((turns_ ? turns_->views() : own_)[place.bucket], place);
-      one.transposed = layout.fp8_view(as_stored, place).view(transposed);
+      one.values.data = stored_view((turns_ ? turns_->views() : own_)[place.bucket], place);
+      if (format_.is_multiplied()) one.transposed = stored_view(as_stored, place).view(transposed);
     }
-    if (place.in_fp8 == InFp8::kAlone) view = layout.fp8_view(other_, place);
+    if (place.stored == StoredAs::kOnly) view = widened_view(place);
     one.plain = view;
     matrices_.push_back(one);
   });
-  training_views_ = weights;
-  allocate_vectors();
+}
+
+Tensor StoredForms::stored_view(const Tensor& all, const ParamPlace& place) const {
+  const int64_t elements = place.info.shape.numel(), units = format_.units(elements);
+  const Tensor values = all.rows(format_.units(place.stored_first), units);
+  return units == elements ? values.view(place.info.shape) : values;
 }
 
 // A part's last elements are gathered, as many as there are vectors, or all: these are then the last ones of
@@ -109,25 +133,26 @@ void StoredForms::allocate_vectors() {
   });
 }
 
-bool StoredForms::has_alone() const {
-  return std::ranges::any_of(matrices_, [](const StoredMatrix& one) { return one.how == InFp8::kAlone; });
+bool StoredForms::has_only() const {
+  return std::ranges::any_of(matrices_, [](const StoredMatrix& one) { return one.how == StoredAs::kOnly; });
 }
 
 void StoredForms::make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
-  const InFp8 how = setting_.layout.buckets[bucket].in_fp8;
-  const bool transposes = use == LeaseFor::kBackward && how != InFp8::kNo,
-             widens = use == LeaseFor::kInference && how == InFp8::kAlone;
+  const StoredAs how = setting_.layout.buckets[bucket].stored;
+  const bool inference = use == LeaseFor::kInference || !format_.is_multiplied(),
+             transposes = use == LeaseFor::kBackward && !inference && how != StoredAs::kNo,
+             widens = inference && how == StoredAs::kOnly;
   if (!transposes && !widens) return;
   check(other_of_ == Turns::kNobody || leases[other_of_] == 0,
         "{} is asked for while {} is in use, whose buffer it needs", setting_.layout.buckets[bucket].name,
         other_of_ == Turns::kNobody ? "" : setting_.layout.buckets[other_of_].name);
   other_of_ = bucket;
   for (const StoredMatrix& one : matrices_) {
-    if (setting_.layout.places[one.place].bucket != bucket || one.how == InFp8::kCopied) continue;
+    if (setting_.layout.places[one.place].bucket != bucket || one.how == StoredAs::kCopied) continue;
     if (transposes)
       setting_.stream.run(TransposeFp8{.x = one.values.data, .y = one.transposed});
     else
-      setting_.stream.run(Dequantise{.x = one.values, .y = one.plain});
+      format_.widen(setting_.stream, one.values, one.plain);
   }
 }
 
@@ -135,10 +160,10 @@ void StoredForms::copy(size_t bucket) {
   if (!is_old_[bucket]) return;
   is_old_[bucket] = false;
   for (const StoredMatrix& one : matrices_)
-    if (one.how == InFp8::kCopied && setting_.layout.places[one.place].bucket == bucket)
+    if (one.how == StoredAs::kCopied && setting_.layout.places[one.place].bucket == bucket)
       setting_.stream.run(Quantise{.x = one.plain,
                                    .format = DType::kE4M3,
-                                   .y = one.values,
+                                   .y = one.fp8(),
                                    .transposed = one.transposed,
                                    .current = true});
 }
@@ -149,21 +174,24 @@ void StoredForms::begin_step() {
 }
 
 Tensor StoredForms::whole(const Params& weights, const ParamPlace& place) const {
-  return place.in_fp8 == InFp8::kAlone ? setting_.layout.fp8_view(other_, place)
-                                       : setting_.layout.view(weights.buckets, place);
+  return place.stored == StoredAs::kOnly ? widened_view(place) : setting_.layout.view(weights.buckets, place);
 }
 
 void StoredForms::write(const ParamPlace& place, const std::function<void(const Tensor&)>& fill) {
   const StoredMatrix& one = *std::ranges::find(matrices_, place.index, &StoredMatrix::place);
   fill(one.plain);
-  setting_.stream.run(Quantise{.x = one.plain, .format = DType::kE4M3, .y = one.values, .current = true});
+  format_.round(setting_.stream, one.plain, one.values);
   if (turns_) {
-    const Tensor& own = own_[place.bucket];
     ParamPlace stored = place;
-    stored.first = place.fp8_first;
-    const Slice slice = slice_of(own, setting_.part.index * own.shape[0], stored, all_of(place));
-    const Tensor values = one.values.data.view({place.info.shape.numel()});
-    if (slice.own) setting_.stream.run(Copy{values.rows(slice.first, slice.own.shape[0]), slice.own});
+    stored.first = place.stored_first;
+    const int64_t each = setting_.layout.buckets[place.bucket].stored_elements / setting_.part.count,
+                  begins = setting_.part.index * each;
+    const auto [first, count] = stored.within(begins, each);
+    const Tensor values = one.values.data.view({one.values.data.numel()});
+    const int64_t units = format_.units(count);
+    if (count > 0)
+      setting_.stream.run(Copy{values.rows(format_.units(begins + first - stored.first), units),
+                               own_[place.bucket].rows(format_.units(first), units)});
   }
   setting_.stream.synchronize();
 }
@@ -171,10 +199,10 @@ void StoredForms::write(const ParamPlace& place, const std::function<void(const 
 void StoredForms::round_whole(size_t bucket) {
   for (const StoredMatrix& one : matrices_)
     if (const ParamPlace& place = setting_.layout.places[one.place];
-        place.bucket == bucket && one.how == InFp8::kBeside)
+        place.bucket == bucket && one.how == StoredAs::kBeside)
       setting_.stream.run(Quantise{.x = one.plain,
                                    .format = DType::kE4M3,
-                                   .y = {setting_.layout.fp8_view(own_[bucket], place), one.values.scale},
+                                   .y = {stored_view(own_[bucket], place), one.fp8().scale},
                                    .current = true});
   if (const Tensor& vectors = vectors_[bucket]) {
     const int64_t first = setting_.layout.buckets[bucket].decayed;
@@ -186,7 +214,7 @@ void StoredForms::round_parts(const OwnWeights& own, WeightSource& source) {
   if (!amaxes_) return;
   const auto each_own = [&](const auto& use) {
     for (size_t i = 0; i < matrices_.size(); ++i) {
-      if (matrices_[i].how != InFp8::kBeside) continue;
+      if (matrices_[i].how != StoredAs::kBeside) continue;
       const ParamPlace& place = setting_.layout.places[matrices_[i].place];
       const Slice slice = own.slice(place);
       if (slice.own) use(static_cast<int64_t>(i), place, slice.own.view({1, slice.own.numel()}));
@@ -197,20 +225,21 @@ void StoredForms::round_parts(const OwnWeights& own, WeightSource& source) {
   each_own([&](int64_t i, const ParamPlace&, const Tensor& values) {
     setting_.stream.run(Quantise{.x = values,
                                  .format = DType::kE4M3,
-                                 .y = {.data = {}, .scale = matrices_[static_cast<size_t>(i)].values.scale},
+                                 .y = {.data = {}, .scale = matrices_[static_cast<size_t>(i)].fp8().scale},
                                  .amax = own_amaxes.rows(i, 1)});
   });
   setting_.axis.all_gather({.part = own_amaxes, .whole = amaxes});
   setting_.axis.wait();
   // Copies get their own scales with their next lease.
-  setting_.stream.run(UpdateScales{.amax = amaxes_, .scale = scales_, .current = true});
+  const Tensor scales = scales_.view({1, std::ssize(matrices_), kFp8ScaleStride});
+  setting_.stream.run(UpdateScales{.amax = amaxes_, .scale = scales, .current = true});
   each_own([&](int64_t i, const ParamPlace& place, const Tensor& values) {
     const Tensor& mine = own_[place.bucket];
     const Slice to = slice_of(mine, setting_.part.index * mine.shape[0], place, all_of(place));
     setting_.stream.run(
         Quantise{.x = values,
                  .format = DType::kE4M3,
-                 .y = {to.own.view(values.shape), matrices_[static_cast<size_t>(i)].values.scale}});
+                 .y = {to.own.view(values.shape), matrices_[static_cast<size_t>(i)].fp8().scale}});
   });
   for (size_t b = 0; b < vectors_.size(); ++b)
     if (const Tensor& vectors = vectors_[b]) {

@@ -1,12 +1,11 @@
-// StoredForms: what a store has of matrices besides their weights in its dtype, for training steps that
-// multiply them in FP8 (InFp8).
+// StoredForms: what a store has of matrices besides their weights in its dtype, in a StoredFormat (StoredAs).
 //   - kCopied: a copy and its transpose, made of the whole matrix before the first lease of a step.
-//   - kAlone: frozen matrices have these values in place of others, whole on the device, or split, gathered
+//   - kOnly: frozen matrices have these values in place of others, whole on the device, or split, gathered
 //     and copied as the other weights are. A lease that is not of a training step widens them to the dtype of
-//     the others.
+//     the others; where GEMMs do not read the format, each lease does.
 //   - kBeside: each rank rounds its part of trained weights that take turns once a step, by a scale that all
 //     ranks agree on, and a lease in training brings these values in place of the others.
-// A lease for a backward has kAlone and kBeside transposed. That, and what is widened, is in a buffer
+// A lease for a backward has kOnly and kBeside transposed. That, and what is widened, is in a buffer
 // which all parts of the model share.
 #pragma once
 
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "model/store/setting.h"
+#include "model/store/stored_format.h"
 #include "model/store/turns.h"
 #include "model/store/weight_source.h"
 
@@ -24,36 +24,39 @@ namespace tessera {
 // They are there in a lease of a training step.
 struct StoredMatrix {
   size_t place;       // in the store's layout
-  InFp8 how;          // not kNo
+  StoredAs how;       // not kNo
   std::string layer;  // as Fp8Place::name
-  Fp8Matrix values;   // [O, C]
+  StoredValues values;
   Tensor transposed;  // [C, O], in a lease for a backward
-  Tensor plain;       // [O, C], in the store's dtype; kAlone: in a lease for no training step
+  Tensor plain;       // [O, C], in the store's dtype; kOnly: in a lease that widens
+
+  Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
 
 class StoredForms {
  public:
-  // `weights`: of kAlone they become views of what is widened. `turns`: of the weights; none: they are whole
-  StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where);
+  // `weights`: of kOnly they become views of what is widened. `turns`: of the weights; none: they are whole
+  StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
+              const StoredFormat& format);
 
   const std::vector<StoredMatrix>& matrices() const { return matrices_; }
   const Params& training_views() const { return training_views_; }
   // Whether some weights have no place in the store's dtype
-  bool has_alone() const;
+  bool has_only() const;
   // The matrices of a part as a lease needs them. `leases`: that live, of each bucket
   void make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
   void copy(size_t bucket);  // what is kCopied, unless that has been done
   void begin_step();         // copies are those of the step before
   void forget() { is_old_.assign(is_old_.size(), true), other_of_ = Turns::kNobody; }
-  // A parameter of a bucket that is whole; of kAlone what is widened
+  // A parameter of a bucket that is whole; of kOnly what is widened
   Tensor whole(const Params& weights, const ParamPlace& place) const;
-  // Of kAlone: `fill` writes the values, and every rank has them all, so that all have the same scale.
+  // kOnly: `fill` writes the values, and every rank has them all, so that all have the same scale.
   void write(const ParamPlace& place, const std::function<void(const Tensor&)>& fill);
 
   // Where weights take turns:
   void start(size_t bucket, WeightSource& source) { source.start(own_[bucket], turns_->views()[bucket]); }
-  bool has_beside(size_t bucket) const { return setting_.layout.buckets[bucket].in_fp8 == InFp8::kBeside; }
-  // Rounds trained weights of a bucket that is whole.
+  bool has_beside(size_t bucket) const { return setting_.layout.buckets[bucket].stored == StoredAs::kBeside; }
+  // Rounds trained weights of a bucket that is whole, to FP8.
   void round_whole(size_t bucket);
   // Each rank its parts, by the largest element of all parts of a matrix: that is the scale, and these are
   // the values, of the whole matrix. Error: all are frozen
@@ -64,13 +67,20 @@ class StoredForms {
   void round_parts(const OwnWeights& own, WeightSource& source);
 
  private:
+  void allocate_values(Params& weights);
   void allocate_vectors();
+  // Those of a place, in the tensor of the bucket that `all` is
+  Tensor stored_view(const Tensor& all, const ParamPlace& place) const;
+  Tensor widened_view(const ParamPlace& place) const {
+    return other_.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);
+  }
 
   const StoreSetting& setting_;
+  const StoredFormat& format_;
   std::vector<StoredMatrix> matrices_;
   std::vector<Tensor> own_;     // this rank's values, by bucket
   std::optional<Turns> turns_;  // where they take turns
-  Tensor scales_, amaxes_;      // [1, S, kFp8ScaleStride], [ranks, 1, S] fp32
+  Tensor scales_, amaxes_;      // of all matrices; of FP8 that ranks round, [ranks, 1, S] fp32
   Tensor other_;                // room for the matrices of a part, transposed or widened
   size_t other_of_ = Turns::kNobody;
   std::vector<Tensor> vectors_;  // by bucket, where matrices are kBeside: what has no weight decay

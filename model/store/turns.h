@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "model/params.h"
@@ -14,13 +15,13 @@ class Turns {
  public:
   static constexpr size_t kNobody = SIZE_MAX;
 
-  // `elements`: of ParamBucket, how many of a bucket are in its buffer
+  // `elements`: how many of a bucket are in its buffer
   Turns(Arena& arena, MemoryTag tag, const std::string& what, DType dtype, const ParamLayout& layout,
-        int64_t ParamBucket::*elements, size_t of_blocks)
+        const std::function<int64_t(const ParamBucket&)>& elements, size_t of_blocks)
       : last_block_(layout.buckets.size() - (layout.head_is_tied() ? 1 : 2)), of_blocks_(of_blocks) {
     std::vector<int64_t> largest(of_blocks + 1);
     for (size_t b = 0; b < layout.buckets.size(); ++b)
-      largest[turn_of(b)] = std::max(largest[turn_of(b)], layout.buckets[b].*elements);
+      largest[turn_of(b)] = std::max(largest[turn_of(b)], elements(layout.buckets[b]));
     for (size_t turn = 0; turn < largest.size(); ++turn)
       buffers_.push_back(largest[turn] == 0
                              ? Tensor{}
@@ -30,24 +31,26 @@ class Turns {
                                            dtype, {largest[turn]}));
     turns_.resize(largest.size());
     for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const int64_t count = layout.buckets[b].*elements;
+      const int64_t count = elements(layout.buckets[b]);
       views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
     }
   }
 
-  // FP8 values in the buffers of `others`, while what these hold is not needed
-  Turns(const Turns& others, DType dtype, const ParamLayout& layout)
+  // In the buffers of `others`, while what these hold is not needed. Each element of both takes as much room
+  // there, or less here.
+  Turns(const Turns& others, DType dtype, const ParamLayout& layout,
+        const std::function<int64_t(const ParamBucket&)>& elements)
       : last_block_(others.last_block_), of_blocks_(others.of_blocks_), buffers_(others.buffers_) {
     for (Tensor& buffer : buffers_) buffer.dtype = dtype;
     for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const int64_t count = layout.buckets[b].fp8;
+      const int64_t count = elements(layout.buckets[b]);
       views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
     }
   }
 
   struct Turn {
     size_t bucket = kNobody;  // whose values are in the buffer, or on their way
-    bool in_fp8 = false;      // its matrices are there in FP8, of which there are other values
+    bool is_beside = false;   // it has the stored form of its matrices, of which there are other values
     int64_t transfers = 0;    // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
     // Of gradients: the bucket to which sums have to be added, or written on the host
     size_t adds_to = kNobody;

@@ -9,11 +9,12 @@ namespace {
 
 class WholeWeights final : public WeightHome {
  public:
-  explicit WholeWeights(const StoreSetting& setting) : WeightHome(setting), gathers_(leases_.size()) {
+  WholeWeights(const StoreSetting& setting, const StoredFormat& format)
+      : WeightHome(setting), gathers_(leases_.size()) {
     views_ = setting.layout.params(setting.model, allocate_buckets(setting.arena, MemoryTag::kWeights,
                                                                    "weights", setting.dtype, setting.layout));
     for (const Tensor& bucket : views_.buckets) setting.stream.run(FillZero{bucket});
-    forms_ = std::make_unique<StoredForms>(setting, views_, nullptr, setting.arena);
+    forms_ = std::make_unique<StoredForms>(setting, views_, nullptr, setting.arena, format);
   }
 
   // A micro-step may be run from a CUDA graph, which should not make copies again each time.
@@ -49,16 +50,18 @@ class WholeWeights final : public WeightHome {
 
 class WeightsInTurn final : public WeightHome {
  public:
-  WeightsInTurn(const StoreSetting& setting, Arena& where, std::unique_ptr<WeightSource> source)
+  WeightsInTurn(const StoreSetting& setting, Arena& where, std::unique_ptr<WeightSource> source,
+                const StoredFormat& format)
       : WeightHome(setting),
         source_(std::move(source)),
         own_(allocate_buckets(where, MemoryTag::kWeights, "weights", setting.dtype, setting.layout,
                               setting.part.count)),
-        turns_(setting.arena, MemoryTag::kWeights, "gathered weights", setting.dtype, setting.layout,
-               &ParamBucket::elements, kBuffers) {
+        turns_(
+            setting.arena, MemoryTag::kWeights, "gathered weights", setting.dtype, setting.layout,
+            [](const ParamBucket& bucket) { return bucket.elements; }, kBuffers) {
     views_ = setting.layout.params(setting.model, turns_.views());
     for (const Tensor& bucket : own_) setting.stream.run(FillZero{bucket});
-    forms_ = std::make_unique<StoredForms>(setting, views_, &turns_, where);
+    forms_ = std::make_unique<StoredForms>(setting, views_, &turns_, where, format);
   }
 
   void begin_step() override {
@@ -116,17 +119,17 @@ class WeightsInTurn final : public WeightHome {
   void fetch(size_t bucket, LeaseFor use) {
     Turns::Turn& turn = turns_.of(bucket);
     const ParamBucket& sizes = setting_.layout.buckets[bucket];
-    const bool in_fp8 = use != LeaseFor::kInference && forms_->has_beside(bucket);
-    if (turn.bucket == bucket && turn.in_fp8 == in_fp8) return;
+    const bool beside = use != LeaseFor::kInference && forms_->has_beside(bucket);
+    if (turn.bucket == bucket && turn.is_beside == beside) return;
     check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
           "{} is asked for while {} is in use, whose buffer it needs", sizes.name,
           turn.bucket == Turns::kNobody ? "" : setting_.layout.buckets[turn.bucket].name);
     const Tensor& whole = turns_.views()[bucket];
     const int64_t trained = sizes.trained, frozen = sizes.elements - trained;
-    if (!in_fp8 && trained > 0) source_->start(own(bucket, true), whole.rows(0, trained));
-    if (!in_fp8 && frozen > 0) source_->start(own(bucket, false), whole.rows(trained, frozen));
-    if (in_fp8 || sizes.in_fp8 == InFp8::kAlone) forms_->start(bucket, *source_);
-    turn = {.bucket = bucket, .in_fp8 = in_fp8, .transfers = source_->started()};
+    if (!beside && trained > 0) source_->start(own(bucket, true), whole.rows(0, trained));
+    if (!beside && frozen > 0) source_->start(own(bucket, false), whole.rows(trained, frozen));
+    if (beside || sizes.stored == StoredAs::kOnly) forms_->start(bucket, *source_);
+    turn = {.bucket = bucket, .is_beside = beside, .transfers = source_->started()};
   }
   // This rank's part of the trained weights of a bucket, or of the frozen ones; may be none
   Tensor own(size_t bucket, bool trained) const {
@@ -150,7 +153,7 @@ std::unique_ptr<WeightHome> WeightHome::create(const StoreSetting& setting, cons
   check(split || !place.host || setting.shards.parts == 1,
         "weights in host memory, of which {} ranks would have all: they have to split them",
         setting.shards.parts);
-  if (!split && !place.host) return std::make_unique<WholeWeights>(setting);
+  if (!split && !place.host) return std::make_unique<WholeWeights>(setting, *place.format);
   const auto queue = [&] {
     return setting.stream.backend().make_copy_queue(setting.stream.queue(), place.poison);
   };
@@ -161,8 +164,8 @@ std::unique_ptr<WeightHome> WeightHome::create(const StoreSetting& setting, cons
     source = std::make_unique<FromHostsOfRanks>(setting.axis, setting.part, queue());
   else
     source = std::make_unique<FromRanks>(setting.axis);
-  return std::make_unique<WeightsInTurn>(setting, place.host ? *place.host : setting.arena,
-                                         std::move(source));
+  return std::make_unique<WeightsInTurn>(setting, place.host ? *place.host : setting.arena, std::move(source),
+                                         *place.format);
 }
 
 void WeightHome::make_whole(int64_t position, LeaseFor use) {
@@ -181,7 +184,7 @@ const Tensor& WeightHome::whole(size_t bucket) {
 void WeightHome::check_whole() const {
   check(!takes_turns(), "the weights take turns on the device: this rank has one of {} parts",
         setting_.part.count);
-  check(!forms_->has_alone(), "some weights have FP8 values alone");
+  check(!forms_->has_only(), "some weights have FP8 values only");
 }
 
 void WeightHome::begin_update() {

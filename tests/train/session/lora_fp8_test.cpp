@@ -58,8 +58,8 @@ TEST(LoraFp8, KeepsInFp8WhatIsMultipliedInIt) {
     LoraSteps steps(kOnCpu, lora_fp8_shape(model, config));
     int found = 0;
     for (const ParamPlace& place : steps.state.store().layout().places) {
-      found += place.in_fp8 == InFp8::kAlone;
-      EXPECT_NE(place.in_fp8, InFp8::kBeside);
+      found += place.stored == StoredAs::kOnly;
+      EXPECT_NE(place.stored, StoredAs::kBeside);
     }
     EXPECT_EQ(found, alone);
     EXPECT_THROW(steps.state.store().weights(), Error);
@@ -154,7 +154,7 @@ TEST(StoredFp8, RanksHaveTheValuesOfOne) {
                            read(state);
                            count = static_cast<size_t>(std::ranges::count_if(
                                state.store().weight_home().forms().matrices(),
-                               [](const StoredMatrix& one) { return one.how != InFp8::kCopied; }));
+                               [](const StoredMatrix& one) { return one.how != StoredAs::kCopied; }));
                          }});
       // Of three blocks, and of the head where it is not tied
       EXPECT_EQ(count, name == std::string_view("gpt2") ? 0u : name == std::string_view("all") ? 13u : 12u);

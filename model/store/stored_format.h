@@ -1,0 +1,32 @@
+// StoredFormat: how a matrix is stored in few bits an element, with scales. FP8 is one: e4m3, one scale a
+// matrix, which GEMMs read. Another format states what its values take, and how they are rounded and widened;
+// stored_forms.h does the rest: layout, gathering and copying of the bytes, and the buffers.
+#pragma once
+
+#include "kernels/stream.h"
+
+namespace tessera {
+
+struct StoredValues {
+  Tensor data;    // [O, C] where an element has a unit of its own, else [units]
+  Tensor scales;  // [scales_of()] fp32
+};
+
+class StoredFormat {
+ public:
+  virtual ~StoredFormat() = default;
+  virtual const char* name() const = 0;  // "FP8", in the names of its tensors
+  virtual DType unit(Device device) const = 0;
+  // That `elements` take, a multiple of kParamAlignment; and fp32 numbers of a matrix
+  virtual int64_t units(int64_t elements) const = 0;
+  virtual int64_t scales_of(const Shape& matrix) const = 0;
+  // Whether GEMMs read the values, and those of a backward their transpose. Else a lease of a training step
+  // widens them, as any other does.
+  virtual bool is_multiplied() const = 0;
+  virtual void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const = 0;
+  virtual void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const = 0;
+};
+
+const StoredFormat& fp8_format();
+
+}  // namespace tessera
