@@ -1,3 +1,6 @@
+#include <algorithm>
+
+#include "model/muon.h"
 #include "model/update_rule.h"
 
 namespace tessera {
@@ -26,10 +29,8 @@ AdamW adamw_of(std::span<const UpdatedPart> parts, const UpdateStep& step) {
   return op;
 }
 
-}  // namespace
-
-UpdateRule adamw(DType moments) {
-  return {.name = "adamw",
+ParamGroup adamw_group(bool (*has)(const ParamInfo&), DType moments) {
+  return {.has = has,
           .state = {{"first_moment", moments}, {"second_moment", moments}},
           .run = [](const Stream& stream, std::span<const UpdatedPart> parts,
                     const UpdateStep& step) { stream.run(adamw_of(parts, step)); },
@@ -41,13 +42,34 @@ UpdateRule adamw(DType moments) {
               }};
 }
 
+}  // namespace
+
+std::vector<StateTensor> UpdateRule::state() const {
+  std::vector<StateTensor> all;
+  for (const ParamGroup& group : groups)
+    for (const StateTensor& one : group.state)
+      if (std::ranges::find(all, one.name, &StateTensor::name) == all.end()) all.push_back(one);
+  return all;
+}
+
+bool UpdateRule::keeps(const std::string& tensor, const ParamInfo& info) const {
+  return std::ranges::any_of(groups, [&](const ParamGroup& group) {
+    return group.has(info) && std::ranges::find(group.state, tensor, &StateTensor::name) != group.state.end();
+  });
+}
+
+UpdateRule adamw(DType moments) { return {.name = "adamw", .groups = {adamw_group(is_any, moments)}}; }
+
 UpdateRule muon(const MuonConfig& config, DType moments) {
-  UpdateRule rule = adamw(moments);
-  rule.name = "muon";
-  rule.state = {{"first_moment", moments}, {"second_moment", moments, StateOf::kOthers}};
-  if (config.variance) rule.state.push_back({kRowSquares, DType::kF32, StateOf::kRows});
-  rule.muon = config;
-  return rule;
+  ParamGroup matrices{.has = is_matrix_of_block,
+                      .state = {{"first_moment", moments}},
+                      .run = nullptr,
+                      .whole_matrices = [config](Arena& arena, ParamStore& store) {
+                        return std::make_unique<Muon>(arena, store, config);
+                      }};
+  if (config.variance) matrices.state.push_back({kRowSquares, DType::kF32, /*of_rows=*/true});
+  const auto others = [](const ParamInfo& info) { return !is_matrix_of_block(info); };
+  return {.name = "muon", .groups = {adamw_group(others, moments), matrices}};
 }
 
 }  // namespace tessera

@@ -71,7 +71,7 @@ void Muon::find_groups(const MuonConfig& config) {
     of_group += own;
     for (const ParamPlace& place : layout().places) {
       if (place.bucket != b || !place.trained || !place.info.decay) continue;
-      int64_t first = place.first, row = store_.kept().first_row(place);
+      int64_t first = place.first, row = config.variance ? store_.kept().first_row(kRowSquares, place) : 0;
       for (const int64_t rows : place.info.matrices) {
         if (rows == 0) continue;
         groups_.back().matrices.push_back(

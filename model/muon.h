@@ -11,7 +11,6 @@
 // depend neither on the number of ranks nor on how they split the parameters.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "model/store/param_store.h"
@@ -19,28 +18,19 @@
 
 namespace tessera {
 
-class Muon {
+class Muon final : public MatrixUpdate {
  public:
   Muon(Arena& arena, ParamStore& store, const MuonConfig& config);
 
-  // Whether some rank's part of a bucket has matrices
-  bool updates(size_t bucket) const {
+  bool updates(size_t bucket) const override {
     return layout().is_block(bucket) && layout().buckets[bucket].decayed > 0;
   }
+  void run(const Update& update) override;
+
+ private:
   // Elements of a rank's part of a bucket that lie in matrices: the first ones
   int64_t matrices_of(size_t bucket, int64_t part) const;
   int64_t matrices_of(size_t bucket) const { return matrices_of(bucket, store_.part().index); }
-
-  struct Update {
-    const Stream& stream;
-    const UpdateStep& step;
-    std::function<UpdatedPart(size_t bucket)> part;  // of matrices alone, without state but the first moment
-    std::function<void(size_t bucket)> done;         // when the matrices of a bucket are updated
-    Tensor norms = {};                               // Optimizer::Update's
-  };
-  void run(const Update& update);
-
- private:
   struct Matrix {
     size_t bucket;
     int64_t first, rows, columns;  // first: element of the bucket

@@ -9,9 +9,13 @@ namespace tessera {
 Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
     : store_(store), rule_(std::move(rule)) {
   store.kept().keep_masters();
-  for (const StateTensor& one : rule_.state) store.kept().keep(one);
+  for (const StateTensor& one : rule_.state())
+    store.kept().keep(one,
+                      [this, name = one.name](const ParamInfo& info) { return rule_.keeps(name, info); });
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {store.part().count});
-  if (rule_.muon) muon_.emplace(arena, store, *rule_.muon);
+  for (const ParamGroup& group : rule_.groups)
+    if (!group.run) matrices_.push_back(group.whole_matrices(arena, store));
+  check(matrices_.size() <= 1, "two groups of {} need whole matrices", rule_.name);
 }
 
 void Optimizer::measure(const Stream& stream) {
@@ -26,54 +30,66 @@ void Optimizer::share_norms() {
 }
 
 void Optimizer::update(const Stream& stream, const Update& of) {
+  const ParamLayout& layout = store_.layout();
   store_.weight_home().begin_update();
   if (of.norms) measure_update(stream, of);
   const UpdateStep step = step_of(of);
-  std::vector<UpdatedPart> parts;
+  std::vector<std::vector<UpdatedPart>> parts(rule_.groups.size());
   const auto run = [&] {
-    if (!parts.empty()) rule_.run(stream, parts, step);
-    parts.clear();
+    for (size_t g = 0; g < parts.size(); ++g) {
+      if (!parts[g].empty()) rule_.groups[g].run(stream, parts[g], step);
+      parts[g].clear();
+    }
   };
   const auto finish = [&](size_t bucket) {
-    if (const UpdatedPart part = part_of(bucket, of.config, Elements::kOthers); part.weights.numel() > 0)
-      parts.push_back(part);
+    for (size_t g = 0; g < parts.size(); ++g)
+      if (const ParamGroup& group = rule_.groups[g]; group.run && elements_of(bucket, group).count() > 0)
+        parts[g].push_back(part_of(bucket, of.config, group));
     if (!store_.shards().optimizer()) return;
     run();  // one by one: a bucket is gathered while the next is updated
     store_.weight_home().end_update(bucket);
   };
-  for (size_t b = 0; b < store_.layout().buckets.size(); ++b)
-    if (store_.layout().buckets[b].trained > 0 && !(muon_ && muon_->updates(b))) finish(b);
-  if (muon_)
-    muon_->run({.stream = stream,
-                .step = step,
-                .part = [&](size_t bucket) { return part_of(bucket, of.config, Elements::kMatrices); },
-                .done = finish,
-                .norms = of.norms});
+  const auto has_matrices = [&](size_t bucket) {
+    return std::ranges::any_of(matrices_, [&](const auto& one) { return one->updates(bucket); });
+  };
+  for (size_t b = 0; b < layout.buckets.size(); ++b)
+    if (layout.buckets[b].trained > 0 && !has_matrices(b)) finish(b);
+  const auto whole = std::ranges::find(rule_.groups, nullptr, &ParamGroup::run);
+  for (const auto& one : matrices_)
+    one->run({.stream = stream,
+              .step = step,
+              .part = [&](size_t bucket) { return part_of(bucket, of.config, *whole); },
+              .done = finish,
+              .norms = of.norms});
   run();
 }
 
+// Whole matrices are measured by what updates them, after this.
 void Optimizer::measure_update(const Stream& stream, const Update& of) const {
-  check(rule_.measure != nullptr, "{} cannot tell what its update is about to do", rule_.name);
   const ParamLayout& layout = store_.layout();
-  std::vector<UpdatedPart> parts;
-  std::vector<size_t> part_of_bucket(layout.buckets.size());
-  for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    if (layout.buckets[b].trained == 0) continue;
-    const UpdatedPart part = part_of(b, of.config, Elements::kOthers);
-    if (part.weights.numel() == 0) continue;
-    part_of_bucket[b] = parts.size();
-    parts.push_back(part);
+  stream.run(FillZero{of.norms});
+  int64_t measured = 0;
+  for (const ParamGroup& group : rule_.groups) {
+    if (!group.run) continue;
+    check(++measured == 1, "{} has several groups whose updates would be measured", rule_.name);
+    check(group.measure != nullptr, "{} cannot tell what its update is about to do", rule_.name);
+    std::vector<UpdatedPart> parts;
+    std::vector<size_t> part_of_bucket(layout.buckets.size());
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      if (elements_of(b, group).count() == 0) continue;
+      part_of_bucket[b] = parts.size();
+      parts.push_back(part_of(b, of.config, group));
+    }
+    if (parts.empty()) continue;
+    std::vector<AdamWNorms::Range> ranges;
+    for (const ParamPlace& place : layout.places) {
+      if (!place.trained) continue;
+      const Elements own = elements_of(place.bucket, group);
+      const auto [first, count] = place.within(own.first, own.count());
+      ranges.push_back({.part = part_of_bucket[place.bucket], .first = first, .count = count});
+    }
+    group.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = of.norms});
   }
-  if (parts.empty()) return stream.run(FillZero{of.norms});
-  std::vector<AdamWNorms::Range> ranges;
-  for (const ParamPlace& place : layout.places) {
-    if (!place.trained) continue;
-    const int64_t each = store_.part_elements(place.bucket),
-                  matrices = muon_ ? muon_->matrices_of(place.bucket) : 0;
-    const auto [first, count] = place.within(store_.part().index * each + matrices, each - matrices);
-    ranges.push_back({.part = part_of_bucket[place.bucket], .first = first, .count = count});
-  }
-  rule_.measure(stream, parts, step_of(of), {.ranges = ranges, .sums = of.norms});
 }
 
 UpdateStep Optimizer::step_of(const Update& update) const {
@@ -84,29 +100,36 @@ UpdateStep Optimizer::step_of(const Update& update) const {
           .verdict = update.verdict};
 }
 
-UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, Elements which) const {
-  const Tensor weights = store_.weight_home().updated(bucket);
+Optimizer::Elements Optimizer::elements_of(size_t bucket, const ParamGroup& group) const {
+  const int64_t each = store_.part_elements(bucket), begins = store_.part().index * each;
+  int64_t first = store_.layout().buckets[bucket].trained, end = 0;
+  for (const ParamPlace& place : store_.layout().places) {
+    if (place.bucket != bucket || !place.trained || !group.has(place.info)) continue;
+    first = std::min(first, place.first), end = std::max(end, place.first + padded(place.info.shape.numel()));
+  }
+  first = std::max(first, begins), end = std::min(end, begins + each);
+  return first < end ? Elements{first, end} : Elements{};
+}
+
+UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, const ParamGroup& group) const {
   const ParamLayout& layout = store_.layout();
-  const int64_t each = weights.shape[0], matrices = muon_ ? muon_->matrices_of(bucket) : 0,
-                from = which == Elements::kMatrices ? 0 : matrices,
-                end = which == Elements::kMatrices ? matrices : each,
-                first = store_.part().index * each + from;
-  // What is kept may be of the end of the part alone.
-  const auto own = [&](const Tensor& all) {
-    const int64_t missing = all ? each - all.numel() : 0;
-    return all && from >= missing ? all.rows(from - missing, end - from) : Tensor{};
+  const auto [first, end] = elements_of(bucket, group);
+  const int64_t part_ends = (store_.part().index + 1) * store_.part_elements(bucket);
+  // Some tensors have only the last elements of the part.
+  const auto own = [&, first = first, count = end - first](const Tensor& all) {
+    return all ? all.rows(first - (part_ends - all.numel()), count) : Tensor{};
   };
   // A head of its own is rounded at random as if it followed the tables in their bucket.
   const bool own_head = !layout.head_is_tied() && bucket == layout.head;
-  UpdatedPart part{.weights = own(weights),
-                   .low = weights.dtype == DType::kF32 ? Tensor{} : own(store_.kept().of(kMaster, bucket)),
+  UpdatedPart part{.weights = own(store_.weight_home().updated(bucket)),
+                   .low = store_.dtype() == DType::kF32 ? Tensor{} : own(store_.kept().of(kMaster, bucket)),
                    .gradient = own(store_.gradient_home().summed()[bucket]),
                    .state = {},
-                   .decayed = std::clamp<int64_t>(layout.buckets[bucket].decayed - first, 0, end - from),
+                   .decayed = std::clamp<int64_t>(layout.buckets[bucket].decayed - first, 0, end - first),
                    .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
                    .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
-  for (const StateTensor& one : rule_.state)
-    if (one.of != StateOf::kRows) part.state.push_back(own(store_.kept().of(one.name, bucket)));
+  for (const StateTensor& one : group.state)
+    if (!one.of_rows) part.state.push_back(own(store_.kept().of(one.name, bucket)));
   return part;
 }
 

@@ -3,9 +3,9 @@
 // theirs.
 #pragma once
 
-#include <optional>
+#include <memory>
+#include <vector>
 
-#include "model/muon.h"
 #include "model/store/param_store.h"
 #include "model/update_rule.h"
 
@@ -36,16 +36,20 @@ class Optimizer {
   const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
 
  private:
-  void measure_update(const Stream& stream, const Update& update) const;  // but for what Muon updates
+  void measure_update(const Stream& stream, const Update& update) const;  // but for whole matrices
   UpdateStep step_of(const Update& update) const;
-  // This rank's part of a bucket: the matrices that Muon updates, or everything else
-  enum class Elements : uint8_t { kMatrices, kOthers };
-  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, Elements which) const;
+  // The elements of a group in this rank's part of a bucket: trained elements of the bucket
+  struct Elements {
+    int64_t first = 0, end = 0;
+    int64_t count() const { return end - first; }
+  };
+  Elements elements_of(size_t bucket, const ParamGroup& group) const;
+  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, const ParamGroup& group) const;
 
   ParamStore& store_;
   UpdateRule rule_;
   Tensor grad_norms_;
-  std::optional<Muon> muon_;
+  std::vector<std::unique_ptr<MatrixUpdate>> matrices_;  // of groups that need whole ones
 };
 
 }  // namespace tessera

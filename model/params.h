@@ -96,6 +96,9 @@ void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
 }
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
+inline int64_t padded(int64_t elements) {
+  return (elements + kParamAlignment - 1) / kParamAlignment * kParamAlignment;
+}
 
 // Whether a parameter has a stored form
 enum class StoredAs : uint8_t {

@@ -5,48 +5,49 @@
 #include "kernels/base/check.h"
 
 namespace tessera {
-namespace {
 
-// Rows of the trained matrices of a block before a place
-int64_t rows_of_matrices(const ParamLayout& layout, size_t bucket, size_t before) {
+int64_t KeptState::rows_before(const Has& has, size_t bucket, size_t index) const {
   int64_t rows = 0;
-  for (const ParamPlace& place : layout.places)
-    if (place.bucket == bucket && place.index < before && place.trained && is_matrix_of_block(place.info))
+  for (const ParamPlace& place : setting_.layout.places)
+    if (place.bucket == bucket && place.index < index && place.trained && has(place.info))
       rows += place.info.shape[0];
   return rows;
 }
 
-}  // namespace
-
 void KeptState::keep_masters() {
   Kept masters{.name = kMaster, .buckets = {}};
   if (setting_.dtype != DType::kF32)
-    masters.buckets = allocate("lower bits of masters", DType::kU16, StateOf::kAll);
+    masters.buckets = allocate("lower bits of masters", {.name = kMaster, .dtype = DType::kU16}, is_any);
   else
     for (size_t b = 0; b < setting_.layout.buckets.size(); ++b)
       masters.buckets.push_back(weights_.updated(b));
   kept_.push_back(std::move(masters));
 }
 
-void KeptState::keep(const StateTensor& state) {
+void KeptState::keep(const StateTensor& state, const Has& has) {
   std::string words = state.name;  // "first moment block 3"
   std::ranges::replace(words, '_', ' ');
-  kept_.push_back({.name = state.name, .buckets = allocate(words, state.dtype, state.of), .of = state.of});
+  kept_.push_back(
+      {.name = state.name, .buckets = allocate(words, state, has), .of_rows = state.of_rows, .has = has});
 }
 
-// The elements without weight decay are the last of a bucket: all of them, or as many as a part has.
-std::vector<Tensor> KeptState::allocate(const std::string& words, DType dtype, StateOf of) const {
+// Up to the end of the part, or as many elements as a part has
+std::vector<Tensor> KeptState::allocate(const std::string& words, const StateTensor& state,
+                                        const Has& has) const {
   const ParamLayout& layout = setting_.layout;
-  Arena& where = of == StateOf::kRows ? setting_.arena : where_;  // ranks send rows to each other
+  Arena& where = state.of_rows ? setting_.arena : where_;  // ranks send rows to each other
   std::vector<Tensor> buckets;
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
-    const ParamBucket& bucket = layout.buckets[b];
-    int64_t count = setting_.part_elements(b);
-    if (of == StateOf::kOthers && layout.is_block(b)) count = std::min(count, bucket.vectors());
-    if (of == StateOf::kRows) count = rows_of_matrices(layout, b, layout.places.size());
+    const int64_t trained = layout.buckets[b].trained;
+    int64_t first = trained;
+    for (const ParamPlace& place : layout.places)
+      if (place.bucket == b && place.trained && has(place.info)) first = std::min(first, place.first);
+    const int64_t count = state.of_rows ? rows_before(has, b, layout.places.size())
+                                        : std::min(setting_.part_elements(b), trained - first);
     buckets.push_back(count == 0 ? Tensor{}
                                  : where.alloc(MemoryTag::kOptimizer,
-                                               fmt::format("{} {}", words, bucket.name), dtype, {count}));
+                                               fmt::format("{} {}", words, layout.buckets[b].name),
+                                               state.dtype, {count}));
   }
   return buckets;
 }
@@ -67,8 +68,8 @@ const Tensor& KeptState::of(const std::string& name, size_t bucket) const {
   return find(name).buckets[bucket];
 }
 
-int64_t KeptState::first_row(const ParamPlace& matrix) const {
-  return rows_of_matrices(setting_.layout, matrix.bucket, matrix.index);
+int64_t KeptState::first_row(const std::string& name, const ParamPlace& matrix) const {
+  return rows_before(find(name).has, matrix.bucket, matrix.index);
 }
 
 void KeptState::clear() {
@@ -100,12 +101,12 @@ std::vector<KeptState::WeightSlice> KeptState::weight_slices(const ParamPlace& p
 }
 
 bool KeptState::is_of_rows(const std::string& name) const {
-  return name != kWeight && name != kMaster && find(name).of == StateOf::kRows;
+  return name != kWeight && name != kMaster && find(name).of_rows;
 }
 
 bool KeptState::has(const std::string& name, const ParamPlace& place) const {
   if (!place.trained) return false;
-  return is_of_rows(name) ? is_matrix_of_block(place.info)
+  return is_of_rows(name) ? find(name).has(place.info)
                           : static_cast<bool>(slice(name, place, all_of(place)).own);
 }
 

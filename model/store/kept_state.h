@@ -8,6 +8,7 @@
 // well.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,15 +28,17 @@ class KeptState {
   KeptState(const KeptState&) = delete;
 
   void keep_masters();
-  void keep(const StateTensor& state);
+  // Of the trained parameters that has() says
+  using Has = std::function<bool(const ParamInfo& info)>;
+  void keep(const StateTensor& state, const Has& has);
   std::vector<std::string> names() const;  // in the order of keeping
   // This rank's part of a bucket; under kMaster fp32 weights, or of bf16 weights the lower bits of their
-  // masters. StateOf::kOthers: the last elements of the part, from first_of() on; the count is the same on
-  // every rank. kRows: a value for each row of the bucket's matrices. None where nothing is kept of the
-  // bucket. Error: an unknown name
+  // masters. The last elements of the part, from the first on that a parameter with this state can have:
+  // the count is the same on every rank. With StateTensor::of_rows a value for each row of its matrices.
+  // None where nothing is kept of the bucket. Error: an unknown name
   const Tensor& of(const std::string& name, size_t bucket) const;
-  // kRows: where the rows of a matrix begin
-  int64_t first_row(const ParamPlace& matrix) const;
+  // Where the rows of a matrix begin, in a tensor of rows
+  int64_t first_row(const std::string& name, const ParamPlace& matrix) const;
   void clear();
 
   // Whether write() writes anything of a parameter
@@ -59,17 +62,19 @@ class KeptState {
   struct Kept {
     std::string name;
     std::vector<Tensor> buckets;
-    StateOf of = StateOf::kAll;
+    bool of_rows = false;
+    Has has = {};
   };
   const Kept& find(const std::string& name) const;
   // The first element of the bucket that a tensor of this rank's part has
   int64_t first_of(const Tensor& kept, size_t bucket) const {
     return (setting_.part.index + 1) * setting_.part_elements(bucket) - kept.numel();
   }
-  std::vector<Tensor> allocate(const std::string& words, DType dtype, StateOf of) const;
+  std::vector<Tensor> allocate(const std::string& words, const StateTensor& state, const Has& has) const;
+  int64_t rows_before(const Has& has, size_t bucket, size_t place) const;
   Slice slice(const std::string& name, const ParamPlace& place, ElementRange range) const;
   Tensor rows_of(const std::string& name, const ParamPlace& place) const {
-    return of(name, place.bucket).rows(first_row(place), place.info.shape[0]);
+    return of(name, place.bucket).rows(first_row(name, place), place.info.shape[0]);
   }
 
   const StoreSetting& setting_;

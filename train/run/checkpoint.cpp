@@ -32,9 +32,9 @@ constexpr auto kPoll = std::chrono::milliseconds(10);  // for the files of other
 
 // Values of some parameters, which stand side by side in a file
 struct Section {
-  std::string prefix;                                              // of the parameters' names in the file
-  std::string values;                                              // by its name in the ParamStore
-  bool (*has)(const RunShape& shape, const ParamInfo& info) = {};  // which parameters
+  std::string prefix;  // of the parameters' names in the file
+  std::string values;  // by its name in the ParamStore
+  std::function<bool(const RunShape& shape, const ParamInfo& info)> has = {};  // which parameters
 };
 // What a file has of a section
 struct SectionOfBucket {
@@ -67,15 +67,6 @@ bool is_weight(const RunShape& shape, const ParamInfo& info) { return !is_adapte
 bool is_trained(const RunShape& shape, const ParamInfo& info) {
   return shape.model.lora ? is_adapter(shape, info) : !shape.freeze.freezes(info);
 }
-bool is_trained_other(const RunShape& shape, const ParamInfo& info) {
-  return is_trained(shape, info) && !is_matrix_of_block(info);
-}
-bool is_trained_matrix(const RunShape& shape, const ParamInfo& info) {
-  return is_trained(shape, info) && is_matrix_of_block(info);
-}
-auto which_have(StateOf of) {
-  return of == StateOf::kAll ? is_trained : of == StateOf::kRows ? is_trained_matrix : is_trained_other;
-}
 // What has fp32 values beside the weights' file. With adapters the other weights are those of
 // train.init_from.
 bool has_master(const RunShape& shape, const ParamInfo& info) {
@@ -87,8 +78,11 @@ bool has_master(const RunShape& shape, const ParamInfo& info) {
 std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
   std::vector<Section> sections;
   if (weights != DType::kF32 || shape.model.lora) sections.push_back({kMasters, kMaster, has_master});
-  for (const StateTensor& one : shape.rule.state)
-    sections.push_back({one.name + ".", one.name, which_have(one.of)});
+  for (const StateTensor& one : shape.rule.state())
+    sections.push_back(
+        {one.name + ".", one.name, [name = one.name](const RunShape& of, const ParamInfo& info) {
+           return is_trained(of, info) && of.rule.keeps(name, info);
+         }});
   return sections;
 }
 

@@ -31,21 +31,24 @@ float updated(float master, int64_t step) {
 
 UpdateRule rule_in_loops() {
   return {.name = "plain loops",
-          .state = {},
-          .run = [](const Stream&, std::span<const UpdatedPart> parts, const UpdateStep& step) {
-            for (const UpdatedPart& part : parts)
-              for (int64_t i = 0; part.weights.data && i < part.weights.numel(); ++i) {
-                if (!part.low) {
-                  float& weight = part.weights.as<float>()[i];
-                  weight = updated(weight, step.number);
-                  continue;
-                }
-                uint16_t &weight = part.weights.as<uint16_t>()[i], &low = part.low.as<uint16_t>()[i];
-                const float master = std::bit_cast<float>(master_bits({weight, low}));
-                const SplitMaster split = split_master(std::bit_cast<uint32_t>(updated(master, step.number)));
-                weight = split.weight, low = split.low;
-              }
-          }};
+          .groups = {{.has = is_any,
+                      .state = {},
+                      .run = [](const Stream&, std::span<const UpdatedPart> parts, const UpdateStep& step) {
+                        for (const UpdatedPart& part : parts)
+                          for (int64_t i = 0; part.weights.data && i < part.weights.numel(); ++i) {
+                            if (!part.low) {
+                              float& weight = part.weights.as<float>()[i];
+                              weight = updated(weight, step.number);
+                              continue;
+                            }
+                            uint16_t &weight = part.weights.as<uint16_t>()[i],
+                                     &low = part.low.as<uint16_t>()[i];
+                            const float master = std::bit_cast<float>(master_bits({weight, low}));
+                            const SplitMaster split =
+                                split_master(std::bit_cast<uint32_t>(updated(master, step.number)));
+                            weight = split.weight, low = split.low;
+                          }
+                      }}}};
 }
 
 // By the order of the calls alone: the values of a parameter, among them ties, and zeros in its padding
