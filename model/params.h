@@ -9,8 +9,8 @@
 // first, then the others, and frozen ones last; each begins at a multiple of kParamAlignment elements, and
 // the gaps stay zero. Gradients, moments and masters have the trained elements alone.
 //
-// A store may have matrices in a stored form (StorageRule; store/stored_format.h). They lie in a second tensor
-// of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
+// A store may have matrices in a stored form (StorageRule; store/stored_format.h). They lie in a second
+// tensor of the bucket: those of frozen matrices in place of other values, those of trained ones beside them.
 #pragma once
 
 #include <algorithm>

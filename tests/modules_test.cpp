@@ -194,7 +194,11 @@ std::string cycle_in(const Graph& graph) {
   return "";
 }
 
-std::string folder_of(const std::string& path) { return fs::path(path).parent_path().string(); }
+// model/store is a room of model: the two include each other.
+std::string folder_of(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder == "model/store" ? "model" : folder;
+}
 
 // The project's own files that a source includes.
 std::vector<std::string> includes_of(const Source& source) {

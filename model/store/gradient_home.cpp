@@ -1,7 +1,6 @@
 #include "model/store/gradient_home.h"
 
 #include "kernels/base/check.h"
-#include "model/store/gradients_in_turn.h"
 
 namespace tessera {
 namespace {

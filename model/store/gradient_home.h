@@ -3,9 +3,9 @@
 // The end of a scope says that the gradients of a part of the model are complete for this micro-step: they
 // can be summed over ranks, beside the backward of other parts.
 //   - Whole on the device: a backward adds to them, and the last micro-step of a step sums them.
-//   - In turns: parts of the model take turns in a few buffers (Turns). Three serve the blocks: the scopes of
-//     two overlap, since the backward of a block writes a bias gradient of the block below, and the sums of the
-//     block above are still under way.
+//   - In turns: parts of the model take turns in a few buffers (Turns). Three serve the blocks: the scopes
+//     of two overlap, since the backward of a block writes a bias gradient of the block below, and the
+//     sums of the block above are still under way.
 //     - Split: each micro-step adds the sum over ranks of this rank's part to what it has.
 //     - In host memory: from the second micro-step on those of a block are fetched, one block ahead of the
 //       backward that adds to them, and written back at the end of its scope: four buffers serve the blocks.
@@ -86,6 +86,10 @@ class GradientHome {
   Tensor room_;                   // fp32, for a bucket; only where bf16 gradients are summed in fp32
   std::vector<int> scopes_left_;  // of a bucket in this micro-step
 };
+
+// Split, in host memory, or both. `of_sums`: the dtype of what is summed over ranks
+std::unique_ptr<GradientHome> make_gradients_in_turn(const StoreSetting& setting,
+                                                     const GradientHome::Place& place, DType of_sums);
 
 // The gradients of a part of the model, until they are complete for a micro-step. The end communicates, so
 // it may throw; it does nothing while another exception is on its way.

@@ -1,6 +1,5 @@
-#include "model/store/gradients_in_turn.h"
-
 #include "kernels/base/check.h"
+#include "model/store/gradient_home.h"
 #include "model/store/host_copies.h"
 #include "model/store/turns.h"
 

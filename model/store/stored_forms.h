@@ -1,8 +1,8 @@
 // StoredForms: what a store has of matrices besides their weights in its dtype, in a StoredFormat (StoredAs).
 //   - kCopied: a copy and its transpose, made of the whole matrix before the first lease of a step.
 //   - kOnly: frozen matrices have these values in place of others, whole on the device, or split, gathered
-//     and copied as the other weights are. A lease that is not of a training step widens them to the dtype of
-//     the others; where GEMMs do not read the format, each lease does.
+//     and copied as the other weights are. A lease that is not of a training step widens them to the dtype
+//     of the others; where GEMMs do not read the format, each lease does.
 //   - kBeside: each rank rounds its part of trained weights that take turns once a step, by a scale that all
 //     ranks agree on, and a lease in training brings these values in place of the others.
 // A lease for a backward has kOnly and kBeside transposed. That, and what is widened, is in a buffer

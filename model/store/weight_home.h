@@ -1,11 +1,11 @@
 // WeightHome: where the weights of a store lie, and how a part of the model becomes whole for a lease.
 //   - Whole on the device: a lease waits for the ranks that update the part, at most.
-//   - In turns, where ranks split them (Shards), or they lie in host memory: blocks take turns in two buffers,
-//     and what is outside them has one more. A lease waits until its bucket has been gathered or copied
-//     (WeightSource), and starts to bring the next one in the direction of travel: l + 1 in a forward, l - 1
-//     in a backward. A place in a buffer is always that of the same blocks, so that addresses stay. A transfer
-//     starts after all work that the device was given before, so a buffer's next tenant comes when the last
-//     one has been read.
+//   - In turns, where ranks split them (Shards), or they lie in host memory: blocks take turns in two
+//     buffers, and what is outside them has one more. A lease waits until its bucket has been gathered or
+//     copied (WeightSource), and starts to bring the next one in the direction of travel: l + 1 in a
+//     forward, l - 1 in a backward. A place in a buffer is always that of the same blocks, so that
+//     addresses stay. A transfer starts after all work that the device was given before, so a buffer's
+//     next tenant comes when the last one has been read.
 // What matrices have in FP8 beside these values, or in place of them: stored_forms.h.
 #pragma once
 
