@@ -22,6 +22,7 @@
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
+#include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
@@ -45,9 +46,7 @@ Span tile_span(int index, int64_t size, int rows) {
 void score_tile(const View<float>& q, Span queries, const View<float>& k, Span keys, const Mask& mask,
                 const AttentionPlan& plan, float* S) {
   const int columns = keys.size();
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries.size(), columns, plan.shape.head_dim,
-              plan.scale, q.row_begin(queries.begin), q.row, k.row_begin(keys.begin), k.row, 0.0f, S,
-              columns);
+  ScoreRule{plan.scale}.of_rows(q, queries, k, keys, plan.shape.head_dim, S);
   if (mask.whole(queries, keys)) return;
   for (int i = queries.begin; i < queries.end; ++i, S += columns) {
     const Span seen = mask.keys_of(i);
@@ -86,6 +85,7 @@ void fill_zero(const View<float>& head, int64_t tokens, int64_t D) {
 void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile tile,
                    const FlashBackwardScratch& scratch) {
   const int64_t D = plan.shape.head_dim;
+  const float derivative = ScoreRule{plan.scale}.derivative();
   float *P = scratch.probabilities, *dS = scratch.gradients, *delta = scratch.delta;
   for (int64_t t = 0; t < plan.shape.tokens; ++t) {
     float sum = 0;
@@ -113,7 +113,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
 #pragma omp simd
           for (int64_t j = from; j < to; ++j) {
             p[j] = exp(p[j] - row_lse);
-            ds[j] = plan.scale * p[j] * (ds[j] - row_delta);
+            ds[j] = derivative * p[j] * (ds[j] - row_delta);
           }
         };
         if (!h.dropout) {

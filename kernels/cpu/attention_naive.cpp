@@ -8,6 +8,7 @@
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
+#include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
@@ -51,8 +52,7 @@ void naive_attention_forward(const AttentionForward& a) {
                         k = heads_of<float>(a.k).one_head(b, h / group);
       const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, N, D, a.plan.scale, q.data, q.row, k.data,
-                  k.row, 0.0f, P, N);
+      ScoreRule{a.plan.scale}.of_rows(q, {0, mask.queries}, k, {0, mask.keys}, D, P);
       for (int i = 0; i < mask.queries; ++i) {
         const Span seen = mask.keys_of(i);
         float* p = P + i * N;
@@ -84,6 +84,7 @@ void naive_attention_backward(const AttentionBackward& a) {
   const AttentionShape& s = a.plan.shape;
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
+  const float derivative = ScoreRule{a.plan.scale}.derivative();
   const DropoutMask dropped(a.dropout);
   for (int64_t b = 0; b < B; ++b) {
     const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
@@ -117,10 +118,10 @@ void naive_attention_backward(const AttentionBackward& a) {
           for (int64_t j = 0; j < N; ++j) sum += p[j] * ds[j];
           for (int64_t j = 0; j < N; ++j) ds[j] = p[j] * (ds[j] - sum);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, N, a.plan.scale, dS, N, k.data, k.row,
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, N, derivative, dS, N, k.data, k.row,
                     0.0f, dq.data, dq.row);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, N, D, T, a.plan.scale, dS, N, q.data, q.row,
-                    beta, dk.data, dk.row);
+        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, N, D, T, derivative, dS, N, q.data, q.row, beta,
+                    dk.data, dk.row);
       }
     }
   }

@@ -4,6 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
@@ -15,6 +16,7 @@ constexpr int64_t kKeys = 128;  // of a tile
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
+  const ScoreRule rule{a.plan.scale};
   const int64_t D = s.head_dim, keys = std::min(int64_t{a.starts.as<int32_t>()[b]} + 1, s.capacity);
   const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
                           v = heads_of<const float>(a.v_cache, kv_head);
@@ -32,7 +34,7 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t d = 0; d < D; ++d) sum += query[d] * k_tile[j * k.row + d];
-        scores[j] = sum * a.plan.scale;
+        scores[j] = rule.value(sum);
       }
       const float rescale = softmax[h].absorb(scores, count);
       for (int64_t d = 0; d < D; ++d) y[d] *= rescale;

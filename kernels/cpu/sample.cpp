@@ -7,6 +7,7 @@
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/score_rule.h"
 
 namespace tessera::cpu {
 namespace {
@@ -29,7 +30,7 @@ QueryScores scores_of(const AttentionPlan& plan, const float* q, const View<floa
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
     for (int64_t d = 0; d < plan.shape.head_dim; ++d) dot += q[d] * row[d];
-    const float score = plan.scale * dot;
+    const float score = ScoreRule{plan.scale}.value(dot);
     if (score == kNothing) continue;
     if (score > found.largest || sum == 0) {
       const double down = sum == 0 ? 0 : found.largest - score, share = std::exp(down);

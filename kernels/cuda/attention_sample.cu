@@ -5,6 +5,7 @@
 // takes the maximum and the mean over its queries.
 #include <cmath>
 
+#include "kernels/attention/common/score.cuh"
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -45,7 +46,7 @@ struct Scores {
 struct Sample {
   attention::Mask mask;  // of the first sequence
   int64_t group, head_dim, queries;
-  float scale;
+  attention::ScoreArgs score;
 
   __device__ __forceinline__ int query(int64_t number) const {
     return static_cast<int>(AttentionSample::query(number, mask.queries));
@@ -53,7 +54,7 @@ struct Sample {
 };
 
 // sampled [sequences, heads, queries, 2]: the largest score of a query, -inf where it sees none; its entropy
-template <class T, int kStep>
+template <class T, int kStep, class Score>
 __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q, View<const T> k, Sample of,
                                                                  float* sampled) {
   extern __shared__ float queries[];  // [kRows][head_dim]
@@ -89,7 +90,7 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      if (seen[r].contains(key)) scores[r].add(of.scale * dot[r]);
+      if (seen[r].contains(key)) scores[r].add(Score::value(of.score, dot[r]));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -143,14 +144,15 @@ void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
                   .group = s.group(),
                   .head_dim = s.head_dim,
                   .queries = queries,
-                  .scale = a.plan.scale};
+                  .score = {.scale = a.plan.scale}};
   with_real_type(a.plan.dtype, [&]<class T>() {
     const View<const T> q = heads_of<const T>(a.q), k = heads_of<const T>(a.k);
     const auto launch = [&]<int kStep>() {
       const dim3 grid(static_cast<unsigned>(cuda::divide_up(queries, kRows)), static_cast<unsigned>(s.heads),
                       static_cast<unsigned>(sequences));
       const size_t shared = static_cast<size_t>(kRows * s.head_dim) * sizeof(float);
-      sample_scores_kernel<T, kStep><<<grid, kThreads, shared, on.stream>>>(q, k, of, sampled);
+      const auto kernel = sample_scores_kernel<T, kStep, attention::ScaledScore>;
+      kernel<<<grid, kThreads, shared, on.stream>>>(q, k, of, sampled);
     };
     const bool packs = reinterpret_cast<uintptr_t>(k.data) % 16 == 0 && s.head_dim % kPackWidth<T> == 0;
     packs ? launch.template operator()<kPackWidth<T>>() : launch.template operator()<1>();

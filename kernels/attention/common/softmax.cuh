@@ -12,27 +12,31 @@
 
 #include <cmath>
 
-#include "kernels/attention/common/view.h"
+#include "kernels/attention/common/score.cuh"
 #include "kernels/base/ptx.cuh"
 
 namespace tessera::attention {
 
+inline constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
+
+// A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
+__device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
+
 // How a thread adds up the powers of a row's columns: the bits of the sum depend on it.
 enum class SumOrder { kOneByOne, kPairs };
 
-template <SumOrder kOrder>
+template <SumOrder kOrder, class Score>
 struct OnlineSoftmax {
-  static constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
   static constexpr float kSmallestNormal = 0x1p-126f;
 
-  float log2_scale;                          // c
+  Score score;
   float offset[2] = {-INFINITY, -INFINITY};  // m; equal in the four lanes of a row
   float sum[2] = {0, 0};                     // over this thread's own columns: finish() adds the four lanes
   float factor[2];                           // what O has to be multiplied by, where behind
   bool behind = false;                       // m was raised, and O does not know yet. Equal in a warp
 
   OnlineSoftmax() = default;
-  __device__ __forceinline__ explicit OnlineSoftmax(float scale) : log2_scale(scale * kLog2e) {}
+  __device__ __forceinline__ explicit OnlineSoftmax(ScoreArgs a) : score(a) {}
 
   template <int kCount>
   __device__ __forceinline__ void raise(const float (&s)[kCount]) {
@@ -52,7 +56,7 @@ struct OnlineSoftmax {
       x = fmaxf(x, y);
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-      largest[r] = x * log2_scale;
+      largest[r] = score.log2(x);
       raise |= largest[r] > offset[r] + kSlack;
     }
     return raise;
@@ -74,8 +78,8 @@ struct OnlineSoftmax {
       const float subtract = finite(offset[r]);
 #pragma unroll
       for (int i = 2 * r; i < kCount; i += 4) {
-        s[i] = ptx::exp2(fmaf(s[i], log2_scale, -subtract));
-        s[i + 1] = ptx::exp2(fmaf(s[i + 1], log2_scale, -subtract));
+        s[i] = ptx::exp2(score.log2_above(s[i], subtract));
+        s[i + 1] = ptx::exp2(score.log2_above(s[i + 1], subtract));
         if constexpr (kOrder == SumOrder::kPairs) {
           sum[r] += s[i] + s[i + 1];
         } else {
@@ -110,10 +114,6 @@ struct OnlineSoftmax {
 
   // After finish(): the natural log of the sum of exp(scale s) over a row.
   __device__ __forceinline__ float log_sum_exp(int r) const { return (offset[r] + log2f(sum[r])) * kLn2; }
-
- private:
-  // A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
-  static __device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
 };
 
 }  // namespace tessera::attention

@@ -1,7 +1,7 @@
 // What a call is given, as kernels take it: tensors as views, sizes as int.
 #pragma once
 
-#include "kernels/attention/common/view.h"
+#include "kernels/attention/common/score.cuh"
 
 namespace tessera::attention {
 
@@ -20,8 +20,13 @@ struct BackwardTensors {
 struct Sizes {
   int tokens, heads, kv_heads;
   int group;  // query heads that share a head of K and V: heads / kv_heads
-  float scale;
+  ScoreArgs score;
   bool causal;
+
+  // Of a causal or a full mask: the keys that a query sees are those before the end, and the first query that
+  // sees a key
+  __device__ __forceinline__ int keys_of(int query) const { return causal ? query + 1 : tokens; }
+  __device__ __forceinline__ int first_query_of(int key) const { return causal ? key : 0; }
 };
 
 template <class T>
@@ -46,7 +51,7 @@ inline Sizes sizes_of(const AttnProblem& p) {
           .heads = static_cast<int>(p.heads),
           .kv_heads = static_cast<int>(p.kv_heads),
           .group = static_cast<int>(p.heads / p.kv_heads),
-          .scale = p.scale,
+          .score = score_args_of(p),
           .causal = p.mask.causal != 0};
 }
 

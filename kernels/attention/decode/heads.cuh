@@ -15,11 +15,6 @@ namespace tessera::attention::decode {
 
 using bf16 = __nv_bfloat16;
 
-inline constexpr float kSlack = OnlineSoftmax<SumOrder::kPairs>::kSlack;
-
-// A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
-__device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
-
 // What the warps of a CTA add up at the end, in shared memory: unnormalised O, m and sum of each warp
 template <class Tile>
 struct WarpSums {
@@ -49,11 +44,12 @@ struct MmaHeads {
   uint32_t q[kSteps][2];    // Q^T as operands B
   float o[kSteps][4] = {};  // O^T, 16 columns of the head each
   float offset[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-  float log2_scale;
+  typename Tile::Score score;
 
   // `count` heads, those behind it zeros; `from` is the first head, `stride` leads to the next.
-  __device__ __forceinline__ MmaHeads(const bf16* from, int64_t stride, int count, int head_dim, float scale)
-      : log2_scale(scale * kLog2e) {
+  __device__ __forceinline__ MmaHeads(const bf16* from, int64_t stride, int count, int head_dim,
+                                      ScoreArgs of_scores)
+      : score(of_scores) {
     const int lane = threadIdx.x % 32, head = lane / 4;
 #pragma unroll
     for (int i = 0; i < 2 * kSteps; ++i) {
@@ -129,7 +125,7 @@ struct MmaHeads {
       ptx::mma_m16n8k16(chain[step % 2], a, q[step][0], q[step][1]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) s[i] = (chain[0][i] + chain[1][i]) * log2_scale;
+    for (int i = 0; i < 4; ++i) s[i] = score.log2(chain[0][i] + chain[1][i]);
   }
   __device__ __forceinline__ bool exceeds(const float (&s)[4], int c) const {
     return s[c] > offset[c] + kSlack || s[c + 2] > offset[c] + kSlack;
@@ -165,10 +161,10 @@ struct FmaHeads {
   float* p;        // shared, of this warp: [kKeys, kHeads]
   float4 o[kHeads][kOwn] = {};
   float offset[kHeads], sum[kHeads] = {};
-  float log2_scale;
+  typename Tile::Score score;
 
-  __device__ __forceinline__ FmaHeads(const float* queries, float* scratch, float scale)
-      : q(queries), p(scratch), log2_scale(scale * kLog2e) {
+  __device__ __forceinline__ FmaHeads(const float* queries, float* scratch, ScoreArgs of_scores)
+      : q(queries), p(scratch), score(of_scores) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) offset[h] = -INFINITY;
   }
@@ -190,7 +186,7 @@ struct FmaHeads {
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
       for (int step = 1; step < kLanes; step *= 2) s[h] += __shfl_xor_sync(kWholeWarp, s[h], step);
-      s[h] = key < keys ? s[h] * log2_scale : -INFINITY;
+      s[h] = key < keys ? score.log2(s[h]) : -INFINITY;
       above |= s[h] > offset[h] + kSlack;
     }
     if (__any_sync(kWholeWarp, above)) raise(s);

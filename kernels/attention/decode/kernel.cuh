@@ -27,7 +27,7 @@ struct Args {
   int group, head_dim;
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
   int part_heads;  // heads that a part has room for
-  float scale;
+  ScoreArgs score;
 };
 
 // The query heads of a row of units
@@ -75,7 +75,7 @@ struct MmaKernel {
   static constexpr int kScratchFloats = 0;
   static __device__ __forceinline__ MmaHeads<Tile> heads(const Args<T>& a, int sequence, const RowHeads& row,
                                                          float* /*scratch*/) {
-    return {a.q.head_begin(sequence, row.first), a.q.head, row.count, a.head_dim, a.scale};
+    return {a.q.head_begin(sequence, row.first), a.q.head, row.count, a.head_dim, a.score};
   }
 };
 template <class Tile, int kHeads>
@@ -91,7 +91,7 @@ struct FmaKernel {
       scratch[i] = head < row.count && column < a.head_dim ? q[head * a.q.head + column] : 0;
     }
     __syncthreads();  // every warp reads all of it
-    return {scratch, scratch + kHeads * Tile::kWidth + threadIdx.x / 32 * Heads::kScratchFloats, a.scale};
+    return {scratch, scratch + kHeads * Tile::kWidth + threadIdx.x / 32 * Heads::kScratchFloats, a.score};
   }
 };
 

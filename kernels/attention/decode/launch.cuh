@@ -77,7 +77,7 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .head_dim = p.head_dim,
                         .turns = static_cast<int>(turns),
                         .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
-                        .scale = p.scale};
+                        .score = score_args_of(p)};
   const AttnStatus status = launch_early<T>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
                                             Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;

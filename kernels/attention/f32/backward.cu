@@ -71,15 +71,15 @@ __device__ RowStatistics statistics_of(const Args& a, int head_index, int query)
 struct Gradient {
   float p, ds;
 };
-template <bool kDropout>
-__device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float score, float dp,
+template <bool kDropout, class Score>
+__device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float product, float dp,
                                                 RowStatistics row, bool kept) {
   if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
-  const float p = exp2f(fmaf(score, a.scale * kLog2e, -row.log2_sum_exp)), ds = p * (dp - row.delta);
+  const float p = exp2f(Score(a.score).log2_above(product, row.log2_sum_exp)), ds = p * (dp - row.delta);
   return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout>
+template <int kHeadDim, bool kWhole, bool kDropout, class Score>
 __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
         for (int r = 0; r < kPart; ++r) {
           const bool is_seen = seen.contains(first_k + at.ty + kSide * r);
           const bool is_kept = kDropout && kept.at(at.tx + kSide * c, r, at.ty);
-          const Gradient g = gradient_of<kDropout>(a, is_seen, p.at[r][c], ds.at[r][c], row, is_kept);
+          const Gradient g = gradient_of<kDropout, Score>(a, is_seen, p.at[r][c], ds.at[r][c], row, is_kept);
           m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = g.p;
           ds.at[r][c] = g.ds;
         }
@@ -134,12 +134,13 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
       multiply_rows_cols(dk, m.scores, m.q);
     }
   }
-  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, mask.keys, a.head_dim, a.scale);
+  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, mask.keys, a.head_dim,
+                Score::derivative(a.score));
   store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, mask.keys, a.head_dim,
                 kDropout ? a.dropout.scale() : 1);
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout>
+template <int kHeadDim, bool kWhole, bool kDropout, class Score>
 __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -184,13 +185,14 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
         const bool is_seen = seen.contains(first_k + at.tx + kSide * c);
         const bool is_kept = kDropout && kept.at(at.ty + kSide * r, c, at.tx);
         m.scores.at(at.ty + kSide * r, at.tx + kSide * c) =
-            gradient_of<kDropout>(a, is_seen, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
+            gradient_of<kDropout, Score>(a, is_seen, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
       }
     }
     __syncwarp();  // a row of scores is written and read by the same half warp
     multiply_rows_cols(dq, m.scores, m.k);
   }
-  store<kWhole>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim, a.scale);
+  store<kWhole>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim,
+                Score::derivative(a.score));
 }
 
 template <int kHeadDim, bool kWhole, bool kDropout>
@@ -214,9 +216,11 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
              query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
   AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
   if (status == ATTN_OK)
-    status = launch(keys_kernel<kHeadDim, kWhole, kDropout>, key_ctas, kThreads, kBytes, stream, args);
+    status = launch(keys_kernel<kHeadDim, kWhole, kDropout, ScaledScore>, key_ctas, kThreads, kBytes, stream,
+                    args);
   if (status == ATTN_OK)
-    status = launch(queries_kernel<kHeadDim, kWhole, kDropout>, query_ctas, kThreads, kBytes, stream, args);
+    status = launch(queries_kernel<kHeadDim, kWhole, kDropout, ScaledScore>, query_ctas, kThreads, kBytes,
+                    stream, args);
   return status;
 }
 

@@ -38,7 +38,7 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout>
+template <int kHeadDim, bool kWhole, bool kDropout, class Score>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   using M = Memory<kHeadDim>;
   constexpr int kT = M::kT, kRows = kT / kSide;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const Mask mask = a.mask.of_sequence(b);
   const int first_q = tile * kT;
   const Span rows = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(rows).tiles(kT);
-  const float log2_scale = a.scale * kLog2e;
+  const Score score(a.score);
   const int token = kDropout ? kept.token(mask, first_q) : 0;
 
   load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
@@ -85,15 +85,13 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
         new_max = fmaxf(new_max, s.at[i][c]);
       }
       new_max = row_max(new_max);
-      const float offset = new_max == -INFINITY ? 0 : __fmul_rn(new_max, log2_scale);
-      // Neither product may be fused into the difference: a maximum that
-      // stays must rescale by 1, tile after tile.
-      const float rescale = exp2f(__fmul_rn(max[i], log2_scale) - offset);
+      const float offset = new_max == -INFINITY ? 0 : score.log2_rounded(new_max);
+      const float rescale = exp2f(score.log2_rounded(max[i]) - offset);  // by 1 where the maximum stays
       max[i] = new_max;
       sum[i] *= rescale;
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
-        const float x = exp2f(fmaf(s.at[i][c], log2_scale, -offset));
+        const float x = exp2f(score.log2_above(s.at[i][c], offset));
         sum[i] += x;
         p.at(row, at.tx + kSide * c) = !kDropout || kept.at(row, c, at.tx) ? x : 0;
       }
@@ -109,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
     const int row = first_q + at.ty + kSide * i;
     const float total = row_sum(sum[i]);
     if (at.tx == 0 && row < a.tokens) {
-      a.lse[static_cast<int64_t>(head_index) * a.tokens + row] = (max[i] * log2_scale + log2f(total)) * kLn2;
+      a.lse[static_cast<int64_t>(head_index) * a.tokens + row] = (score.log2(max[i]) + log2f(total)) * kLn2;
     }
 #pragma unroll
     for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total == 0 ? 1 : total;  // 0: scores are -inf
@@ -130,8 +128,9 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
                        mask_of(f.problem),
                        DropoutMask(dropout_of(f.problem))};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    const auto kernel = f.problem.dropout.threshold > 0 ? forward_kernel<kHeadDim, kWhole, true>
-                                                        : forward_kernel<kHeadDim, kWhole, false>;
+    const auto kernel = f.problem.dropout.threshold > 0
+                            ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
+                            : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
     return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }

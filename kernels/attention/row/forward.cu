@@ -17,13 +17,13 @@ struct Args : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
 };
 
-template <int kHeadDim>
+template <int kHeadDim, class Score>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
   extern __shared__ float scores[];  // [keys]
   constexpr int kAtATime = kGroups<kHeadDim>;
   const int t = blockIdx.x % a.tokens, head_index = blockIdx.x / a.tokens;
   const int b = head_index / a.heads, h = head_index % a.heads, kv_head = h / a.group;
-  const int keys = a.causal ? t + 1 : a.tokens;
+  const int keys = a.keys_of(t);
   const int group = threadIdx.x / kLanes<kHeadDim>, column = threadIdx.x % kLanes<kHeadDim> * 8;
   const bf16* k = a.k.head_begin(b, kv_head) + column;
   const bf16* v = a.v.head_begin(b, kv_head) + column;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const Args a) {
   for (int first = 0; first < keys; first += kAtATime) {
     // Past the end the last key once more: dot() needs every lane.
     const int j = min(first + group, keys - 1);
-    const float s = dot<kHeadDim>(q, Eight::load(k + j * a.k.row)) * a.scale;
+    const float s = Score::value(a.score, dot<kHeadDim>(q, Eight::load(k + j * a.k.row)));
     max = fmaxf(max, s);
     scores[j] = s;  // by all lanes of the group, and past the end by several groups: the same value
   }
@@ -59,8 +59,8 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const Args args = {tensors_of<bf16>(f), sizes_of(p), f.lse};
   const auto rows = static_cast<unsigned>(p.batch * p.heads * p.tokens);
   const int bytes = static_cast<int>(p.tokens) * static_cast<int>(sizeof(float));
-  return launch(p.head_dim == 64 ? forward_kernel<64> : forward_kernel<128>, rows, kThreads, bytes, stream,
-                args);
+  return launch(p.head_dim == 64 ? forward_kernel<64, ScaledScore> : forward_kernel<128, ScaledScore>, rows,
+                kThreads, bytes, stream, args);
 }
 
 }  // namespace tessera::attention::row

@@ -64,30 +64,6 @@ struct BackwardMemory {
   }
 };
 
-// Scores of keys that a query does not see become -inf. `key` and `query` are those of element (0, 0).
-template <MaskKind kMask, int kM, int kN>
-__device__ __forceinline__ void mask_transposed(Accumulator<kM, kN>& s, int key, int query,
-                                                const KernelMask<kMask>& mask) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kM / 16; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const Span seeing = mask.queries_of(key + 16 * m + 8 * r + lane / 4);
-      const int begin = seeing.begin - query - lane % 4 * 2, end = seeing.end - query - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kN / 8; ++n) {
-        if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
-        if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
-        if constexpr (kMask == MaskKind::kAny) {
-          if (8 * n >= end) s.at[m][n][2 * r] = -INFINITY;
-          if (8 * n + 1 >= end) s.at[m][n][2 * r + 1] = -INFINITY;
-        }
-      }
-    }
-  }
-}
-
 // What dropout keeps of a pass, kM keys x kN queries from (key, query) on; dq_tile is counted over all heads.
 template <bool kDropout, int kM, int kN, MaskKind kMask>
 __device__ __forceinline__ uint32_t kept_of(const BackwardArgs& a, const KernelMask<kMask>& mask, int b,
@@ -102,10 +78,10 @@ __device__ __forceinline__ uint32_t kept_of(const BackwardArgs& a, const KernelM
 // Scores become probabilities, P = 2^(c s - L), and with them dP becomes dS = P (dP - delta). L and delta of
 // the columns' queries are at these shared addresses. With dropout, what is dropped of P is then 0, and dP is
 // `dropout_scale` of it, or 0; `kept` as of kept_of_transposed().
-template <bool kDropout, int kM, int kN>
+template <bool kDropout, class Score, int kM, int kN>
 __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accumulator<kM, kN>& ds,
-                                                    float log2_scale, uint32_t log2_sum_exp_at,
-                                                    uint32_t delta_at, uint32_t kept, float dropout_scale) {
+                                                    Score score, uint32_t log2_sum_exp_at, uint32_t delta_at,
+                                                    uint32_t kept, float dropout_scale) {
 #pragma unroll
   for (int n = 0; n < kN / 8; ++n) {
     const uint32_t column = (8 * n + threadIdx.x % 4 * 2) * sizeof(float);
@@ -117,7 +93,7 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
       for (int e = 0; e < 4; ++e) {
         const bool odd = e % 2;
         float& x = p.at[m][n][e];
-        x = ptx::exp2(fmaf(x, log2_scale, odd ? -log2_sum_exp.y : -log2_sum_exp.x));
+        x = ptx::exp2(score.log2_above(x, odd ? log2_sum_exp.y : log2_sum_exp.x));
         float& gradient = ds.at[m][n][e];
         if (kDropout) {
           const bool is_kept = kept >> (4 * (m * (kN / 8) + n) + e) & 1;
@@ -209,7 +185,7 @@ __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const
                                                     const KeyBlock& block, int keys, int warp_row, int part,
                                                     KeyGradient<Tile>& dk, KeyGradient<Tile>& dv) {
   constexpr int kSplitD = Tile::kSplitD;
-  dk.scale(a.scale);
+  dk.scale(Tile::Score::derivative(a.score()));
   if (kDropout) dv.scale(a.dropout.scale());
   const int first_row = block.index * Tile::kBlockK + warp_row, first_col = part * (Tile::kHeadDim / kSplitD);
   const int cols = a.head_dim - first_col;
@@ -274,15 +250,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   KeyGradient<Tile> dk, dv;
   dk.clear(), dv.clear();
-  const float log2_scale = a.scale * kLog2e;
+  const typename Tile::Score score(a.score());
 
   ptx::cp_async_wait<0>();
   __syncthreads();  // K, V and the first query tile are there, for all threads
   load_queries.start(memory, 1);
 
   int dq_tile = kv_head_index * a.group * a.query_blocks + tiles.begin;  // counted over all heads
-  for (int tile = tiles.begin, slot = 0;; ++tile, ++dq_tile, slot ^= 1) {
-    if (tiles.empty()) break;
+  for (int tile = tiles.begin, slot = 0; !tiles.empty(); ++tile, ++dq_tile, slot ^= 1) {
     if (tile == tiles.end) {
       dq_tile += tiles.behind();  // the first tile of the next head
       const int group_tiles = a.group * a.query_blocks;
@@ -300,11 +275,11 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         p.clear();
         multiply_rows_rows(p, memory.k(), warp_row, memory.q(slot), pass);
         if (!seeing.all({first_q + pass, first_q + pass + kPassQ}))
-          mask_transposed(p, first_k, first_q + pass, mask);
+          hide_unseen<true>(p, first_k, first_q + pass, mask);
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(slot), pass);
         const auto kept = kept_of<kDropout, kWarpK, kPassQ>(a, mask, b, dq_tile, first_q + pass, first_k);
-        scores_to_gradients<kDropout>(p, ds, log2_scale, memory.log2_sum_exp(slot) + pass * 4,
+        scores_to_gradients<kDropout>(p, ds, score, memory.log2_sum_exp(slot) + pass * 4,
                                       memory.delta(slot) + pass * 4, kept, a.dropout.scale());
         const auto ds_packed = operand_a(ds);
         if (part == 0) store_scores(memory.ds(slot), warp_row, pass, ds_packed);
@@ -341,7 +316,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
       const int head = dq_tile / a.query_blocks - here.b * a.heads;
-      gradient.write(a.dq.head_begin(here.b, head), a.dq.row, first_q, a.tokens, a.head_dim, dq, a.scale);
+      gradient.write(a.dq.head_begin(here.b, head), a.dq.row, first_q, a.tokens, a.head_dim, dq,
+                     Tile::Score::derivative(a.score()));
     }
   }
 

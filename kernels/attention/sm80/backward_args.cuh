@@ -16,10 +16,12 @@ struct BackwardArgs : BackwardTensors<bf16> {
   uint32_t* counters;
   int tokens, padded_tokens, query_blocks, key_blocks;
   int heads, kv_heads, group;  // as in Sizes, whose order costs these kernels registers
-  float scale;
+  float scale;                 // ScoreArgs in its place would cost registers
   int head_dim;
   DropoutMask dropout = DropoutMask({});
   Mask mask;  // of the first sequence; of kernels for any mask
+
+  __device__ __forceinline__ ScoreArgs score() const { return {scale}; }
 };
 
 }  // namespace tessera::attention::sm80

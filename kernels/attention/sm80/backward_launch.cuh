@@ -28,7 +28,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.heads = sizes.heads;
   args.kv_heads = sizes.kv_heads;
   args.group = sizes.group;
-  args.scale = sizes.scale;
+  args.scale = sizes.score.scale;
   args.head_dim = p.head_dim;
   args.dropout = DropoutMask(dropout_of(p));
   args.mask = mask_of(p);
@@ -44,8 +44,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
-  const auto rows_kernel = backward_rows_kernel < Tile::kHeadDim, Tile::kWhole, kDeterministic,
-             kMask == MaskKind::kAny > ;
+  const auto rows_kernel =
+      backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kDeterministic, kMask == MaskKind::kAny>;
   AttnStatus status = launch(rows_kernel, static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta),
                              kRowsThreads, 0, stream, args, rows);
   if (status != ATTN_OK) return status;

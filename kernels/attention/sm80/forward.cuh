@@ -48,31 +48,6 @@ struct ForwardMemory {
   }
 };
 
-// Keys that a row may not see score -inf. `row` and `key` are those of element (0, 0) of the warp's tile.
-template <MaskKind kMask, int kM, int kN>
-__device__ __forceinline__ void mask_scores(Accumulator<kM, kN>& s, int row, int key,
-                                            const KernelMask<kMask>& mask) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 0; m < kM / 16; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      // Columns are compile-time constants up to the lane's own offset, which goes into the limits.
-      const Span seen = mask.keys_of(row + 16 * m + 8 * r + lane / 4);
-      const int end = seen.end - key - lane % 4 * 2, begin = seen.begin - key - lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kN / 8; ++n) {
-        if (8 * n >= end) s.at[m][n][2 * r] = -INFINITY;
-        if (8 * n + 1 >= end) s.at[m][n][2 * r + 1] = -INFINITY;
-        if constexpr (kMask == MaskKind::kAny) {
-          if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
-          if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
-        }
-      }
-    }
-  }
-}
-
 template <class Tile, MaskKind kMask, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
@@ -109,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
   Accumulator<kWarpQ, kHeadDim> o;
   o.clear();
-  WarpSoftmax<kWarpQ / 16> softmax(a.scale);
+  WarpSoftmax<kWarpQ / 16, typename Tile::Score> softmax(a.score);
   const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
   int slot = 0;
@@ -135,7 +110,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     multiply_rows_rows(s, memory.q(), warp_row, memory.k(slot), 0);
     if (!seen.all(columns)) {
       // A mask of its own: kept from the beginning it would take registers that there are not.
-      mask_scores(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
+      hide_unseen<false>(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
     }
     softmax.update(s.at, o.at);
     if (kDropout) drop(s, a.dropout, KernelMask<kMask>(a.mask, a.tokens, b), b, h, first_q, first_k);

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/attention/mask.h"
-#include "kernels/attention/sm80/ptx.cuh"
+#include "kernels/attention/sm80/fragment.cuh"
 
 namespace tessera::attention::sm80 {
 
@@ -185,6 +185,38 @@ struct QueriesSeeing<MaskKind::kAny, kKeys, kBlockQ> {
   __device__ __forceinline__ bool none(Span rows) const { return !spans.meet(rows); }
   __device__ __forceinline__ bool all(Span rows) const { return spans.hold(rows); }
 };
+
+// Scores of keys that a query does not see become -inf. Rows are queries and columns keys; with kTransposed
+// the other way round. `row` and `column` are those of element (0, 0) of the warp's tile.
+template <bool kTransposed, MaskKind kMask, int kM, int kN>
+__device__ __forceinline__ void hide_unseen(Accumulator<kM, kN>& s, int row, int column,
+                                            const KernelMask<kMask>& mask) {
+  // Full and causal masks: no query's keys begin behind the first, no key's queries end before the last.
+  constexpr bool kBegins = kTransposed || kMask == MaskKind::kAny,
+                 kEnds = !kTransposed || kMask == MaskKind::kAny;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < kM / 16; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      // Columns are compile-time constants up to the lane's own offset, which goes into the limits.
+      const int own = row + 16 * m + 8 * r + lane / 4;
+      const Span seen = kTransposed ? mask.queries_of(own) : mask.keys_of(own);
+      const int end = seen.end - column - lane % 4 * 2, begin = seen.begin - column - lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kN / 8; ++n) {
+        if constexpr (kEnds) {
+          if (8 * n >= end) s.at[m][n][2 * r] = -INFINITY;
+          if (8 * n + 1 >= end) s.at[m][n][2 * r + 1] = -INFINITY;
+        }
+        if constexpr (kBegins) {
+          if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
+          if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
+        }
+      }
+    }
+  }
+}
 
 // The key blocks that add to dQ of a query tile, from `last` down to `first`
 template <class Tile, MaskKind kMask>

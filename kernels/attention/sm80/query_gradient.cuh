@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) backward_finish_kernel(cons
   typename QueryGradient<Tile>::Part part;
   gradient.load_added(a.dq_sums + static_cast<int64_t>(blockIdx.x) * gradient.kTileFloats, part);
   gradient.write(a.dq.head_begin(head_index / a.heads, head_index % a.heads), a.dq.row,
-                 query_block * Tile::kBlockQ, a.tokens, a.head_dim, part, a.scale);
+                 query_block * Tile::kBlockQ, a.tokens, a.head_dim, part, Tile::Score::derivative(a.score()));
 }
 
 }  // namespace tessera::attention::sm80

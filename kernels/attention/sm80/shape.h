@@ -1,7 +1,16 @@
 // Tile shapes of the sm_80 kernels.
 #pragma once
 
+namespace tessera::attention {
+struct ScaledScore;  // common/score.cuh
+}
+
 namespace tessera::attention::sm80 {
+
+struct TileBase {
+  using Score = ScaledScore;
+  static constexpr bool kWhole = true;  // heads are as wide as the tile
+};
 
 // The width of the tiles that hold heads of this many columns
 constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
@@ -15,9 +24,8 @@ struct Narrow : Tile {
 
 // Forward: a warp owns 32 queries, so that each fragment of K or V that it reads feeds two mma.
 template <int kHeadDim_>
-struct ForwardTile {
+struct ForwardTile : TileBase {
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kWhole = true;
   static constexpr int kBlockQ = 128, kBlockK = kHeadDim == 64 ? 128 : 64;
   static constexpr int kWarps = 4;
   static constexpr int kCtasPerSm = 2;  // as many as 255 registers a thread allow
@@ -53,7 +61,7 @@ struct Masked<ForwardTile<64>> : Narrow<ForwardTile<64>> {
 
 // With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
 template <>
-struct ForwardTile<256> {
+struct ForwardTile<256> : TileBase {
   static constexpr int kHeadDim = 256;
   static constexpr bool kWhole = false;
   static constexpr int kBlockQ = 64, kBlockK = 32;
@@ -64,8 +72,7 @@ struct ForwardTile<256> {
 // Backward: a warp owns kKeysPerWarp keys, with dK and dV in registers, and takes kBlockQ queries a step,
 // kPassQ of them at a time: the scores and their gradients of a pass fill kKeysPerWarp kPassQ / 16 registers.
 // kSplitD warps share keys: each has kHeadDim / kSplitD columns of their dK and dV, and computes the scores.
-struct BackwardTileBase {
-  static constexpr bool kWhole = true;
+struct BackwardTileBase : TileBase {
   static constexpr int kSplitD = 1;
 };
 template <int kHeadDim_>
@@ -108,14 +115,14 @@ struct SmallBackwardTile128 : BackwardTileBase {
 
 // 16 keys a warp: dK and dV of all 256 columns would fill every register.
 template <>
-struct BackwardTile<256> {
+struct BackwardTile<256> : BackwardTileBase {
   static constexpr int kHeadDim = 256;
   static constexpr bool kWhole = false;
   static constexpr int kBlockK = 64, kBlockQ = 32;
   static constexpr int kWarps = 8, kSplitD = 2, kKeysPerWarp = kBlockK * kSplitD / kWarps, kPassQ = 32;
   static constexpr int kCtasPerSm = 1;
 };
-struct SmallBackwardTile256 {
+struct SmallBackwardTile256 : BackwardTileBase {
   static constexpr int kHeadDim = 256;
   static constexpr bool kWhole = false;
   static constexpr int kBlockK = 32, kBlockQ = 16;

@@ -5,13 +5,14 @@
 
 namespace tessera::attention::sm80 {
 
-template <int kTilesM>
+template <int kTilesM, class Score>
 struct WarpSoftmax {
-  OnlineSoftmax<SumOrder::kOneByOne> rows[kTilesM];
+  using Rows = OnlineSoftmax<SumOrder::kOneByOne, Score>;
+  Rows rows[kTilesM];
 
-  __device__ __forceinline__ explicit WarpSoftmax(float scale) {
+  __device__ __forceinline__ explicit WarpSoftmax(ScoreArgs a) {
 #pragma unroll
-    for (int m = 0; m < kTilesM; ++m) rows[m] = OnlineSoftmax<SumOrder::kOneByOne>(scale);
+    for (int m = 0; m < kTilesM; ++m) rows[m] = Rows(a);
   }
 
   // Takes a tile of scores into the state: s becomes P = 2^(c s - m), with m

@@ -51,8 +51,7 @@ struct BackwardConsumer {
   const int group;
   Memory memory;
   const bool leader = threadIdx.x % kWarpgroup == 0, warp_leader = threadIdx.x % 32 == 0;
-  // A scale of 0 would turn a masked score, -inf, into NaN.
-  const float log2_scale = fmaxf(a.scale * kLog2e, 1e-30f);
+  const typename Shape::Score score = Shape::Score::positive(a.score);
   const int row = group * kWarpgroupRows;  // of the warpgroup's first key in K, V and dS^T
   QueryGradient<Shape> gradient{memory, group};
   RingPlace<1> keys_at;
@@ -63,7 +62,8 @@ struct BackwardConsumer {
 
   // What dQ and dK are multiplied by
   __device__ __forceinline__ float gradient_scale() const {
-    return Shape::kDropout ? a.scale * a.dropout.scale() : a.scale;
+    const float derivative = Shape::Score::derivative(a.score);
+    return Shape::kDropout ? derivative * a.dropout.scale() : derivative;
   }
   __device__ __forceinline__ void wait_ds(RingPlace<2> of) const {
     ptx::mbarrier_wait(memory.ds_full(of.slot), of.turn);
@@ -145,7 +145,7 @@ struct BackwardConsumer {
     } else {
       if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.kv_tokens);
     }
-    scores_to_probabilities(x, log2_scale, log2_sum_exp);
+    scores_to_probabilities(x, score, log2_sum_exp);
     pack(b.p, x);
     if constexpr (Shape::kDropout) masks.drop(b.p);
     ptx::hold(b.p);

@@ -3,7 +3,7 @@
 
 #include <cuda_bf16.h>
 
-#include "kernels/attention/common/view.h"
+#include "kernels/attention/common/score.cuh"
 #include "kernels/attention/mask.h"
 #include "kernels/attention/sm90/workspace.h"
 #include "kernels/hopper/ring.cuh"
@@ -29,7 +29,7 @@ struct BackwardArgs {
   int descending_groups;
   int wave_blocks;  // key blocks of a wave; 0: no waves
   int causal;
-  float scale;
+  ScoreArgs score;
   DropoutMask dropout;
   Mask mask;  // with kAnyMask, as the next three: see BackwardWorkspace
   const Span *blocks_of_tiles, *tiles_of_blocks;

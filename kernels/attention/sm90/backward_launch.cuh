@@ -141,7 +141,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .descending_groups = descending_groups,
       .wave_blocks = wave_blocks_of(p.mask, key_blocks, sms),
       .causal = p.mask.causal,
-      .scale = p.scale,
+      .score = score_args_of(p),
       .dropout = DropoutMask(dropout_of(p)),
       .mask = mask_of(p),
       .blocks_of_tiles = workspace.blocks_of_tiles,

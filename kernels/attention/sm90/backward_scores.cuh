@@ -65,15 +65,15 @@ struct ColumnStatistics {
 };
 
 // s = 2^(c s - L)
-template <int kCount>
-__device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], float log2_scale,
+template <class Score, int kCount>
+__device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], const Score& score,
                                                         const ColumnStatistics& log2_sum_exp) {
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
     const float2 l = log2_sum_exp[n];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      s[4 * n + e] = ptx::exp2(fmaf(s[4 * n + e], log2_scale, e % 2 ? -l.y : -l.x));
+      s[4 * n + e] = ptx::exp2(score.log2_above(s[4 * n + e], e % 2 ? l.y : l.x));
     }
   }
 }

@@ -79,7 +79,7 @@ template <class Shape, bool kCausal>
 struct ForwardConsumer {
   using Memory = ForwardMemory<Shape>;
   using WorkTile = ForwardWorkTile<Shape>;
-  using Softmax = OnlineSoftmax<SumOrder::kPairs>;
+  using Softmax = OnlineSoftmax<SumOrder::kPairs, typename Shape::Score>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
   // those key tiles it still holds a slot of V, for its pending product: the loader must
@@ -92,7 +92,7 @@ struct ForwardConsumer {
   const ForwardArgs& a;
   const Memory memory;
   const int warpgroup;
-  Softmax softmax{a.scale};
+  Softmax softmax{a.score};
   float o[kHeadDim / 2] = {};
   uint32_t p[kBlockK / 4] = {};
   bool pending = false;                          // O lacks the product of p and the V at v_at
@@ -239,7 +239,7 @@ struct ForwardConsumer {
       softmax.exponentiate(s);
       ptx::hold(s);
     };
-    softmax = Softmax(a.scale);
+    softmax = Softmax(a.score);
     pending = true;
     begin_scores();
     pass_turn();
@@ -299,7 +299,7 @@ struct ForwardConsumer {
       release_k();
       mask.apply(s, j);
       Softmax before = softmax;
-      if (first) softmax = Softmax(a.scale);
+      if (first) softmax = Softmax(a.score);
       softmax.raise(s);
       softmax.exponentiate(s);
       if constexpr (Shape::kWaitLate) {
@@ -360,7 +360,7 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   ForwardArgs args = {.schedule = ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
                       .lse = f.lse,
                       .tokens = static_cast<int>(p.tokens),
-                      .scale = p.scale,
+                      .score = score_args_of(p),
                       .dropout = DropoutMask(dropout_of(p))};
   const auto queries = [&](CUtensorMap& map, const AttnTensor& tensor) {
     return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),

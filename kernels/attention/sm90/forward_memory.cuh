@@ -1,6 +1,7 @@
 // What the forward kernel is given, its shared memory and its barriers.
 #pragma once
 
+#include "kernels/attention/common/score.cuh"
 #include "kernels/attention/sm90/forward_schedule.h"
 #include "kernels/attention/sm90/workspace.h"
 #include "kernels/hopper/ring.cuh"
@@ -13,7 +14,7 @@ struct ForwardArgs {
   ForwardSchedule schedule;
   float* lse;  // [B, H, N]
   int tokens;
-  float scale;
+  ScoreArgs score;
   DropoutMask dropout;
   // With kAnyMask: see ForwardWorkspace.
   uint32_t* ticket;

@@ -3,6 +3,10 @@
 
 #include "kernels/hopper/sizes.h"
 
+namespace tessera::attention {
+struct ScaledScore;  // common/score.cuh
+}
+
 namespace tessera::attention::sm90 {
 
 using namespace hopper;
@@ -34,6 +38,7 @@ struct WithMask : Shape {
 
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
+  using Score = ScaledScore;
   static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
@@ -79,6 +84,7 @@ struct MaskedForwardTile256 : WithMask<ForwardTile<256>> {
 // [kBlockQ, kHeadDim] each warpgroup computes a part of 64 x 64.
 template <int kHeadDim_>
 struct BackwardShape {
+  using Score = ScaledScore;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
   static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;

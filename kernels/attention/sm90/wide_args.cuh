@@ -19,6 +19,7 @@
 namespace tessera::attention::sm90 {
 
 struct WideShape {
+  using Score = ScaledScore;
   static constexpr int kHeadDim = 256, kRows = 64;  // of every tile
   static constexpr int kBlockQ = kRows;             // of row statistics
   static constexpr bool kWhole = true, kDropout = false;
@@ -30,15 +31,13 @@ struct WideArgs {
   CUtensorMap q, k, v, dout, dq, dk, dv;
   const float* row_statistics;  // [B, H, query tile, 2, 64]: as in BackwardWorkspace
   int heads, kv_heads, heads_per_kv, query_tiles, all_heads, all_kv_heads;
-  float scale;
+  ScoreArgs score;
   Mask mask;  // of the first sequence
 
   __device__ __forceinline__ const float* statistics(int batch, int head, int tile) const {
     return row_statistics +
            ((static_cast<int64_t>(batch) * heads + head) * query_tiles + tile) * (2 * WideShape::kRows);
   }
-  // A scale of 0 would turn a masked score, -inf, into NaN.
-  __device__ __forceinline__ float log2_scale() const { return fmaxf(scale * kLog2e, 1e-30f); }
 };
 
 using WideTile = Tile<WideShape::kRows, WideShape::kHeadDim>;

@@ -107,7 +107,7 @@ __device__ __forceinline__ void sum_dv(const WideArgs& a, const WideKeysMemory& 
   Span whole{0, 0};
   if (work.first_k + WideShape::kRows <= mask.keys)
     whole = {mask.queries_of(work.first_k + WideShape::kRows - 1).begin, mask.queries_of(work.first_k).end};
-  const float log2_scale = a.log2_scale();
+  const auto score = Shape::Score::positive(a.score);
   float dv[128], s[32];
   uint32_t p[16];
   RingPlace<2> at;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void sum_dv(const WideArgs& a, const WideKeysMemory& 
     const ColumnStatistics log2_sum_exp(memory.rows(at.slot));
     if (!whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(s, tile * WideShape::kRows, seeing);
-    scores_to_probabilities(s, log2_scale, log2_sum_exp);
+    scores_to_probabilities(s, score, log2_sum_exp);
     ptx::hold(s);
     release(memory.q_ring(), at);
     ptx::mbarrier_wait(memory.p_empty(at.slot), at.turn ^ 1);
@@ -240,7 +240,8 @@ __device__ __forceinline__ void sum_dk(const WideArgs& a, const WideKeysMemory& 
 #pragma unroll
     for (float& x : dk) x = 0;
   }
-  write_sum<Shape>(dk, a.scale, memory.v(), a.dk, 1, work.first_k, work.kv_head, work.batch);
+  write_sum<Shape>(dk, Shape::Score::derivative(a.score), memory.v(), a.dk, 1, work.first_k, work.kv_head,
+                   work.batch);
 }
 
 template <class Shape>

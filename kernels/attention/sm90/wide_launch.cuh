@@ -37,7 +37,7 @@ AttnStatus launch_wide_backward(const AttnBackward& f, CUstream_st* stream) {
                    .query_tiles = rows.query_tiles,
                    .all_heads = static_cast<int>(p.batch * p.heads),
                    .all_kv_heads = static_cast<int>(p.batch * p.kv_heads),
-                   .scale = p.scale,
+                   .score = score_args_of(p),
                    .mask = mask_of(p)};
   const struct {
     CUtensorMap* map;

@@ -117,7 +117,7 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
   const Mask mask = a.mask.of_sequence(work.batch);
   const Span all = WideQueriesWork::tiles(mask, work.row, WideQueriesWork::kRows, 0),
              mine = WideQueriesWork::tiles(mask, row, WideShape::kRows, all.begin);
-  const float log2_scale = a.log2_scale();
+  const auto score = Shape::Score::positive(a.score);
   const QueryRows rows(a, mask, work, row);
   float dq[128], x[32];  // S, P; dP
   uint32_t p[16], ds[16];
@@ -163,7 +163,7 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
     if (!rows.whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(x, tile * WideShape::kRows, rows.seen);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = ptx::exp2(fmaf(x[i], log2_scale, -rows.log2_sum_exp[i / 2 % 2]));
+    for (int i = 0; i < 32; ++i) x[i] = ptx::exp2(score.log2_above(x[i], rows.log2_sum_exp[i / 2 % 2]));
     pack(p, x);
     ptx::hold(p);
   };
@@ -205,9 +205,9 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
   begin_sum(k_at, add);
   ptx::wgmma_wait<0>();
   ptx::hold(dq);
-  release_k(k_at);
-  k_at.next();
-  if (row < mask.queries) write_sum<Shape>(dq, a.scale, q, a.dq, warpgroup, row, work.head, work.batch);
+  release_k(k_at), k_at.next();
+  if (row < mask.queries)
+    write_sum<Shape>(dq, Shape::Score::derivative(a.score), q, a.dq, warpgroup, row, work.head, work.batch);
   skip(all.end - mine.end);
 }
 

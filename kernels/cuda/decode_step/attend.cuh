@@ -134,7 +134,7 @@ __device__ __forceinline__ void merge_parts(const Block& b, const Instruction& s
       };
       load();
       spin_until([&] { return lse.y == flag && own.y == flag; }, load);
-      const float raised = fmaxf(offset, __uint_as_float(lse.x)), zero = attention::decode::finite(raised),
+      const float raised = fmaxf(offset, __uint_as_float(lse.x)), zero = attention::finite(raised),
                   old = ptx::exp2(offset - zero), factor = ptx::exp2(__uint_as_float(lse.x) - zero);
       offset = raised;
       sum = sum * old + factor, o = o * old + factor * __uint_as_float(own.x);
@@ -142,7 +142,7 @@ __device__ __forceinline__ void merge_parts(const Block& b, const Instruction& s
     float most = offset;
     for (int distance = lanes / 2; distance > 0; distance /= 2)
       most = fmaxf(most, __shfl_xor_sync(kWholeWarp, most, distance));
-    const float factor = ptx::exp2(offset - attention::decode::finite(most));
+    const float factor = ptx::exp2(offset - attention::finite(most));
     sum *= factor, o *= factor;
     for (int distance = lanes / 2; distance > 0; distance /= 2) {
       sum += __shfl_xor_sync(kWholeWarp, sum, distance);
@@ -164,7 +164,7 @@ __device__ __forceinline__ void attend(const Block& b, const Instruction& s, int
   const int D = b.a.head_dim, group = b.a.group, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   place_heads<kWidth>(b, s, task, memory);
   compute_sync();  // every warp reads all of q
-  attention::decode::MmaHeads<Tile> heads(memory.q, kWidth, group, D, s.scale);
+  attention::decode::MmaHeads<Tile> heads(memory.q, kWidth, group, D, {.scale = s.scale});
   for (int unit = task.first; unit < task.end; ++unit) {
     const uint32_t tiles = reader.wait(b);
     const Rows keys{tiles + warp * 2 * Rows::kBytes}, values{keys.base + Rows::kBytes};

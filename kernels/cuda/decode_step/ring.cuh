@@ -113,6 +113,7 @@ __device__ __forceinline__ int entry_pitch(const Instruction& s) { return pitch_
 // The tiles of keys and values of a warp: 16 keys
 template <int kWidth_>
 struct AttendTile {
+  using Score = attention::ScaledScore;
   static constexpr int kWidth = kWidth_, kElement = 2, kWarps = tessera::decode_step::kWarps, kKeys = 16;
 };
 

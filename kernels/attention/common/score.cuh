@@ -1,0 +1,48 @@
+// Score rules: how the product x = q k^T of a query and a key becomes their score s. A rule is a template
+// argument of every kernel, of most by their tile.
+//
+// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK,
+// by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
+// its kernels multiply dS by it instead, and until they do they do not compile.
+#pragma once
+
+#include "kernels/attention/common/view.h"
+
+namespace tessera::attention {
+
+// What a call says about scores
+struct ScoreArgs {
+  float scale;
+};
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+ScoreArgs score_args_of(const Problem& p) {
+  return {.scale = p.scale};
+}
+
+// s = scale x
+struct ScaledScore {
+  float log2_scale;  // c = scale log2(e)
+
+  ScaledScore() = default;
+  __device__ __forceinline__ explicit ScaledScore(const ScoreArgs& a) : log2_scale(a.scale * kLog2e) {}
+
+  // With c above 0 if the scale is 0, which would turn a masked score, -inf, into NaN
+  static __device__ __forceinline__ ScaledScore positive(const ScoreArgs& a) {
+    ScaledScore score;
+    score.log2_scale = fmaxf(a.scale * kLog2e, 1e-30f);
+    return score;
+  }
+
+  // c x
+  __device__ __forceinline__ float log2(float x) const { return x * log2_scale; }
+  // The same, fused into no sum: the difference of equal scores is 0
+  __device__ __forceinline__ float log2_rounded(float x) const { return __fmul_rn(x, log2_scale); }
+  // c x - offset
+  __device__ __forceinline__ float log2_above(float x, float offset) const {
+    return fmaf(x, log2_scale, -offset);
+  }
+  static __device__ __forceinline__ float value(const ScoreArgs& a, float x) { return x * a.scale; }
+  static __device__ __forceinline__ float derivative(const ScoreArgs& a) { return a.scale; }
+};
+
+}  // namespace tessera::attention
