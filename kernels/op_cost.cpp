@@ -160,11 +160,12 @@ OpCost cost(const SampleTokens& a) { return moved(a.logits); }
 OpCost cost(const ApplyDropout& a) { return moved(a.x, a.y, a.add); }
 OpCost cost(const CapLogits& a) { return moved(a.logits, a.logits); }
 OpCost cost(const CrossEntropy& a) {
-  return moved(a.logits, a.targets, a.losses, a.want_gradient ? a.logits : Tensor{},
+  return moved(a.logits, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{},
                fp8_values(a.fp8_dlogits));
 }
 OpCost cost(const HeadLoss& a) {
-  return gemm(a.x, a.weight) + moved(a.x, a.weight, a.targets, a.e, a.losses, a.scaled_x, a.factors);
+  return gemm(a.x, a.weight) +
+         moved(a.x, a.weight, a.targets, a.weights, a.e, a.losses, a.scaled_x, a.factors);
 }
 OpCost cost(const HeadGradient& a) { return moved(a.x, a.x, a.product, a.targets, a.factors); }
 OpCost cost(const GlobalNorm& a) {

@@ -204,12 +204,12 @@ void list(const CapLogits& a, const Lists& to) {
   to.written("logits", a.logits);
 }
 void list(const CrossEntropy& a, const Lists& to) {
-  to.read("logits", a.logits)("gradient_scale", a.gradient_scale);
+  to.read("logits", a.logits)("gradient_scale", a.gradient_scale)("weights", a.weights);
   to.written("losses", a.losses);
   if (a.want_gradient) to.written("logits", a.logits)("fp8_dlogits", a.fp8_dlogits.y.data);
 }
 void list(const HeadLoss& a, const Lists& to) {
-  to.read("x", a.x)("weight", a.weight)("gradient_scale", a.gradient_scale);
+  to.read("x", a.x)("weight", a.weight)("gradient_scale", a.gradient_scale)("weights", a.weights);
   to.written("losses", a.losses)("e", a.e)("scaled_x", a.scaled_x)("factors", a.factors);
 }
 void list(const HeadGradient& a, const Lists& to) {

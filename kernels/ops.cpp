@@ -554,7 +554,8 @@ void CrossEntropy::check_on(Device device) const {
   check_fields(kName, device,
                {{"targets", targets, DType::kI32, {N}},
                 {"losses", losses, DType::kF32, {N}},
-                {"gradient_scale", gradient_scale, DType::kF32, {1}, true}});
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
+                {"weights", weights, DType::kF32, {N}, true}});
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
   check(cap >= 0, "{}: cap must be at least 0, found {}", kName, cap);
@@ -570,6 +571,7 @@ void HeadLoss::check_on(Device device) const {
                {{"weight", weight, x.dtype, {padded, C}},
                 {"targets", targets, DType::kI32, {N}},
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
+                {"weights", weights, DType::kF32, {N}, true},
                 {"e", e, x.dtype, {N, padded}},
                 {"losses", losses, DType::kF32, {N}},
                 {"scaled_x", scaled_x, x.dtype, {N, C}},

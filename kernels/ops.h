@@ -616,7 +616,8 @@ struct ApplyDropout {
 // losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is
 // padding. A row whose target is kNoTarget has loss 0 and gradient 0. With want_gradient, logits become
 // gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The scale differs from step to
-// step, so that it is in memory: a CUDA graph reads it when it runs.
+// step, so that it is in memory: a CUDA graph reads it when it runs. With weights w, row n has w[n] times its
+// loss and w[n] times its gradient.
 // With a cap c, capped = c tanh(logits / c) takes the place of the logits, and the gradient of the logits is
 // that of capped times 1 - (capped / c)^2.
 struct CrossEntropy {
@@ -628,6 +629,7 @@ struct CrossEntropy {
   bool want_gradient;
   float cap = 0;               // 0: none
   Tensor gradient_scale = {};  // [1] fp32; none: 1
+  Tensor weights = {};         // [N] fp32; none: 1
   Fp8Output fp8_dlogits = {};  // with want_gradient alone
 
   void check_on(Device device) const;
@@ -645,8 +647,8 @@ struct CapLogits {
 // The logits and the loss in one, for training: neither logits nor their gradient are stored. With
 // l = x weight^T, r = l of the row's target, and S = the sum of a row of e:
 //   e = exp(min(l - r, 60)), 0 for the target and for columns from vocab_size on
-//   losses = log(1 + S),  a = gradient_scale / (1 + S),  b = -a S,  scaled_x = a x
-// so that gradient_scale (softmax - onehot) is a e, and b for the target. The gradients are made from
+//   losses = w log(1 + S),  a = w gradient_scale / (1 + S),  b = -a S,  scaled_x = a x
+// so that w gradient_scale (softmax - onehot) is a e, and b for the target. The gradients are made from
 // that by LinearBackward with dy = e, x = scaled_x, and then HeadGradient.
 // A row whose target is kNoTarget has loss 0 and a = b = 0.
 struct HeadLoss {
@@ -655,6 +657,7 @@ struct HeadLoss {
   Tensor x, weight;                            // [N, C] [padded V, C]
   Tensor targets;                              // [N] int32, each < vocab_size, or kNoTarget
   Tensor gradient_scale = {};                  // [1] fp32; none: 1
+  Tensor weights = {};                         // w, [N] fp32; none: 1
   int64_t vocab_size;
   Tensor e;         // [N, padded V], written, as are all that follow
   Tensor losses;    // [N] fp32

@@ -69,7 +69,7 @@ template <class Logit>
 void run_rows(const CrossEntropy& a, const Logit& logit) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
   const int32_t* targets = a.targets.as<int32_t>();
-  const float gradient_scale = a.gradient_scale ? *a.gradient_scale.as<float>() : 1;
+  const float scale_of_all = a.gradient_scale ? *a.gradient_scale.as<float>() : 1;
   for (int64_t n = 0; n < N; ++n)
     check((targets[n] >= 0 && targets[n] < V) || targets[n] == kNoTarget,
           "{}: target {} at row {} is outside the vocabulary of {}", a.kName, targets[n], n, V);
@@ -83,7 +83,8 @@ void run_rows(const CrossEntropy& a, const Logit& logit) {
     }
     const float target_logit = logit.value(row[targets[n]]), base = logit.value(base_of(row, V));
     const double sum = a.want_gradient ? turn_into_exp(row, V, base, logit) : sum_of_exp(row, V, base, logit);
-    a.losses.as<float>()[n] = static_cast<float>(base + std::log(sum) - target_logit);
+    const float weight = a.weights ? a.weights.as<float>()[n] : 1, gradient_scale = scale_of_all * weight;
+    a.losses.as<float>()[n] = weight * static_cast<float>(base + std::log(sum) - target_logit);
     if (!a.want_gradient) continue;
     const auto scale = static_cast<float>(gradient_scale / sum);
     for (int64_t v = 0; v < V; ++v) row[v] *= scale;

@@ -30,9 +30,10 @@ void run(const HeadLoss& a, const Launch& on) {
       e[v] = v >= V || v == targets[n] ? 0 : std::exp(x > kMostExponent ? kMostExponent : x);
       sum += e[v];
     }
-    const double share = gradient_scale / (1 + sum);
+    const float weight = a.weights ? a.weights.as<float>()[n] : 1;
+    const double share = weight * gradient_scale / (1 + sum);
     const float factor = has_target ? static_cast<float>(share) : 0;
-    a.losses.as<float>()[n] = has_target ? static_cast<float>(std::log1p(sum)) : 0;
+    a.losses.as<float>()[n] = has_target ? weight * static_cast<float>(std::log1p(sum)) : 0;
     a.factors.as<float>()[n] = factor;
     a.factors.as<float>()[N + n] = has_target ? static_cast<float>(-share * sum) : 0;
     const float* x = a.x.as<float>() + n * C;

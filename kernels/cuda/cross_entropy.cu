@@ -89,7 +89,7 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
 template <class T, class Logit, class Fp8>
 __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     T* logits, const int32_t* targets, float* losses, int padded, int vocab_size, int kept_packs,
-    bool want_gradient, Logit logit, const float* gradient_scale, Fp8 fp8_values) {
+    bool want_gradient, Logit logit, const float* gradient_scale, const float* weights, Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * padded;
@@ -138,10 +138,11 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     for_each_pack(stage, [&](int p) { include(p, kept[p]); });
   }
   const SoftmaxSum all = block_softmax_sum(part);
-  if (threadIdx.x == 0) losses[blockIdx.x] = logf(all.sum) + all.maximum - target_logit;
+  const float weight = weights ? weights[blockIdx.x] : 1;
+  if (threadIdx.x == 0) losses[blockIdx.x] = weight * (logf(all.sum) + all.maximum - target_logit);
   if (!want_gradient) return;
 
-  const float unit = gradient_scale ? *gradient_scale : 1, scale = unit / all.sum;
+  const float unit = weight * (gradient_scale ? *gradient_scale : 1), scale = unit / all.sum;
   const int target_pack = target / kWidth;
 #pragma unroll 2
   for (int p = threadIdx.x; p < real_packs; p += stride) {
@@ -213,7 +214,7 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
         kernel<<<N, threads, kept_bytes, on.stream>>>(
             a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
             static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-            a.want_gradient, logit, a.gradient_scale.as<float>(), fp8_values);
+            a.want_gradient, logit, a.gradient_scale.as<float>(), a.weights.as<float>(), fp8_values);
       });
     });
     TESSERA_CUDA_LAUNCHED();

@@ -28,22 +28,23 @@ TEST_F(CudaHeadLoss, OperationsAreThoseOfTheCpu) {
     SCOPED_TRACE(fmt::format("N {} C {} V {} of {}", N, C, V, padded));
     const Twin x = input(kType, {N, C}), weight = input(kType, {padded, C}, 0.2f);
     std::mt19937 random(7);
-    const int64_t vocabulary = V;
+    const int64_t vocabulary = V, rows = N;
     const Twin targets = indices({N}, [&](int64_t n) {
       return n % 11 == 10 ? kNoTarget
              : n % 5 == 1 ? 0
              : n % 7 == 2 ? static_cast<int32_t>(vocabulary - 1)
                           : static_cast<int32_t>(random() % static_cast<uint32_t>(vocabulary));
     });
-    const Twin scale = input(DType::kF32, {1}), e = output(kType, {N, padded}),
-               losses = output(DType::kF32, {N}), scaled = output(kType, {N, C}),
-               factors = output(DType::kF32, {2, N}),
+    const Twin scale = input(DType::kF32, {1}), weights = input(DType::kF32, {N}),
+               e = output(kType, {N, padded}), losses = output(DType::kF32, {N}),
+               scaled = output(kType, {N, C}), factors = output(DType::kF32, {2, N}),
                sums = output(DType::kF32, {(padded + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns, N});
     run_on_both({e, losses, scaled, factors, sums}, [&](auto on) {
       return HeadLoss{.x = on(x),
                       .weight = on(weight),
                       .targets = on(targets),
                       .gradient_scale = on(scale),
+                      .weights = rows % 2 == 0 ? Tensor{} : on(weights),
                       .vocab_size = vocabulary,
                       .e = on(e),
                       .losses = on(losses),

@@ -271,6 +271,7 @@ TEST_F(CudaOps, CrossEntropy) {
       const Twin targets = random_indices({c.N}, c.V);
       const Twin logits = input(dtype, {c.N, c.padded}, c.spread), losses = output(DType::kF32, {c.N});
       const Twin scale = with_values(DType::kF32, {1}, [](int64_t) { return 0.25f; });
+      const Twin weights = input(DType::kF32, {c.N});
       const auto args = [&](auto on, bool want_gradient) {
         return CrossEntropy{.logits = on(logits),
                             .targets = on(targets),
@@ -278,7 +279,8 @@ TEST_F(CudaOps, CrossEntropy) {
                             .vocab_size = c.V,
                             .want_gradient = want_gradient,
                             .cap = c.cap,
-                            .gradient_scale = on(scale)};
+                            .gradient_scale = on(scale),
+                            .weights = c.N % 2 == 0 ? Tensor{} : on(weights)};
       };
       const std::vector<char> before = bytes_of(logits.cuda);
       run_on_both({losses}, [&](auto on) { return args(on, false); });

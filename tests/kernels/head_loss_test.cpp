@@ -24,7 +24,8 @@ class HeadLossTest : public ::testing::Test {
                          .losses = r.losses,
                          .vocab_size = kVocab,
                          .want_gradient = true,
-                         .gradient_scale = scale});
+                         .gradient_scale = scale,
+                         .weights = weights});
     cpu.run(LinearBackward{.dy = logits,
                            .x = r.dx,
                            .weight = weight,
@@ -42,6 +43,7 @@ class HeadLossTest : public ::testing::Test {
                      .weight = weight,
                      .targets = targets,
                      .gradient_scale = scale,
+                     .weights = weights,
                      .vocab_size = kVocab,
                      .e = e,
                      .losses = r.losses,
@@ -76,6 +78,7 @@ class HeadLossTest : public ::testing::Test {
 
   HostTensors make;
   CpuStream cpu;
+  Tensor weights;  // of rows
   const Tensor x = make.normal({kRows, kChannels}), weight = make.normal({kPadded, kChannels}, 0.3f),
                gradient = make.normal({kPadded, kChannels}), targets = make.tokens({kRows}, kVocab);
 };
@@ -87,6 +90,7 @@ TEST_F(HeadLossTest, IsTheSeparateOperations) {
     if (!all) targets.as<int32_t>()[0] = targets.as<int32_t>()[9] = kNoTarget;
     for (const bool accumulate : {true, false})
       for (const Tensor& scale : {make.scalar(0.25f), Tensor{}}) {
+        weights = accumulate ? Tensor{} : make.normal({kRows});
         const Results want = separate(scale, accumulate), found = fused(scale, accumulate);
         expect_near(found.losses, want.losses, "losses");
         expect_near(found.dx, want.dx, "dx");

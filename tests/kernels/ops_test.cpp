@@ -16,7 +16,7 @@ std::vector<std::optional<Activation>> with_and_without() {
 }
 
 struct Ops : ::testing::Test {
-  void expect_cross_entropy_of_finite_differences(float cap);
+  void expect_cross_entropy_of_finite_differences(float cap, bool weighted);
 
   HostTensors make;
   CpuStream cpu;
@@ -300,17 +300,18 @@ TEST_F(Ops, EmbeddingRefusesATokenOutsideTheTable) {
       std::exception);
 }
 
-void Ops::expect_cross_entropy_of_finite_differences(float cap) {
+void Ops::expect_cross_entropy_of_finite_differences(float cap, bool weighted) {
   const int64_t N = 6, V = 9, padded = 16;
   const Tensor logits = make.normal({N, padded}, 3), targets = make.tokens({N}, V),
-               losses = make.poisoned({N});
+               losses = make.poisoned({N}), weights = weighted ? make.normal({N}) : Tensor{};
   const auto loss = [&] {
     cpu.run(CrossEntropy{.logits = logits,
                          .targets = targets,
                          .losses = losses,
                          .vocab_size = V,
                          .want_gradient = false,
-                         .cap = cap});
+                         .cap = cap,
+                         .weights = weights});
     double sum = 0;
     for (const float l : floats(losses)) sum += l;
     return 0.25 * sum;
@@ -323,7 +324,8 @@ void Ops::expect_cross_entropy_of_finite_differences(float cap) {
                        .vocab_size = V,
                        .want_gradient = true,
                        .cap = cap,
-                       .gradient_scale = make.scalar(0.25f)});
+                       .gradient_scale = make.scalar(0.25f),
+                       .weights = weights});
   double sum = 0;
   for (const float l : floats(losses)) sum += l;
   EXPECT_NEAR(0.25 * sum, before, 1e-5);
@@ -337,7 +339,8 @@ void Ops::expect_cross_entropy_of_finite_differences(float cap) {
 }
 
 TEST_F(Ops, CrossEntropyMatchesFiniteDifferencesAndIgnoresPadding) {
-  for (const float cap : {0.0f, 2.0f, 15.0f}) expect_cross_entropy_of_finite_differences(cap);
+  for (const float cap : {0.0f, 2.0f, 15.0f})
+    for (const bool weighted : {false, true}) expect_cross_entropy_of_finite_differences(cap, weighted);
 }
 
 // With a cap, against the formula in fp64: rows of odd sizes, logits far below and far beyond the cap
