@@ -27,79 +27,39 @@ Fp8Output logits_x(const Model& model, const Tensor& norm) {
   return rows_of_logits(model) < norm.shape[0] ? Fp8Output{} : model.fp8_of_head().x_output(norm);
 }
 
-// Some of the rows
-struct Rows {
-  Tensor x;       // of the final norm: its place gets its gradient
-  Tensor logits;  // memory for them
-  Tensor weight;  // the classifier
-  Tensor d;       // memory like x, of a fused head
-  Tensor targets, losses, gradient_scale;
-  Tensor dweight;  // none: the classifier is frozen, or the head is not trained
-  bool trains, accumulate;
-};
-
-void fused_head(Arena& arena, const Pass& pass, const Rows& rows) {
-  Arena::Scope scope(arena);
-  const Tensor& e = rows.logits;
-  const int64_t N = rows.x.shape[0];
-  const auto take = [&](const char* name, const Shape& shape) {
-    return arena.alloc(MemoryTag::kActivations, name, DType::kF32, shape);
-  };
-  const int64_t parts = (e.shape[1] + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns;
-  const Tensor factors = take("factors of the loss", {2, N}), sums = take("sums of exponentials", {parts, N});
-  pass.stream.run(HeadLoss{.x = rows.x,
-                           .weight = rows.weight,
-                           .targets = rows.targets,
-                           .gradient_scale = rows.gradient_scale,
-                           .vocab_size = pass.model.config.vocab_size,
-                           .e = e,
-                           .losses = rows.losses,
-                           .scaled_x = rows.d,
-                           .factors = factors,
-                           .sums = sums});
-  pass.stream.run(LinearBackward{.dy = e,
-                                 .x = rows.d,
-                                 .weight = rows.weight,
-                                 .dx = rows.d,
-                                 .dweight = rows.dweight,
-                                 .accumulate = rows.accumulate});
-  pass.stream.run(HeadGradient{.x = rows.x,
-                               .product = rows.d,
-                               .targets = rows.targets,
-                               .factors = factors,
-                               .weight = rows.weight,
-                               .dweight = rows.dweight});
-}
-
 void run_logits(const Stream& stream, const Model& model, LinearForward gemm, const Tensor& saturated = {}) {
   quantise_operands(stream, model.fp8_of_head(), gemm, saturated);
   stream.run(gemm);
 }
 
-void plain_head(const Pass& pass, const Rows& rows, const Fp8Matrix& fp8_x) {
+// The logits of rows, their losses and gradients, one after another
+struct SeparateHead {
+  HiddenRows of;
+  Fp8Matrix fp8_x;
+  bool trains;
+};
+void separate_head(const Pass& pass, const SeparateHead& head) {
   const Model& model = pass.model;
+  const HiddenRows& of = head.of;
   const Fp8Linear& fp8 = model.fp8_of_head();
   const Probe* probe = pass.backward_probe;  // a training computes the logits in its backward
-  run_logits(pass.stream, model, {.x = rows.x, .weight = rows.weight, .y = rows.logits, .fp8_x = fp8_x},
+  run_logits(pass.stream, model, {.x = of.x, .weight = of.weight, .y = of.logits, .fp8_x = head.fp8_x},
              probe ? probe->saturated_x(fp8) : Tensor{});
   // In FP8 they take the place of x in FP8, which nothing reads any more.
-  const Fp8Output dy = rows.trains ? fp8.dy_output(rows.logits) : Fp8Output{};
-  pass.stream.run(CrossEntropy{.logits = rows.logits,
-                               .targets = rows.targets,
-                               .losses = rows.losses,
-                               .vocab_size = model.config.vocab_size,
-                               .want_gradient = rows.trains,
+  const Fp8Output dy = head.trains ? fp8.dy_output(of.logits) : Fp8Output{};
+  model.loss.run(pass.stream, {.rows = of.rows,
+                               .logits = of.logits,
+                               .trains = head.trains,
                                .cap = static_cast<float>(model.config.logit_cap),
-                               .gradient_scale = rows.gradient_scale,
-                               .fp8_dlogits = dy});
-  if (!rows.trains) return;
-  LinearBackward gemm{.dy = rows.logits,
-                      .x = rows.x,
-                      .weight = rows.weight,
-                      .dx = rows.x,
-                      .dweight = rows.dweight,
+                               .fp8_gradient = dy});
+  if (!head.trains) return;
+  LinearBackward gemm{.dy = of.logits,
+                      .x = of.x,
+                      .weight = of.weight,
+                      .dx = of.x,
+                      .dweight = of.dweight,
                       .fp8_dy = dy.y,
-                      .accumulate = rows.accumulate};
+                      .accumulate = of.accumulate};
   quantise_operands(pass.stream, fp8, gemm, probe ? probe->saturated_dy(fp8) : Tensor{});
   pass.stream.run(gemm);
 }
@@ -135,31 +95,41 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   const Model& model = pass.model;
   const Saved& saved = head.saved;
   const HeadParams* gradients = head.gradients;
+  Arena::Scope scope(arena);
+  const Tensor row_weights =
+      gradients && model.loss.weights ? model.loss.weights(arena, pass, saved) : Tensor{};
   const WeightLease<HeadParams> weights =
       model.lease_head(gradients ? LeaseFor::kBackward : LeaseFor::kForward);
   pass.stream.enter(OpPlace::kHead, /*backward=*/gradients != nullptr);
   const int64_t N = saved.norm.y.shape[0];
   const Tensor dweight = gradients ? gradients->classifier() : Tensor{};
   // HeadLoss knows no cap.
-  const bool fused = model.fused_head && dweight && !model.fp8_of_head() && model.config.logit_cap == 0;
+  const bool fused = model.fused_head && model.loss.run_fused && dweight && !model.fp8_of_head() &&
+                     model.config.logit_cap == 0;
   {
-    Arena::Scope scope(arena);
+    Arena::Scope logits_scope(arena);
     const int64_t chunk = rows_of_logits(model);
     const Tensor all_logits = arena.alloc(MemoryTag::kActivations, "logits", saved.norm.y.dtype,
                                           {chunk, model.config.padded_vocab()});
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
-      const Rows rows{.x = saved.norm.y.rows(first, count),
-                      .logits = all_logits.rows(0, count),
-                      .weight = weights->classifier(),
-                      .d = fused ? head.d.rows(first, count) : Tensor{},
-                      .targets = pass.batch.targets.view({N}).rows(first, count),
-                      .losses = head.losses.rows(first, count),
-                      .gradient_scale = head.gradient_scale,
-                      .dweight = dweight,
-                      .trains = gradients != nullptr,
-                      .accumulate = pass.accumulate || first > 0};
-      fused ? fused_head(arena, pass, rows) : plain_head(pass, rows, logits_x(model, saved.norm.y).y);
+      const HiddenRows of{.rows = {.targets = pass.batch.targets.view({N}).rows(first, count),
+                                   .weights = row_weights ? row_weights.rows(first, count) : Tensor{},
+                                   .gradient_scale = head.gradient_scale,
+                                   .losses = head.losses.rows(first, count),
+                                   .vocab_size = model.config.vocab_size},
+                          .x = saved.norm.y.rows(first, count),
+                          .weight = weights->classifier(),
+                          .dweight = dweight,
+                          .logits = all_logits.rows(0, count),
+                          .scratch = fused ? head.d.rows(first, count) : Tensor{},
+                          .accumulate = pass.accumulate || first > 0};
+      if (fused) {
+        model.loss.run_fused(arena, pass.stream, of);
+      } else {
+        separate_head(pass,
+                      {.of = of, .fp8_x = logits_x(model, saved.norm.y).y, .trains = gradients != nullptr});
+      }
     }
   }
   if (!gradients) return;

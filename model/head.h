@@ -1,4 +1,4 @@
-// The head: the final norm, the logits, the losses and their gradients.
+// The head: the final norm, the logits, and the losses and gradients of the model's LossRule.
 #pragma once
 
 #include "model/model.h"

@@ -10,6 +10,7 @@
 #include "model/dropout.h"
 #include "model/fp8_linear.h"
 #include "model/keep.h"
+#include "model/losses/loss_rule.h"
 #include "model/store/param_store.h"
 
 namespace tessera {
@@ -50,10 +51,12 @@ struct Model {
   Tensor angles = {};        // [>= T, R / 2, 2] fp32, see rope.h; with rotary positions
   Tensor local_angles = {};  // likewise, of blocks with a window, where model.rope.local_theta is set
   ByBlock<Keep> keep = {};
-  int64_t classifier_chunk = 0;    // rows of [N, padded V] logits that exist at a time; 0: all N
-  int64_t mlp_chunk = 0;           // rows of an MLP's hidden layer, likewise; where `keep` drops it
-  bool fused_head = false;         // trains by HeadLoss, if the classifier is trained, not in FP8, and no cap
-  const Fp8Layers* fp8 = nullptr;  // of a training step in FP8: those of the store, see fp8.h
+  int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
+  int64_t mlp_chunk = 0;         // rows of an MLP's hidden layer, likewise; where `keep` drops it
+  LossRule loss = cross_entropy();
+  bool fused_head = false;  // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
+  const Model* reference = nullptr;  // of a training whose loss needs one: fixed weights at the same batch
+  const Fp8Layers* fp8 = nullptr;    // of a training step in FP8: those of the store, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
   size_t offloaded_blocks = 0;           // with it: so many of the first ones are offloaded
   Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole

@@ -7,6 +7,7 @@
 #include "kernels/base/text.h"
 #include "model/config.h"
 #include "model/fp8_config.h"
+#include "model/losses/loss_rule.h"
 #include "model/offload.h"
 #include "model/params.h"
 #include "model/saved.h"
@@ -48,6 +49,7 @@ struct RunShape {
   int64_t sequence_length;  // T
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
+  LossRule loss = cross_entropy();
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   ByBlock<Keep> keep = {};       // train.recompute

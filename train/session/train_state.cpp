@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "kernels/base/nan.h"
-#include "kernels/base/present.h"
 #include "model/fp8_places.h"
 #include "train/session/mean_loss.h"
 #include "train/session/token_ids.h"
@@ -61,6 +60,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
   model_.fp8 = fp8_.layers();
   model_.fused_head = shape.fused_head;
+  model_.loss = shape.loss;
+  if (shape.loss.needs_reference)
+    model_.reference = &reference_.emplace(be, arena, session_.shape(), context).model;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);

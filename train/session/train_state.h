@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 
+#include "kernels/base/present.h"
 #include "kernels/communicator.h"
 #include "kernels/timer.h"
 #include "model/activation_offload.h"
@@ -41,6 +42,8 @@ class TrainState {
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
   Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
   ParamStore& store() { return session_.store(); }
+  // Where shape.loss needs it: whole on each rank, zero until it is initialized or loaded, and never updated
+  Session& reference() { return present(reference_).session; }
 
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
@@ -98,6 +101,13 @@ class TrainState {
     std::optional<Arena::Place> place = {};  // of their tensors; none before the first
   };
 
+  struct Reference {
+    Session session;
+    Model model;  // its weights at the batch of a micro-step
+    Reference(Backend& be, Arena& arena, const SessionShape& shape, Communicator* context)
+        : session(be, arena, shape, Session::Weights{}, context), model(session.training_model({})) {}
+  };
+
   DealtShape dealt_shape() const;
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
@@ -120,6 +130,7 @@ class TrainState {
   Session session_;
   Fp8 fp8_;
   Model model_;  // the session's; keeps what the backward needs
+  std::optional<Reference> reference_;
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches

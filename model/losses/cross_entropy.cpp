@@ -1,0 +1,58 @@
+#include "model/losses/loss_rule.h"
+
+namespace tessera {
+namespace {
+
+void run(const Stream& stream, const LogitRows& of) {
+  const LossRows& rows = of.rows;
+  stream.run(CrossEntropy{.logits = of.logits,
+                          .targets = rows.targets,
+                          .losses = rows.losses,
+                          .vocab_size = rows.vocab_size,
+                          .want_gradient = of.trains,
+                          .cap = of.cap,
+                          .gradient_scale = rows.gradient_scale,
+                          .weights = rows.weights,
+                          .fp8_dlogits = of.fp8_gradient});
+}
+
+void run_fused(Arena& arena, const Stream& stream, const HiddenRows& of) {
+  Arena::Scope scope(arena);
+  const LossRows& rows = of.rows;
+  const Tensor& e = of.logits;
+  const int64_t N = of.x.shape[0];
+  const auto take = [&](const char* name, const Shape& shape) {
+    return arena.alloc(MemoryTag::kActivations, name, DType::kF32, shape);
+  };
+  const int64_t parts = (e.shape[1] + HeadLoss::kSumColumns - 1) / HeadLoss::kSumColumns;
+  const Tensor factors = take("factors of the loss", {2, N}), sums = take("sums of exponentials", {parts, N});
+  stream.run(HeadLoss{.x = of.x,
+                      .weight = of.weight,
+                      .targets = rows.targets,
+                      .gradient_scale = rows.gradient_scale,
+                      .weights = rows.weights,
+                      .vocab_size = rows.vocab_size,
+                      .e = e,
+                      .losses = rows.losses,
+                      .scaled_x = of.scratch,
+                      .factors = factors,
+                      .sums = sums});
+  stream.run(LinearBackward{.dy = e,
+                            .x = of.scratch,
+                            .weight = of.weight,
+                            .dx = of.scratch,
+                            .dweight = of.dweight,
+                            .accumulate = of.accumulate});
+  stream.run(HeadGradient{.x = of.x,
+                          .product = of.scratch,
+                          .targets = rows.targets,
+                          .factors = factors,
+                          .weight = of.weight,
+                          .dweight = of.dweight});
+}
+
+}  // namespace
+
+LossRule cross_entropy() { return {.name = "cross_entropy", .run = run, .run_fused = run_fused}; }
+
+}  // namespace tessera

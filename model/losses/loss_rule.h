@@ -1,0 +1,59 @@
+// LossRule: the loss that a training makes small. The head (model/head.h) asks it for the losses of rows and
+// for their gradients, a chunk of rows at a time.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "kernels/stream.h"
+
+namespace tessera {
+
+struct Pass;   // model/model.h
+struct Saved;  // model/saved_tensors.h
+
+// n of a batch's rows
+struct LossRows {
+  Tensor targets;         // [n] int32, or kNoTarget
+  Tensor weights;         // [n] fp32, of their losses; none: 1
+  Tensor gradient_scale;  // [1] fp32; none: 1
+  Tensor losses;          // [n] fp32, written: 0 where there is no target
+  int64_t vocab_size;
+};
+
+// Rows with their logits
+struct LogitRows {
+  LossRows rows;
+  Tensor logits;  // [n, padded V]
+  bool trains;    // logits are overwritten by the gradient of
+                  // gradient_scale (sum of losses)
+  float cap = 0;  // as CrossEntropy's
+  Fp8Output fp8_gradient = {};
+};
+
+// Rows with what their logits are made of: logits, losses and gradients in one
+struct HiddenRows {
+  LossRows rows;
+  Tensor x;        // [n, C], overwritten by its gradient
+  Tensor weight;   // [padded V, C] of the classifier
+  Tensor dweight;  // its gradient
+  Tensor logits;   // [n, padded V]: memory
+  Tensor scratch;  // [n, C]: memory
+  bool accumulate;
+};
+
+struct LossRule {
+  std::string name;
+  void (*run)(const Stream& stream, const LogitRows& rows);
+  void (*run_fused)(Arena& arena, const Stream& stream, const HiddenRows& rows) = nullptr;  // none: run()
+  // The weights of a training batch's rows, [N] fp32 in memory of the caller's scope; none: 1. Called between
+  // the forward and the first gradient: it may compute losses of the pass (head_losses() without gradients)
+  // and of its model's reference (evaluate_batch()).
+  std::function<Tensor(Arena& arena, const Pass& pass, const Saved& saved)> weights = {};
+  bool needs_reference = false;  // see Model::reference
+};
+
+// losses = -log softmax(logits)[targets]
+LossRule cross_entropy();
+
+}  // namespace tessera
