@@ -1,7 +1,7 @@
 // The weights of self-attention: one GEMM for q, k and v, their rotation, attention in the way that the
 // plan says, and the projection W_O, which adds to the residual stream. Query heads share heads of k and v
 // in groups (Ainslie et al., arXiv:2305.13245). Here is what stands between the two linear layers; the
-// stages are in model/stages.cpp.
+// stages are in model/stages/attention.cpp.
 #pragma once
 
 #include <optional>

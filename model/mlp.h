@@ -1,7 +1,7 @@
 // The weights of the MLP: expand, activate, contract, which adds to the residual stream. GELU, ReLU and the
 // square of ReLU act on the hidden layer itself; a gated MLP computes a gate and an up projection in one GEMM
 // and multiplies silu(gate) or GELU(gate) by up (SwiGLU, GeGLU: Shazeer, arXiv:2002.05202). Its stages are in
-// model/stages.cpp.
+// model/stages/mlp.cpp.
 #pragma once
 
 #include "model/block_spec.h"

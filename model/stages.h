@@ -1,8 +1,8 @@
-// The stages of a block: all that is known of each stands in one row of one table, at the end of stages.cpp.
-// Training, recomputation, what is saved, FP8 and decoding go through the table; a new stage is a new row,
-// and a new kind of stage other functions in a row.
+// The stages of a block: all that is known of each stands in one row of the table; the rows are in
+// model/stages/, by part: norm.cpp, attention.cpp, mlp.cpp. Training, recomputation, what is saved, FP8 and
+// decoding go through the table; a new stage is a new row, and a new kind of stage other functions in a row.
 //
-// A stage is done by functions of three forms, side by side in stages.cpp:
+// A stage is done by functions of three forms, side by side:
 //   forward    reads what earlier stages saved, and writes what it saves
 //   backward   reads and overwrites what the forward saved. An input of a linear layer that is not read
 //              again is overwritten by its gradient

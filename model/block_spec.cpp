@@ -1,0 +1,16 @@
+#include "model/block_spec.h"
+
+namespace tessera {
+
+BlockSpec block_spec(const ModelConfig& config, size_t layer) {
+  const int64_t window = config.window.at(layer);
+  const bool rotary = config.positions == Positions::kRope;
+  return {.window = window,
+          .rotary = rotary,
+          .local_angles = rotary && window != Windows::kFull && config.rope.local_theta > 0,
+          .norm = config.norm,
+          .norm_place = config.norm_place,
+          .mlp = config.mlp};
+}
+
+}  // namespace tessera

@@ -1,0 +1,164 @@
+#include "model/stages/rows.h"
+
+namespace tessera {
+namespace {
+
+// qkv: q, k, v = norm1 W^T + bias; q and k are normed and rotated; new keys and values go to the cache.
+
+void qkv_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const ModelConfig& c = shape.config;
+  const int64_t B = shape.plan.shape.batch, T = shape.plan.shape.tokens, D = c.head_dim,
+                rotated = c.heads + c.kv_heads;
+  const DType dtype = shape.plan.dtype;
+  if (c.lora.adapts(Adapted::kAttention))
+    take({"adapter of qkv", dtype, {B * T, count_of(qkv_layers(c)) * c.lora.rank}}, s.attention.qkv_adapter);
+  take({"qkv", dtype, {B, T, c.qkv_heads(), D}}, s.attention.qkv);
+  if (!c.has_qk_norm()) return;
+  const bool all = c.qk_norm == QkNorm::kAllHeads;
+  take({"rotated q and k", dtype, {B, T, rotated, D}}, s.attention.rotated);
+  take({"rstd of q and k", DType::kF32, all ? Shape{2, B * T} : Shape{B * T, rotated}},
+       s.attention.head_rstd);
+}
+const Tensor& qkv_input(const Block& b) { return read_by(b, b.s.norm1.y, b.x); }
+void qkv_forward(const Block& b, const Neighbours& n) {
+  const LinearWeights& w = b.w.attention.qkv;
+  const Tensor& x = qkv_input(b);
+  linear_forward(b.stream, b.linear(Stage::kQkv),
+                 {.x = x,
+                  .weight = w.weight,
+                  .y = rows_of(b.s.attention.qkv),
+                  .bias = w.bias,
+                  .fp8_x = n.from_writer.x(x).y});
+  place_heads(b.stream, b.attention());
+}
+void qkv_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  const Attention attention = b.attention();
+  place_heads_backward(b.stream, attention,
+                       {.d_qkv = g.qkv, .gradients = g.w.attention, .accumulate = g.accumulate});
+  const Tensor dy = rows_of(g.qkv), dbias = qkv_bias_to_sum(b.stream, attention, g.w.attention);
+  const Tensor& x = qkv_input(b);
+  const LinearBackward gemm{.dy = dy,
+                            .x = x,
+                            .weight = b.w.attention.qkv.weight,
+                            .dx = read_by(b, x, g.d),
+                            .dweight = g.w.attention.qkv.weight,
+                            .dbias = n.own_bias(dbias),
+                            .add = read_by(b, {}, g.d),
+                            .fp8_dy = n.from_writer.dy(dy).y,
+                            .accumulate = g.accumulate};
+  linear_backward(b.stream, b.linear(Stage::kQkv), {.gemm = gemm, .adapter = g.w.attention.qkv});
+}
+void qkv_decode(const Block& b, DecodeBuilder& to) {
+  FusedLinear linear = to.take_norm();
+  linear.x = b.x, linear.weight = b.w.attention.qkv.weight, linear.bias = b.w.attention.qkv.bias;
+  linear.y = rows_of(b.s.attention.qkv);
+  to.add(linear, DecodeBuilder::Reads::kResidual, buffer_of(Stage::kQkv));
+}
+
+// attention: output = softmax(scale q k^T + mask) v
+
+void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const AttentionPlan& plan = shape.plan;
+  const int64_t B = plan.shape.batch, T = plan.shape.tokens;
+  take({"attention output", plan.dtype, {B, T, shape.config.heads, shape.config.head_dim}},
+       s.attention.output);
+  const int64_t parts = parts_of(shape.config, plan);
+  const Shape rows = parts == 1 ? plan.saved_shape : Shape{parts, plan.saved_shape.numel()};
+  if (rows.rank() > 0)  // else of decoding
+    take({plan.saved_name, plan.saved_dtype, rows, MemoryTag::kAttention}, s.attention.row_state);
+}
+void attention_forward(const Block& b, const Neighbours&) {
+  Attention attention = b.attention();
+  if (b.pass.probe) attention.sample = b.pass.probe->attention_of(b.layer);
+  attend(b.stream, attention);
+}
+void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+  attend_backward(b.stream, b.attention(),
+                  {.d_output = g.attention_output,
+                   .d_qkv = g.qkv,
+                   .workspace = g.attention_workspace,
+                   .context = g.context});
+}
+void attention_decode(const Block& b, DecodeBuilder& to) {
+  to.add(cached_attention(b.attention()), DecodeBuilder::Reads::kLast, buffer_of(Stage::kAttention));
+}
+
+// out: residual_mid = x + dropout(output W_O^T + bias)
+
+void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const LoraConfig& lora = shape.config.lora;
+  const DType dtype = shape.plan.dtype;
+  if (lora.adapts(Adapted::kAttention))
+    take({"adapter of W_O", dtype, {shape.rows(), lora.rank}}, s.attention.out_adapter);
+  const Shape rows{shape.rows(), shape.config.channels};
+  if (shape.spec.norms_after())
+    take({"attention branch", dtype, rows}, s.attention_branch.x);
+  else
+    take({"residual after attention", dtype, rows}, s.residual_mid);
+}
+LinearForward out_gemm(const Block& b, const Tensor& add) {
+  return {.x = rows_of(b.s.attention.output),
+          .weight = b.w.attention.out.weight,
+          .y = b.spec.norms_after() ? b.s.attention_branch.x : b.s.residual_mid,
+          .bias = b.w.attention.out.bias,
+          .add = add};
+}
+void out_forward(const Block& b, const Neighbours& n) {
+  LinearForward gemm = out_gemm(b, residual_of(b, DropoutKind::kAttentionBranch, b.x));
+  gemm.fp8_x = n.from_writer.x(gemm.x).y;
+  linear_forward(b.stream, b.linear(Stage::kOut), gemm);
+}
+void out_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  linear_backward(b.stream, b.linear(Stage::kOut),
+                  {.gemm = {.dy = g.branch,
+                            .x = rows_of(b.s.attention.output),
+                            .weight = b.w.attention.out.weight,
+                            .dx = rows_of(g.attention_output),
+                            .dweight = g.w.attention.out.weight,
+                            .dbias = n.own_bias(g.w.attention.out.bias),
+                            .fp8_dy = n.from_writer.dy(g.branch).y,
+                            .accumulate = g.accumulate},
+                   .adapter = g.w.attention.out});
+}
+void out_decode(const Block& b, DecodeBuilder& to) {
+  to.add_to_residual(out_gemm(b, b.x), buffer_of(Stage::kOut));
+}
+
+}  // namespace
+
+constinit const StageRow kQkvRow{
+    .stage = Stage::kQkv,
+    .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
+    .linear = {.name = "attention.qkv",
+               .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.qkv; },
+               .parts = [](const ModelConfig& config, const BlockSpec&) { return qkv_layers(config); },
+               .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.qkv_adapter; }},
+    .saved = qkv_saved,
+    .forward = qkv_forward,
+    .backward = qkv_backward,
+    .decode = qkv_decode};
+
+constinit const StageRow kAttentionRow{.stage = Stage::kAttention,
+                                       .dropped_by = {Recomputed::kAttention, Recomputed::kBlock},
+                                       .saved = attention_saved,
+                                       .forward = attention_forward,
+                                       .backward = attention_backward,
+                                       .decode = attention_decode};
+
+constinit const StageRow kOutRow{
+    .stage = Stage::kOut,
+    .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
+    .linear = {
+        .name = "attention.out",
+        .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.out; },
+        .parts = [](const ModelConfig& config, const BlockSpec&) { return LayerParts{config.channels}; },
+        .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.out_adapter; }},
+    .branch = BranchOfStage{.dropout = DropoutKind::kAttentionBranch,
+                            .add = [](const Block& b) -> const Tensor& { return b.x; },
+                            .sum = [](const Block& b) -> const Tensor& { return b.s.residual_mid; }},
+    .saved = out_saved,
+    .forward = out_forward,
+    .backward = out_backward,
+    .decode = out_decode};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// The rows of the table of stages, by part of a block: norm.cpp, attention.cpp, mlp.cpp. And what their
+// stages share.
+#pragma once
+
+#include "model/stages.h"
+
+namespace tessera {
+
+extern const StageRow kNorm1Row, kNorm1AfterRow, kNorm2Row, kNorm2AfterRow;
+extern const StageRow kQkvRow, kAttentionRow, kOutRow;
+extern const StageRow kExpandRow, kActivationRow, kContractRow;
+
+constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }  // of a decode step
+
+// Without a norm before it a branch reads the residual stream. The gradient of what its first layer reads
+// overwrites the norm's output, or is added to the gradient of the stream.
+inline const Tensor& read_by(const Block& b, const Tensor& normed, const Tensor& stream) {
+  return b.spec.norms_before() ? normed : stream;
+}
+
+// What a linear layer adds to the residual stream by itself: not where dropout or a norm follows
+inline Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residual) {
+  return b.dropout(kind) || b.spec.norms_after() ? Tensor{} : residual;
+}
+
+}  // namespace tessera
