@@ -1,11 +1,11 @@
-// AttentionPlans: how the blocks of a model attend, one plan for each distinct BlockSpec.
+// AttentionPlans: how the blocks of a model attend, one plan for each kind.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "kernels/attention/decode.h"
-#include "model/block_spec.h"
+#include "model/block_kinds.h"
 
 namespace tessera {
 
@@ -14,9 +14,9 @@ class AttentionPlans {
   AttentionPlans() = default;
   AttentionPlans(const AttentionPlan& of_all) : distinct_{{.plan = of_all, .decode = {}}} {}
   // The mask's window is each block's own, in place of that of `request`. Error: as choose_attention().
-  AttentionPlans(const ModelConfig& config, const AttentionRequest& request);
+  AttentionPlans(const BlockKinds& kinds, const AttentionRequest& request);
   // One new token of each sequence over a cache. Error: as choose_decode().
-  static AttentionPlans decoding(const ModelConfig& config, const DecodeShape& shape, DType dtype,
+  static AttentionPlans decoding(const BlockKinds& kinds, const DecodeShape& shape, DType dtype,
                                  const DeviceTraits& device);
 
   const AttentionPlan& of(size_t layer) const { return at(layer).plan; }
@@ -36,8 +36,8 @@ class AttentionPlans {
     std::optional<DecodePlan> decode;
   };
   const Plan& at(size_t layer) const { return distinct_[of_block_.empty() ? 0 : of_block_[layer]]; }
-  template <class Choose>  // calls choose(spec) for each distinct spec
-  void choose_each(const ModelConfig& config, Choose&& choose);
+  template <class Choose>  // a Plan for the spec of each kind
+  AttentionPlans(const BlockKinds& kinds, Choose&& choose);
 
   std::vector<Plan> distinct_;
   std::vector<size_t> of_block_;  // the plan of each block; empty: the first

@@ -75,10 +75,11 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
                        .kv_heads = config.kv_heads,
                        .kv_tokens = start + T};
   shape.mask.offset = start;
-  whole.attention = AttentionPlans(config, {.kind = prefill_kind(model.attention.kind()),
-                                            .shape = shape,
-                                            .dtype = model.attention.dtype(),
-                                            .device = stream.backend().traits()});
+  whole.attention =
+      AttentionPlans(model.params->layout().kinds, {.kind = prefill_kind(model.attention.kind()),
+                                                    .shape = shape,
+                                                    .dtype = model.attention.dtype(),
+                                                    .device = stream.backend().traits()});
   const Saved saved = allocate_saved(arena, whole, Keep::nothing());
   KvCache own = cache;
   own.unrolled = allocate_unrolled(arena, whole, cache, start);
@@ -91,7 +92,7 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
   const ModelConfig& config = model.config;
   Model one = model;
   one.mlp_chunk = 0;  // its rows are few
-  one.attention = AttentionPlans::decoding(config,
+  one.attention = AttentionPlans::decoding(model.params->layout().kinds,
                                            {.batch = cache.slots(),
                                             .heads = config.heads,
                                             .head_dim = config.head_dim,

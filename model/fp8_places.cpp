@@ -13,17 +13,17 @@ std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& confi
   for (int64_t l = 0; l < model.layers; ++l) {
     if (!config.has_block(l, model.layers)) continue;
     const auto at = static_cast<size_t>(l);
-    const BlockSpec spec = block_spec(model, at);
-    for (const StageRow* row : stages_of(spec)) {
+    const BlockKind& kind = store.layout().kinds.of(at);
+    for (const StageRow* row : kind.stages) {
       if (!row->linear) continue;
-      const StageRow *before = stage_before(spec, row->stage), *after = stage_after(spec, row->stage);
+      const StageRow *before = kind.before(row->stage), *after = kind.after(row->stage);
       places.push_back({.name = fmt::format("blocks.{}.{}", l, row->linear.name),
                         .number = l,
                         .stage = row->stage,
                         .weight = {},
                         .transposed = {},
-                        .gemm_writes_x = before && before->linear && offers_of(*before, spec).fp8_y,
-                        .gemm_writes_dy = after && after->linear && offers_of(*after, spec).fp8_dx});
+                        .gemm_writes_x = before && before->linear && offers_of(*before, kind.spec).fp8_y,
+                        .gemm_writes_dy = after && after->linear && offers_of(*after, kind.spec).fp8_dx});
     }
   }
   if (config && config.head)

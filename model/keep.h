@@ -11,8 +11,6 @@
 
 namespace tessera {
 
-struct BlockSpec;
-
 // The stages of a block, in the order of its forward; model/stages.h says what they are. Each can be run
 // again from what earlier ones wrote.
 enum class Stage : uint8_t {
@@ -60,10 +58,7 @@ class Keep {
   }
 
   constexpr bool recomputes(Recomputed part) const { return parts_ >> static_cast<int>(part) & 1; }
-  // By the words of the stage, see StageRow::dropped_by. But for nothing(), what the last stage of a block
-  // writes is kept: it is the next block's input.
-  bool keeps(Stage stage, const BlockSpec& spec) const;
-  bool covers(Keep other) const;  // whether this recomputes all that `other` recomputes
+  constexpr bool recomputes_any(Keep words) const { return (parts_ & words.parts_) != 0; }
   bool operator==(const Keep&) const = default;
 
  private:

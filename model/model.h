@@ -61,6 +61,7 @@ struct Model {
   size_t offloaded_blocks = 0;           // with it: so many of the first ones are offloaded
   Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole
 
+  const BlockKind& kind(size_t layer) const { return params->layout().kinds.of(layer); }
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
   const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
   const Fp8Linear& fp8_of_head() const;

@@ -67,7 +67,8 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
 }
 
 ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze& freeze,
-                         const StorageRule& storage) {
+                         const StorageRule& storage)
+    : kinds(config) {
   buckets.push_back({.name = config.tied ? "embeddings and final norm" : "embeddings"});
   for (int64_t l = 0; l < config.layers; ++l) buckets.push_back({.name = fmt::format("block {}", l)});
   if (!config.tied) {

@@ -21,7 +21,7 @@
 
 #include "kernels/base/arena.h"
 #include "model/attention.h"
-#include "model/block_spec.h"
+#include "model/block_kinds.h"
 #include "model/fp8_config.h"
 #include "model/freeze.h"
 #include "model/mlp.h"
@@ -173,6 +173,7 @@ struct ParamLayout {
   };
   std::optional<Adapter> adapter_of(const ParamPlace& weight) const;
 
+  BlockKinds kinds;
   std::vector<ParamPlace> places;  // in the order of for_each_param
   std::vector<ParamBucket> buckets;
 

@@ -10,9 +10,11 @@ SavedInfo input_of_block(const Model& model) {
   return {"input of a block", model.attention.dtype(), {model.attention.rows(), model.config.channels}};
 }
 
-SavedShape shape_of(const Model& model, const BlockSpec& spec, size_t layer) {
-  return {
-      .config = model.config, .spec = spec, .plan = model.attention.of(layer), .mlp_chunk = model.mlp_chunk};
+SavedShape shape_of(const Model& model, size_t layer) {
+  return {.config = model.config,
+          .kind = model.kind(layer),
+          .plan = model.attention.of(layer),
+          .mlp_chunk = model.mlp_chunk};
 }
 
 // The block whose tensors have room for those of every other: only what attention keeps of a prompt's scores
@@ -28,11 +30,10 @@ size_t largest_block(const Model& model) {
 // Calls visit(tensor, info, is_kept) for the saved tensors of a block.
 void visit_block(BlockSaved& block, const Model& model, size_t layer, Keep keep,
                  const std::function<void(Tensor&, const SavedInfo&, bool)>& visit) {
-  const BlockSpec spec = block_spec(model.config, layer);
-  visit_block_saved(block, shape_of(model, spec, layer),
-                    [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                      visit(tensor, info, keep.keeps(stage, spec));
-                    });
+  const BlockKind& kind = model.kind(layer);
+  visit_block_saved(block, shape_of(model, layer), [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+    visit(tensor, info, kind.keeps(keep, stage));
+  });
 }
 
 // The same for a block that has its backward ahead: its output is the input of the next one, and is not kept.
@@ -111,10 +112,10 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
   if (keep != kKeepAll) {
     Arena::Phase phase(arena, "block");
     const size_t largest = largest_block(model);
-    const BlockSpec spec = block_spec(config, largest);
-    visit_block_saved(for_all, shape_of(model, spec, largest),
+    const BlockKind& kind = model.kind(largest);
+    visit_block_saved(for_all, shape_of(model, largest),
                       [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                        if (!keep.all_of([&](Keep each) { return each.keeps(stage, spec); }))
+                        if (!keep.all_of([&](Keep each) { return kind.keeps(each, stage); }))
                           take(info, tensor);
                       });
   }

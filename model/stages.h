@@ -38,7 +38,8 @@ struct Block {
   const Stream& stream;
   const ModelConfig& config;
   size_t layer;
-  BlockSpec spec;
+  const BlockKind& kind;
+  const BlockSpec& spec;
   WeightLease<BlockParams> lease;
   const BlockParams& w;  // of the lease
   const BlockSaved& s;
@@ -100,7 +101,7 @@ using TakeSaved = std::function<void(const SavedInfo&, Tensor&)>;
 // What the shapes of a block's saved tensors depend on
 struct SavedShape {
   const ModelConfig& config;
-  const BlockSpec& spec;
+  const BlockKind& kind;
   const AttentionPlan& plan;
   int64_t mlp_chunk = 0;  // see Model
 
@@ -142,10 +143,7 @@ struct StageRow {
 
 const StageRow& row_of(Stage stage);
 Offers offers_of(const StageRow& row, const BlockSpec& spec);
-std::span<const StageRow* const> stages_of(const BlockSpec& spec);  // in their order
-// The neighbour of a stage in a block; null: it is the first or the last one
-const StageRow* stage_before(const BlockSpec& spec, Stage stage);
-const StageRow* stage_after(const BlockSpec& spec, Stage stage);
+bool covers(Keep keep, Keep other);  // whether `keep` recomputes all that `other` recomputes
 
 // Runs the stages of a block whose results `kept` does not keep: all of them with Keep::nothing(), else, with
 // Model::mlp_chunk, none of the MLP: backward_stages() runs these, chunk by chunk.

@@ -91,7 +91,7 @@ void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   if (lora.adapts(Adapted::kAttention))
     take({"adapter of W_O", dtype, {shape.rows(), lora.rank}}, s.attention.out_adapter);
   const Shape rows{shape.rows(), shape.config.channels};
-  if (shape.spec.norms_after())
+  if (shape.kind.spec.norms_after())
     take({"attention branch", dtype, rows}, s.attention_branch.x);
   else
     take({"residual after attention", dtype, rows}, s.residual_mid);

@@ -11,12 +11,12 @@ void hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take)
 void expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const ModelConfig& c = shape.config;
   const int64_t N = shape.hidden_rows(), F = c.mlp_width;
-  const bool gated = shape.spec.gated();
+  const bool gated = shape.kind.spec.gated();
   const DType dtype = shape.plan.dtype;
   if (c.lora.adapts(Adapted::kMlp))
     take({"adapter of the MLP's first layer",
           dtype,
-          {N, count_of(expand_layers(c, shape.spec)) * c.lora.rank}},
+          {N, count_of(expand_layers(c, shape.kind.spec)) * c.lora.rank}},
          s.mlp.expand_adapter);
   take({gated ? "MLP gate and up" : "MLP pre-activation", dtype, {N, gated ? 2 * F : F}},
        s.mlp.pre_activation);
@@ -84,7 +84,7 @@ void contract_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& tak
   if (lora.adapts(Adapted::kMlp))
     take({"adapter of the MLP's second layer", dtype, {shape.rows(), lora.rank}}, s.mlp.contract_adapter);
   const Shape rows{shape.rows(), shape.config.channels};
-  if (shape.spec.norms_after())
+  if (shape.kind.spec.norms_after())
     take({"MLP branch", dtype, rows}, s.mlp_branch.x);
   else
     take({"residual after MLP", dtype, rows}, s.residual_out);

@@ -7,17 +7,17 @@ namespace {
 
 // The linear layers of a block that are computed again before its backward. In FP8 they round their x into
 // the place that all layers share.
-bool recomputes_linear_layers(const BlockSpec& spec, Keep keep) {
+bool recomputes_linear_layers(const BlockKind& kind, Keep keep) {
   return std::ranges::any_of(
-      stages_of(spec), [&](const StageRow* row) { return row->linear && !keep.keeps(row->stage, spec); });
+      kind.stages, [&](const StageRow* row) { return row->linear && !kind.keeps(keep, row->stage); });
 }
 
 }  // namespace
 
 Handover between(const Block& block, const StageRow& reader, Keep kept) {
-  const StageRow* writer = stage_before(block.spec, reader.stage);
+  const StageRow* writer = block.kind.before(reader.stage);
   if (!writer || !reader.linear || !offers_of(*writer, block.spec).fp8_y) return {};
-  if (kept.keeps(writer->stage, block.spec) || kept.keeps(reader.stage, block.spec))
+  if (block.kind.keeps(kept, writer->stage) || block.kind.keeps(kept, reader.stage))
     return {};  // one of them does not run
   // What follows in the first chunk would overwrite the x in FP8 of the others.
   if (block.pass.model.chunks_mlp() && is_of_mlp(reader.stage) && !is_of_mlp(writer->stage)) return {};
@@ -29,14 +29,14 @@ Handover between(const Pass& pass, const DyReader& reader) {
   if (!row.linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
   if (row.branch && pass.dropout.at(row.branch->dropout, layer)) return {};
-  const BlockSpec spec = block_spec(pass.model.config, layer);
-  const StageRow* writer = stage_after(spec, row.stage);
+  const BlockKind& kind = pass.model.kind(layer);
+  const StageRow* writer = kind.after(row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
   // between the two, and would then overwrite dy in FP8. In chunks every block's MLP does.
   const Model& model = pass.model;
-  const bool overwritten = !writer && recomputes_linear_layers(spec, model.keep.at(layer)) &&
+  const bool overwritten = !writer && recomputes_linear_layers(kind, model.keep.at(layer)) &&
                            (runs_again(model, layer) || model.chunks_mlp());
-  const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), spec);
+  const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), kind.spec);
   Handover match;
   if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
   if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, row.stage);
@@ -45,7 +45,7 @@ Handover between(const Pass& pass, const DyReader& reader) {
 
 Handover to_block_below(const Pass& pass, size_t layer, const BlockParams* gradients) {
   if (!gradients) return {};
-  const StageRow& last = *stages_of(block_spec(pass.model.config, layer - 1)).back();
+  const StageRow& last = *pass.model.kind(layer - 1).stages.back();
   return between(pass, {.layer = layer - 1, .gradients = *gradients, .row = last});
 }
 

@@ -8,7 +8,7 @@ namespace {
 void save_norm(NormSaved& saved, const SavedShape& shape, const TakeSaved& take,
                const std::array<const char*, 3>& names) {
   visit_norm_saved(saved,
-                   {.kind = shape.spec.norm,
+                   {.kind = shape.kind.spec.norm,
                     .shape = {shape.rows(), shape.config.channels},
                     .dtype = shape.plan.dtype,
                     .names = names},

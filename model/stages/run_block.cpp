@@ -12,7 +12,7 @@ struct StageLists {
   StageList whole, chunked;
 };
 StageLists stage_lists(const Block& b) {
-  const StageList rows = stages_of(b.spec);
+  const StageList rows = b.kind.stages;
   const bool chunks = b.pass.model.chunks_mlp();
   const auto first =
       std::ranges::find_if(rows, [&](const StageRow* row) { return chunks && is_of_mlp(row->stage); });
@@ -47,14 +47,14 @@ void each_chunk(const Block& b, const Run& run) {
 
 // Beside the other stages whose results `kept` does not keep
 void run_forward(const Block& b, const StageRow& row, Keep kept) {
-  const StageRow* reader = stage_after(b.spec, row.stage);
+  const StageRow* reader = b.kind.after(row.stage);
   row.forward(b, {.to_reader = reader ? between(b, *reader, kept) : Handover{},
                   .from_writer = between(b, row, kept)});
 }
 // Those of a chunk
 void run_forward(const Block& chunk, StageList rows, Keep kept) {
   for (const StageRow* row : rows)
-    if (!kept.keeps(row->stage, chunk.spec)) run_forward(chunk, *row, kept);
+    if (!chunk.kind.keeps(kept, row->stage)) run_forward(chunk, *row, kept);
 }
 
 void drop_branch(const Block& b, const StageRow& row) {
@@ -72,7 +72,7 @@ void forward_stages(const Block& block, Keep kept) {
   const auto [whole, chunked] = stage_lists(block);
   if (const Probe* probe = block.pass.probe) block.stream.run(FillZero{probe->unit_maxima});
   for (const StageRow* row : whole) {
-    if (kept.keeps(row->stage, block.spec)) continue;
+    if (block.kind.keeps(kept, row->stage)) continue;
     run_forward(block, *row, kept);
     drop_branch(block, *row);
   }
@@ -83,10 +83,10 @@ void forward_stages(const Block& block, Keep kept) {
 
 bool runs_again(const Model& model, size_t layer) {
   const Keep own = model.keep.at(layer);
-  const BlockSpec spec = block_spec(model.config, layer);
+  const BlockKind& kind = model.kind(layer);
   const auto writes_over = [&](Keep later) {
-    return std::ranges::any_of(stages_of(spec), [&](const StageRow* row) {
-      return !own.keeps(row->stage, spec) && !later.keeps(row->stage, spec);
+    return std::ranges::any_of(kind.stages, [&](const StageRow* row) {
+      return !kind.keeps(own, row->stage) && !kind.keeps(later, row->stage);
     });
   };
   for (size_t later = layer + 1; later < static_cast<size_t>(model.config.layers); ++later)
@@ -120,7 +120,7 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
     return between(pass, {.layer = b.layer, .gradients = gradients, .row = row});
   };
   const auto run = [&](const Block& rows, const BlockGradients& of_rows, const StageRow& row) {
-    const StageRow* reader = stage_before(b.spec, row.stage);
+    const StageRow* reader = b.kind.before(row.stage);
     row.backward(
         rows, of_rows,
         {.to_reader = reader ? handed_to(*reader) : to_block_below(pass, b.layer, backward.below.get()),
@@ -144,7 +144,7 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
 }
 
 void decode_stages(const Block& block, DecodeBuilder& to) {
-  for (const StageRow* row : stages_of(block.spec))
+  for (const StageRow* row : block.kind.stages)
     if (row->decode) row->decode(block, to);
 }
 

@@ -13,15 +13,12 @@ constexpr std::array<const StageRow*, kStages.size()> kTable = {
 
 }  // namespace
 
-bool Keep::keeps(Stage stage, const BlockSpec& spec) const {
-  if (*this == nothing()) return false;
-  return (parts_ & row_of(stage).dropped_by.parts_) == 0 || stages_of(spec).back()->stage == stage;
-}
-
-bool Keep::covers(Keep other) const {
-  const BlockSpec all_stages{.norm_place = NormPlace::kBoth, .mlp = Mlp::kSwiglu};
-  return std::ranges::none_of(
-      kStages, [&](Stage stage) { return keeps(stage, all_stages) && !other.keeps(stage, all_stages); });
+bool covers(Keep keep, Keep other) {
+  const auto drops = [](Keep one, const StageRow& row) {
+    return one == Keep::nothing() || one.recomputes_any(row.dropped_by);
+  };
+  return std::ranges::none_of(kTable,
+                              [&](const StageRow* row) { return drops(other, *row) && !drops(keep, *row); });
 }
 
 Offers offers_of(const StageRow& row, const BlockSpec& spec) {
@@ -30,39 +27,38 @@ Offers offers_of(const StageRow& row, const BlockSpec& spec) {
 
 const StageRow& row_of(Stage stage) { return *kTable[static_cast<size_t>(stage)]; }
 
-std::span<const StageRow* const> stages_of(const BlockSpec& spec) {
-  const auto those_of = [](NormPlace norm_place, Mlp mlp) {
-    std::vector<const StageRow*> rows;
-    for (const StageRow* row : kTable)
-      if (!row->exists || row->exists({.norm_place = norm_place, .mlp = mlp})) rows.push_back(row);
-    return rows;
-  };
-  static const std::vector<const StageRow*> lists[] = {
-      those_of(NormPlace::kBefore, Mlp::kGelu), those_of(NormPlace::kBefore, Mlp::kSwiglu),
-      those_of(NormPlace::kBoth, Mlp::kGelu),   those_of(NormPlace::kBoth, Mlp::kSwiglu),
-      those_of(NormPlace::kAfter, Mlp::kGelu),  those_of(NormPlace::kAfter, Mlp::kSwiglu)};
-  return lists[2 * static_cast<size_t>(spec.norm_place) + spec.gated()];
+BlockKind::BlockKind(const BlockSpec& own) : spec(own) {
+  for (const StageRow* row : kTable)
+    if (!row->exists || row->exists(spec)) stages.push_back(row);
 }
 
-const StageRow* stage_before(const BlockSpec& spec, Stage stage) {
-  const StageRow* before = nullptr;
-  for (const StageRow* row : stages_of(spec)) {
-    if (row->stage == stage) return before;
-    before = row;
+const StageRow* BlockKind::before(Stage stage) const {
+  const auto at = std::ranges::find(stages, stage, &StageRow::stage);
+  return at == stages.begin() || at == stages.end() ? nullptr : *(at - 1);
+}
+
+const StageRow* BlockKind::after(Stage stage) const {
+  const auto at = std::ranges::find(stages, stage, &StageRow::stage);
+  return at == stages.end() || at + 1 == stages.end() ? nullptr : *(at + 1);
+}
+
+bool BlockKind::keeps(Keep keep, Stage stage) const {
+  if (keep == Keep::nothing()) return false;
+  return !keep.recomputes_any(row_of(stage).dropped_by) || stages.back()->stage == stage;
+}
+
+BlockKinds::BlockKinds(const ModelConfig& config) {
+  for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {
+    const BlockSpec spec = block_spec(config, layer);
+    const auto known = std::ranges::find(distinct_, spec, &BlockKind::spec);
+    of_block_.push_back(static_cast<size_t>(known - distinct_.begin()));
+    if (known == distinct_.end()) distinct_.emplace_back(spec);
   }
-  return nullptr;
-}
-
-const StageRow* stage_after(const BlockSpec& spec, Stage stage) {
-  const std::span<const StageRow* const> rows = stages_of(spec);
-  for (size_t i = 0; i + 1 < rows.size(); ++i)
-    if (rows[i]->stage == stage) return rows[i + 1];
-  return nullptr;
 }
 
 void visit_block_saved(BlockSaved& block, const SavedShape& shape,
                        const std::function<void(Stage, const SavedInfo&, Tensor&)>& visit) {
-  for (const StageRow* row : stages_of(shape.spec))
+  for (const StageRow* row : shape.kind.stages)
     row->saved(block, shape, [&](const SavedInfo& info, Tensor& tensor) { visit(row->stage, info, tensor); });
 }
 

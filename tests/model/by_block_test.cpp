@@ -60,13 +60,13 @@ TEST(ByBlock, BlocksRunAgainWhereOthersHaveWritten) {
         loud.model.keep = keep;
         loud.model.offloaded_blocks = offloaded;
         Saved saved = allocate_saved(loud.arena, loud.model, keep);
-        const BlockSpec spec = block_spec(loud.model.config, 0);
+        const BlockKind& kind = loud.model.kind(0);
         std::vector<std::set<const void*>> dropped(5), kept(5);
         for (size_t l = 0; l < 5; ++l)
           visit_block_saved(saved.blocks[l],
-                            {.config = loud.model.config, .spec = spec, .plan = loud.model.attention.of(l)},
+                            {.config = loud.model.config, .kind = kind, .plan = loud.model.attention.of(l)},
                             [&](Stage stage, const SavedInfo&, Tensor& tensor) {
-                              (keep.at(l).keeps(stage, spec) ? kept : dropped)[l].insert(tensor.data);
+                              (kind.keeps(keep.at(l), stage) ? kept : dropped)[l].insert(tensor.data);
                             });
         const auto share = [](const std::set<const void*>& a, const std::set<const void*>& b) {
           return std::ranges::any_of(a, [&](const void* at) { return b.contains(at); });

@@ -18,7 +18,7 @@ struct LoudModel {
       : store(cpu, arena, {.model = config, .homes = {.training = ParamStore::Training{}}}),
         model{.config = config,
               .params = &store,
-              .attention = {config,
+              .attention = {store.layout().kinds,
                             {.kind = attention,
                              .shape = {.batch = kBatch,
                                        .tokens = kTokens,

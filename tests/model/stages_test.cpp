@@ -23,9 +23,9 @@ std::vector<Variant> staged_models() {
   return all;
 }
 
-const BlockSpec kGelu = block_spec(kPlainStages, 0), kSwiglu{.mlp = Mlp::kSwiglu},
-                kBoth{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu},
-                kAfter{.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu};
+const BlockKind kGelu(block_spec(kPlainStages, 0)), kSwiglu({.mlp = Mlp::kSwiglu}),
+    kBoth({.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu}),
+    kAfter({.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu});
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   for (const Stage stage : kStages) {
@@ -37,30 +37,30 @@ TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
                 stage == Stage::kNorm2After);
     EXPECT_EQ(row.linear.name != nullptr, row.linear.weights && row.linear.parts && row.linear.adapter);
   }
-  EXPECT_EQ(stages_of(kBoth).size(), kStages.size());
-  EXPECT_EQ(stages_of(kSwiglu).size(), kStages.size() - 2);
-  EXPECT_EQ(stages_of(kAfter).size(), kStages.size() - 2);
-  EXPECT_EQ(stages_of(kGelu).size(), kStages.size() - 3);
+  EXPECT_EQ(kBoth.stages.size(), kStages.size());
+  EXPECT_EQ(kSwiglu.stages.size(), kStages.size() - 2);
+  EXPECT_EQ(kAfter.stages.size(), kStages.size() - 2);
+  EXPECT_EQ(kGelu.stages.size(), kStages.size() - 3);
 }
 
 TEST(Stages, TheirNeighboursAreThoseThatExist) {
-  EXPECT_EQ(stage_before(kGelu, Stage::kContract)->stage, Stage::kExpand);
-  EXPECT_EQ(stage_before(kSwiglu, Stage::kContract)->stage, Stage::kActivation);
-  EXPECT_EQ(stage_before(kGelu, Stage::kNorm1), nullptr);
-  EXPECT_EQ(stage_after(kGelu, Stage::kExpand)->stage, Stage::kContract);
-  EXPECT_EQ(stage_after(kGelu, Stage::kContract), nullptr);
-  EXPECT_EQ(stage_after(kBoth, Stage::kOut)->stage, Stage::kNorm1After);
-  EXPECT_EQ(stage_before(kBoth, Stage::kNorm2)->stage, Stage::kNorm1After);
-  EXPECT_EQ(stage_after(kBoth, Stage::kContract)->stage, Stage::kNorm2After);
-  EXPECT_EQ(stage_after(kBoth, Stage::kNorm2After), nullptr);
-  EXPECT_EQ(stage_before(kAfter, Stage::kQkv), nullptr);
-  EXPECT_EQ(stage_before(kAfter, Stage::kExpand)->stage, Stage::kNorm1After);
+  EXPECT_EQ(kGelu.before(Stage::kContract)->stage, Stage::kExpand);
+  EXPECT_EQ(kSwiglu.before(Stage::kContract)->stage, Stage::kActivation);
+  EXPECT_EQ(kGelu.before(Stage::kNorm1), nullptr);
+  EXPECT_EQ(kGelu.after(Stage::kExpand)->stage, Stage::kContract);
+  EXPECT_EQ(kGelu.after(Stage::kContract), nullptr);
+  EXPECT_EQ(kBoth.after(Stage::kOut)->stage, Stage::kNorm1After);
+  EXPECT_EQ(kBoth.before(Stage::kNorm2)->stage, Stage::kNorm1After);
+  EXPECT_EQ(kBoth.after(Stage::kContract)->stage, Stage::kNorm2After);
+  EXPECT_EQ(kBoth.after(Stage::kNorm2After), nullptr);
+  EXPECT_EQ(kAfter.before(Stage::kQkv), nullptr);
+  EXPECT_EQ(kAfter.before(Stage::kExpand)->stage, Stage::kNorm1After);
 }
 
 // The names of linear layers are those of their weights.
 TEST(Stages, NameTheLinearLayersOfABlock) {
   std::vector<std::string> named, weights;
-  for (const StageRow* row : stages_of(kGelu))
+  for (const StageRow* row : kGelu.stages)
     if (row->linear) named.push_back(fmt::format("blocks.0.{}.weight", row->linear.name));
   Params none;
   none.blocks.resize(1);
@@ -94,13 +94,13 @@ TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
     SCOPED_TRACE(name);
     Passes run(model);
     forward(run.loud.cpu, {.model = run.loud.model, .batch = run.batch, .saved = run.saved});
-    const BlockSpec spec = block_spec(model, 0);
-    const SavedShape shape{.config = model, .spec = spec, .plan = run.loud.model.attention.of(0)};
+    const BlockKind& kind = run.loud.model.kind(0);
+    const SavedShape shape{.config = model, .kind = kind, .plan = run.loud.model.attention.of(0)};
     const auto each = [&](const auto& visit) { visit_block_saved(run.saved.blocks[0], shape, visit); };
     each([](Stage, const SavedInfo&, Tensor& t) { std::memset(t.data, 0xFF, t.bytes()); });  // NaN
     const Pass pass = run.pass();
     const Block block(pass, run.saved, 0);
-    for (const StageRow* row : stages_of(spec)) {
+    for (const StageRow* row : kind.stages) {
       row->forward(block, {});
       each([&](Stage stage, const SavedInfo& info, Tensor& tensor) {
         const auto written = [](float x) { return !std::isnan(x); };
@@ -229,13 +229,14 @@ TEST(Stages, HandOverXInFp8) {
 
 TEST(BlockSpecs, OfBlocksThatAreAlikeShareAPlan) {
   for (const auto& [name, model] : staged_models()) {
-    const AttentionPlans plans(model, {.kind = AttentionKind::kFlash,
+    const BlockKinds kinds(model);
+    const AttentionPlans plans(kinds, {.kind = AttentionKind::kFlash,
                                        .shape = {.batch = 1, .tokens = 4, .heads = 2, .head_dim = 8},
                                        .dtype = DType::kF32,
                                        .device = {}});
     for (size_t layer = 0; layer < static_cast<size_t>(model.layers); ++layer) {
       const bool alike = model.window.at(layer) == model.window.at(0);
-      EXPECT_EQ(block_spec(model, layer) == block_spec(model, 0), alike) << name;
+      EXPECT_EQ(&kinds.of(layer) == &kinds.of(0), alike) << name;
       EXPECT_EQ(&plans.of(layer) == &plans.of(0), alike) << name;
       const int64_t window = model.window.at(layer);
       EXPECT_EQ(plans.of(layer).shape.mask.window, window < 4 ? window : 0) << name;

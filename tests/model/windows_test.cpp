@@ -93,7 +93,7 @@ TEST(AttentionPlansOfWindows, GiveAPromptTheKeysThatItSees) {
     AttentionShape shape{
         .batch = 1, .tokens = 3, .heads = 2, .head_dim = 16, .mask = {}, .kv_tokens = start + 3};
     shape.mask.offset = start;
-    return AttentionPlans(model,
+    return AttentionPlans(BlockKinds(model),
                           {.kind = AttentionKind::kFlash, .shape = shape, .dtype = DType::kF32, .device = {}})
         .of(layer)
         .shape;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "model/stages.h"
 #include "train/session/fastest_shape.h"
 #include "train/session/step_estimate.h"
 
@@ -149,7 +150,7 @@ class Adviser {
   std::optional<Change> recompute(const Change& from) const {
     std::optional<Change> found;
     for (const Keep keep : {kKeepAllButMlp, kKeepOutputs}) {
-      if (plan_.shape.keep.all_of([&](Keep each) { return each.covers(keep); })) continue;
+      if (plan_.shape.keep.all_of([&](Keep each) { return covers(each, keep); })) continue;
       found = with_recompute(from, keep);
       if (fits(*found)) break;
     }

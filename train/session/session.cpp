@@ -11,9 +11,9 @@
 namespace tessera {
 namespace {
 
-AttentionPlans plan_attention(const SessionShape& s, const DeviceTraits& device, const AttentionShape& shape,
-                              bool dropout = false) {
-  return {s.model,
+AttentionPlans plan_attention(const SessionShape& s, const ParamStore& store, const DeviceTraits& device,
+                              const AttentionShape& shape, bool dropout = false) {
+  return {store.layout().kinds,
           {.kind = s.attention,
            .shape = shape,
            .dtype = s.dtype,
@@ -57,7 +57,7 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Par
       model_{.config = shape.model,
              .params = &store_,
              .attention =
-                 plan_attention(shape, be.traits(),
+                 plan_attention(shape, store_, be.traits(),
                                 attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
              .angles = allocate_angles(stream_, arena, shape.model, angle_table(shape)),
              .local_angles = allocate_local_angles(stream_, arena, shape.model, angle_table(shape)),
@@ -81,8 +81,8 @@ Model Session::training_model(const ByBlock<Keep>& keep) const {
 
 Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.attention =
-      plan_attention(shape_, stream_.backend().traits(), attention_shape(shape_, batch, tokens, documents));
+  model.attention = plan_attention(shape_, store_, stream_.backend().traits(),
+                                   attention_shape(shape_, batch, tokens, documents));
   return model;
 }
 
@@ -97,7 +97,7 @@ Model Session::shared_model(int64_t batch, int64_t all_tokens, bool dropout) con
     shape.heads = group * shape.kv_heads;
     model.context = context_;
   }
-  model.attention = plan_attention(shape_, stream_.backend().traits(), shape, dropout);
+  model.attention = plan_attention(shape_, store_, stream_.backend().traits(), shape, dropout);
   return model;
 }
 

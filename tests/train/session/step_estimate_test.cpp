@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/stages.h"
 #include "train/config/load_config.h"
 #include "train/memory/run_plan.h"
 #include "train/session/fastest_shape.h"
@@ -290,7 +291,7 @@ TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
     EXPECT_LE(peak(shape), gib << 30);
     if (shape.mlp_chunk == 0) continue;
     ++chunked;
-    EXPECT_TRUE(shape.keep.all_of([](Keep keep) { return keep.covers(kKeepAllButMlp); }));
+    EXPECT_TRUE(shape.keep.all_of([](Keep keep) { return covers(keep, kKeepAllButMlp); }));
     EXPECT_EQ(std::ranges::count(kMlpChunks, shape.mlp_chunk), 1);
     RunShape whole = shape;
     whole.mlp_chunk = 0, whole.keep = kKeepOutputs;
