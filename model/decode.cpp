@@ -14,14 +14,11 @@ AttentionKind prefill_kind(AttentionKind kind) {
 }
 
 // What the operations of a decode step do not compute; empty: they compute all of the model.
-std::string what_has_no_operation(const ModelConfig& config) {
-  if (config.lora) return "LoRA adapters";
-  if (config.norm_place != NormPlace::kBefore) return "norms after attention and the MLP";
-  if (config.qk_norm == QkNorm::kAllHeads) return "a norm of all heads of queries and keys together";
-  if (config.norm_plus_one) return "norms that multiply by 1 + weight";
-  if (config.scale_embeddings) return "scaled embeddings";
-  if (config.mlp == Mlp::kGeglu) return "a GeGLU";
-  return "";
+std::string what_has_no_operation(const Model& model) {
+  for (const BlockKind& kind : model.params->layout().kinds.distinct())
+    if (std::string why = why_no_decode(kind, model.config); !why.empty()) return why;
+  if (model.config.scale_embeddings) return "scaled embeddings";
+  return norm_not_in_decode(model.config);  // the final one
 }
 
 // As large wherever in a text the prompt stands, so that a plan need not know
@@ -116,7 +113,7 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
   for (size_t l = 0; l < step.saved.blocks.size(); ++l)
     step.blocks.push_back(model.lease_block(l, LeaseFor::kInference));
   step.head = model.lease_head(LeaseFor::kInference);
-  step.why_separate_kernels = what_has_no_operation(model.config);
+  step.why_separate_kernels = what_has_no_operation(model);
   if (!step.why_separate_kernels.empty()) return step;
   add_operations(stream, step);
   const DeviceTraits& device = stream.backend().traits();

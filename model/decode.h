@@ -43,7 +43,7 @@ struct DecodeStep {
   Batch batch;
   Saved saved;  // of allocate_saved() with Keep::nothing()
   Tensor logits;
-  std::vector<DecodeOp> operations = {};  // none with LoRA, or where weights are split
+  std::vector<DecodeOp> operations = {};  // none where weights are split, or a stage has no decode form
   // Of all weights: operations hold views of them, and a step in a graph leases nothing more.
   WeightLease<TableParams> tables = {};
   std::vector<WeightLease<BlockParams>> blocks = {};

@@ -4,6 +4,8 @@
 // model/stages/mlp.cpp.
 #pragma once
 
+#include <optional>
+
 #include "model/block_spec.h"
 #include "model/lora.h"
 
@@ -40,7 +42,7 @@ void visit_mlp_weights(W& mlp, const ModelConfig& config, const BlockSpec& spec,
 
 Activation activation_of(Mlp mlp);  // Error: a gated MLP has none of its own
 Gate gate_of(Mlp mlp);              // Error: the MLP is not gated
-// Of the expanding layer in a decode step. Error: there is none for GeGLU
-FusedLinear::Epilogue epilogue_of(Mlp mlp);
+// Of the expanding layer in a decode step; none: no operation computes it
+std::optional<FusedLinear::Epilogue> epilogue_of(Mlp mlp);
 
 }  // namespace tessera

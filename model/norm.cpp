@@ -54,4 +54,8 @@ void put_norm_in(const Norm& n, FusedLinear& linear) {
   linear.normed = n.saved.y, linear.mean = n.saved.mean, linear.rstd = n.saved.rstd;
 }
 
+std::string norm_not_in_decode(const ModelConfig& config) {
+  return config.norm_plus_one ? "norms that multiply by 1 + weight" : "";
+}
+
 }  // namespace tessera

@@ -50,5 +50,6 @@ void norm_backward(const Stream& stream, const Norm& norm, const NormBackward& b
 
 // The norm in front of a linear layer of a decode step, as a part of it
 void put_norm_in(const Norm& norm, FusedLinear& linear);
+std::string norm_not_in_decode(const ModelConfig& config);  // what that does not compute; empty: nothing
 
 }  // namespace tessera

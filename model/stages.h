@@ -6,7 +6,8 @@
 //   forward    reads what earlier stages saved, and writes what it saves
 //   backward   reads and overwrites what the forward saved. An input of a linear layer that is not read
 //              again is overwritten by its gradient
-//   decode     adds the stage to the operations of a decode step
+//   decode     adds the stage to the operations of a decode step. A stage without this form is computed by
+//              its forward, and so is the whole step
 //
 // Neighbours. The stage that writes a tensor can do work for the linear layer that reads it, and spare it
 // a pass over the tensor. In a forward the reader is the next stage, in a backward the one before, or the
@@ -127,8 +128,16 @@ struct BranchOfStage {
   const Tensor& (*sum)(const Block&);
 };
 
+// A stage in a decode step
+struct DecodeForm {
+  void (*add)(const Block&, DecodeBuilder&) = nullptr;  // its operations; none: those of the stage before
+  // What of the stage they do not compute; empty: they compute all of it. None: they always do
+  std::string (*lacks)(const ModelConfig&) = nullptr;
+};
+
 struct StageRow {
   Stage stage;
+  const char* name;
   Keep dropped_by = {};  // the words of train.recompute with which the forward does not keep what it saves
   bool (*exists)(const BlockSpec&) = nullptr;  // in a block; none: always
   LinearOfStage linear = {};
@@ -138,7 +147,7 @@ struct StageRow {
   void (*saved)(BlockSaved&, const SavedShape&, const TakeSaved&);
   void (*forward)(const Block&, const Neighbours&);
   void (*backward)(const Block&, const BlockGradients&, const Neighbours&);
-  void (*decode)(const Block&, DecodeBuilder&);  // none: the stage is a part of the one before
+  std::optional<DecodeForm> decode = {};  // none: a decode step of such a block is a forward of training
 };
 
 const StageRow& row_of(Stage stage);
@@ -158,7 +167,9 @@ struct BlockBackward {
   Tensor d;                                 // the gradient of residual_out on entry, of x on return
 };
 void backward_stages(Arena& arena, const Block& block, const BlockBackward& backward);
-// The operations of a block of a decode step. Without adapters: they stand between a GEMM and its activation.
+// What of a block no operation of a decode step computes; empty: they compute all of it
+std::string why_no_decode(const BlockKind& kind, const ModelConfig& config);
+// The operations of a block of a decode step. Error: a stage has none
 void decode_stages(const Block& block, DecodeBuilder& to);
 
 // Between the stage that writes x and `reader`, in a forward that runs all stages but those of `kept`

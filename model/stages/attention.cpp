@@ -79,6 +79,16 @@ void attention_backward(const Block& b, const BlockGradients& g, const Neighbour
                    .workspace = g.attention_workspace,
                    .context = g.context});
 }
+std::string attention_not_in_decode(const ModelConfig& config) {
+  switch (config.qk_norm) {
+    case QkNorm::kNone:
+    case QkNorm::kHeads:
+      return "";
+    case QkNorm::kAllHeads:
+      break;
+  }
+  return "a norm of all heads of queries and keys together";
+}
 void attention_decode(const Block& b, DecodeBuilder& to) {
   to.add(cached_attention(b.attention()), DecodeBuilder::Reads::kLast, buffer_of(Stage::kAttention));
 }
@@ -128,6 +138,7 @@ void out_decode(const Block& b, DecodeBuilder& to) {
 
 constinit const StageRow kQkvRow{
     .stage = Stage::kQkv,
+    .name = "queries, keys and values",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
     .linear = {.name = "attention.qkv",
                .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.qkv; },
@@ -136,17 +147,20 @@ constinit const StageRow kQkvRow{
     .saved = qkv_saved,
     .forward = qkv_forward,
     .backward = qkv_backward,
-    .decode = qkv_decode};
+    .decode = DecodeForm{.add = qkv_decode}};
 
-constinit const StageRow kAttentionRow{.stage = Stage::kAttention,
-                                       .dropped_by = {Recomputed::kAttention, Recomputed::kBlock},
-                                       .saved = attention_saved,
-                                       .forward = attention_forward,
-                                       .backward = attention_backward,
-                                       .decode = attention_decode};
+constinit const StageRow kAttentionRow{
+    .stage = Stage::kAttention,
+    .name = "attention",
+    .dropped_by = {Recomputed::kAttention, Recomputed::kBlock},
+    .saved = attention_saved,
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .decode = DecodeForm{.add = attention_decode, .lacks = attention_not_in_decode}};
 
 constinit const StageRow kOutRow{
     .stage = Stage::kOut,
+    .name = "attention's projection",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
     .linear = {
         .name = "attention.out",
@@ -159,6 +173,6 @@ constinit const StageRow kOutRow{
     .saved = out_saved,
     .forward = out_forward,
     .backward = out_backward,
-    .decode = out_decode};
+    .decode = DecodeForm{.add = out_decode}};
 
 }  // namespace tessera

@@ -51,11 +51,14 @@ void expand_backward(const Block& b, const BlockGradients& g, const Neighbours& 
                             .accumulate = g.accumulate};
   linear_backward(b.stream, b.linear(Stage::kExpand), {.gemm = gemm, .adapter = g.w.mlp.expand});
 }
+std::string activation_not_in_decode(const ModelConfig& config) {
+  return epilogue_of(config.mlp) ? "" : fmt::format("model.mlp={}", name_of(config.mlp));
+}
 void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation, gated or not
   FusedLinear linear = to.take_norm();
   linear.x = b.s.residual_mid, linear.weight = b.w.mlp.expand.weight, linear.bias = b.w.mlp.expand.bias;
   linear.y = b.s.mlp.hidden;
-  linear.activation = epilogue_of(b.spec.mlp), linear.sums = b.s.mlp.pre_activation;
+  linear.activation = epilogue_of(b.spec.mlp).value(), linear.sums = b.s.mlp.pre_activation;
   to.add(linear, DecodeBuilder::Reads::kResidual, buffer_of(Stage::kExpand));
 }
 
@@ -135,6 +138,7 @@ Offers offers_of_contract(const BlockSpec& spec) {
 
 constinit const StageRow kExpandRow{
     .stage = Stage::kExpand,
+    .name = "the MLP's first layer",
     .dropped_by = {Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .linear = {.name = "mlp.expand",
                .weights = [](const BlockParams& w) -> const LinearWeights& { return w.mlp.expand; },
@@ -144,20 +148,22 @@ constinit const StageRow kExpandRow{
     .saved = expand_saved,
     .forward = expand_forward,
     .backward = expand_backward,
-    .decode = expand_decode};
+    .decode = DecodeForm{.add = expand_decode, .lacks = activation_not_in_decode}};
 
 constinit const StageRow kActivationRow{
     .stage = Stage::kActivation,
+    .name = "the activation of a gated MLP",
     .dropped_by = {Recomputed::kActivation, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.gated(); },
     .offers = offers_of_activation,
     .saved = hidden_saved,
     .forward = activation_forward,
     .backward = activation_backward,
-    .decode = nullptr};
+    .decode = DecodeForm{}};  // kExpand's GEMM computes it
 
 constinit const StageRow kContractRow{
     .stage = Stage::kContract,
+    .name = "the MLP's second layer",
     .dropped_by = {Recomputed::kLinear, Recomputed::kBlock},
     .linear = {
         .name = "mlp.contract",
@@ -171,6 +177,6 @@ constinit const StageRow kContractRow{
     .saved = contract_saved,
     .forward = contract_forward,
     .backward = contract_backward,
-    .decode = contract_decode};
+    .decode = DecodeForm{.add = contract_decode}};
 
 }  // namespace tessera

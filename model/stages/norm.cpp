@@ -110,40 +110,42 @@ Offers offers_of_norm_after(const BlockSpec&) { return {.fp8_dx = true, .dx_sum 
 
 constinit const StageRow kNorm1Row{
     .stage = Stage::kNorm1,
+    .name = "a norm before attention",
     .dropped_by = {Recomputed::kNorms, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_before(); },
     .offers = offers_of_norm,
     .saved = norm1_saved,
     .forward = norm1_forward,
     .backward = norm1_backward,
-    .decode = norm1_decode};
+    .decode = DecodeForm{.add = norm1_decode, .lacks = norm_not_in_decode}};
 
 constinit const StageRow kNorm1AfterRow{
     .stage = Stage::kNorm1After,
+    .name = "a norm after attention",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_after(); },
     .offers = offers_of_norm_after,
     .saved = norm1_after_saved,
     .forward = norm1_after_forward,
-    .backward = norm1_after_backward,
-    .decode = nullptr};
+    .backward = norm1_after_backward};
 
 constinit const StageRow kNorm2Row{
     .stage = Stage::kNorm2,
+    .name = "a norm before the MLP",
     .dropped_by = {Recomputed::kNorms, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_before(); },
     .offers = offers_of_norm,
     .saved = norm2_saved,
     .forward = norm2_forward,
     .backward = norm2_backward,
-    .decode = norm2_decode};
+    .decode = DecodeForm{.add = norm2_decode, .lacks = norm_not_in_decode}};
 
 constinit const StageRow kNorm2AfterRow{.stage = Stage::kNorm2After,
+                                        .name = "a norm after the MLP",
                                         .exists = [](const BlockSpec& spec) { return spec.norms_after(); },
                                         .offers = offers_of_norm_after,
                                         .saved = norm2_after_saved,
                                         .forward = norm2_after_forward,
-                                        .backward = norm2_after_backward,
-                                        .decode = nullptr};
+                                        .backward = norm2_after_backward};
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <ranges>
 
+#include "kernels/base/check.h"
 #include "model/stages.h"
 
 namespace tessera {
@@ -143,9 +144,22 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
   }
 }
 
+std::string why_no_decode(const BlockKind& kind, const ModelConfig& config) {
+  for (const StageRow* row : kind.stages) {
+    // An adapter stands between a GEMM and its activation.
+    if (row->linear && config.lora) return "LoRA adapters";
+    if (!row->decode) return row->name;
+    if (const auto lacks = row->decode->lacks)
+      if (std::string what = lacks(config); !what.empty()) return what;
+  }
+  return "";
+}
+
 void decode_stages(const Block& block, DecodeBuilder& to) {
-  for (const StageRow* row : block.kind.stages)
-    if (row->decode) row->decode(block, to);
+  for (const StageRow* row : block.kind.stages) {
+    check(row->decode.has_value(), "a decode step has no operation for {}", row->name);
+    if (row->decode->add) row->decode->add(block, to);
+  }
 }
 
 }  // namespace tessera

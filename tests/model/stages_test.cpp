@@ -32,9 +32,6 @@ TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
     const StageRow& row = row_of(stage);
     EXPECT_EQ(row.stage, stage);
     EXPECT_TRUE(row.forward && row.backward && row.saved);
-    // An activation is a part of kExpand's; blocks with norms after have no operations of a decode step.
-    EXPECT_TRUE(row.decode || stage == Stage::kActivation || stage == Stage::kNorm1After ||
-                stage == Stage::kNorm2After);
     EXPECT_EQ(row.linear.name != nullptr, row.linear.weights && row.linear.parts && row.linear.adapter);
   }
   EXPECT_EQ(kBoth.stages.size(), kStages.size());
@@ -88,6 +85,29 @@ struct Passes {
   ActiveDropout dropout;
   Fp8Layers layers;
 };
+
+// A stage that has no form in a decode step, or a part that its form does not compute, is never left out.
+TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
+  EXPECT_EQ(why_no_decode(kGelu, kPlainStages), "");
+  StageRow forgotten = row_of(Stage::kOut);
+  forgotten.decode = {};
+  BlockKind kind = kGelu;
+  *std::ranges::find(kind.stages, Stage::kOut, &StageRow::stage) = &forgotten;
+  EXPECT_EQ(why_no_decode(kind, kPlainStages), forgotten.name);
+  for (const auto& [name, model] : staged_models()) {
+    SCOPED_TRACE(name);
+    Passes run(model);
+    const Pass pass = run.pass();
+    const Block block(pass, run.saved, 0);
+    DecodeBuilder builder;
+    if (model.norm_place != NormPlace::kBefore) {
+      EXPECT_THROW(decode_stages(block, builder), Error);
+    }
+    const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
+                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora;
+    EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
+  }
+}
 
 TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
   for (const auto& [name, model] : staged_models()) {
