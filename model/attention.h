@@ -31,36 +31,11 @@ struct AttentionSaved {
   Tensor row_state;
 };
 
-inline LayerParts qkv_matrices(const ModelConfig& config) {
-  const int64_t D = config.head_dim, q = config.heads * D, k = config.kv_heads * D;
-  return {q, k, k};
-}
-inline LayerParts qkv_layers(const ModelConfig& config) {  // of adapters
-  const auto [q, k, v] = qkv_matrices(config);
-  return config.lora.split_qkv ? LayerParts{q, k, v} : LayerParts{q + k + v};
-}
-
 // Whether the backward reads W_O for a part of the gradient of QKV's bias, where both are trained: see
 // qkv_bias_to_sum().
 inline bool bias_gradient_reads_out(const ModelConfig& config) {
   return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
          config.dropout.attention == 0 && config.kv_heads == config.heads;
-}
-
-template <class W, class V>
-void visit_attention_weights(W& attention, const ModelConfig& config, const V& visitor) {
-  const int64_t C = config.channels, D = config.head_dim;
-  visitor.linear("qkv", qkv_matrices(config), C, Init::kNormal, config.has_qkv_bias(), attention.qkv,
-                 qkv_layers(config));
-  if (config.has_qk_norm()) {
-    const bool all = config.qk_norm == QkNorm::kAllHeads;
-    const V norms = visitor.of(ParamPart::kNorms);
-    norms.below("q_norm").vector("weight", all ? config.heads * D : D, norm_init(config), attention.q_norm);
-    norms.below("k_norm").vector("weight", all ? config.kv_heads * D : D, norm_init(config),
-                                 attention.k_norm);
-  }
-  visitor.linear("out", {C}, config.attention_width(), Init::kNormalResidual, config.has_out_bias(),
-                 attention.out);
 }
 
 // Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.

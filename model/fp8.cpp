@@ -27,10 +27,14 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
 Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
   fp8_.blocks.resize(static_cast<size_t>(model.layers));
   for (const Fp8Place& place : run.places)
-    layers_.push_back(
-        {place, place.number == model.layers
-                    ? &fp8_.head
-                    : &fp8_.blocks[static_cast<size_t>(place.number)][static_cast<size_t>(place.stage)]});
+    if (place.number < model.layers) {
+      std::vector<Fp8Linear>& block = fp8_.blocks[static_cast<size_t>(place.number)];
+      block.resize(std::max(block.size(), place.linear + 1));
+    }
+  for (const Fp8Place& place : run.places)
+    layers_.push_back({place, place.number == model.layers
+                                  ? &fp8_.head
+                                  : &fp8_.blocks[static_cast<size_t>(place.number)][place.linear]});
   if (layers_.empty()) return;
   const auto S = std::ssize(layers_);
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
@@ -45,7 +49,7 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   const auto has_dw = [&](const Layer& layer) { return run.config.dw && layer.number < model.layers; };
   for (const Layer& layer : layers_) {
     const int64_t rows = layer.number == model.layers ? run.logit_rows
-                         : is_of_mlp(layer.stage)     ? run.mlp_rows
+                         : layer.in_chunks            ? run.mlp_rows
                                                       : run.rows;
     if (has_dw(layer)) {
       largest_x = std::max(largest_x, rows * layer.weight.data.shape[1]);

@@ -27,11 +27,12 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
 // A linear layer that is multiplied in FP8. All of a model: fp8_places.h
 struct Fp8Place {
-  std::string name;   // "blocks.1.mlp.expand", "head"
-  int64_t number;     // of the block; L: the head
-  Stage stage;        // of the block; not of the head
-  Fp8Matrix weight;   // [O, C]
-  Tensor transposed;  // [C, O]
+  std::string name;        // "blocks.1.mlp.expand", "head"
+  int64_t number;          // of the block; L: the head
+  size_t linear;           // of the block, as LinearOfStage::index; not of the head
+  Fp8Matrix weight;        // [O, C]
+  Tensor transposed;       // [C, O]
+  bool in_chunks = false;  // as StageRow::in_chunks
   // Whether x or dy is written by the GEMM of another layer, which reads its own operand at the same time
   bool gemm_writes_x = false, gemm_writes_dy = false;
 };

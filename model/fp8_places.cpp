@@ -14,20 +14,25 @@ std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& confi
     if (!config.has_block(l, model.layers)) continue;
     const auto at = static_cast<size_t>(l);
     const BlockKind& kind = store.layout().kinds.of(at);
-    for (const StageRow* row : kind.stages) {
-      if (!row->linear) continue;
-      const StageRow *before = kind.before(row->stage), *after = kind.after(row->stage);
-      places.push_back({.name = fmt::format("blocks.{}.{}", l, row->linear.name),
+    for (const LinearOfStage& of : kind.linears) {
+      check(of.linear.count == 1, "{} has {} matrices, and no GEMM in FP8 multiplies more than one",
+            of.linear.name, of.linear.count);
+      const StageRow *before = kind.before(of.stage), *after = kind.after(of.stage);
+      const auto has_linear = [&](const StageRow* row) {
+        return row && !kind.linears_of(row->stage).empty();
+      };
+      places.push_back({.name = fmt::format("blocks.{}.{}", l, of.linear.name),
                         .number = l,
-                        .stage = row->stage,
+                        .linear = of.index,
                         .weight = {},
                         .transposed = {},
-                        .gemm_writes_x = before && before->linear && offers_of(*before, kind.spec).fp8_y,
-                        .gemm_writes_dy = after && after->linear && offers_of(*after, kind.spec).fp8_dx});
+                        .in_chunks = row_of(of.stage).in_chunks,
+                        .gemm_writes_x = has_linear(before) && offers_of(*before, kind.spec).fp8_y,
+                        .gemm_writes_dy = has_linear(after) && offers_of(*after, kind.spec).fp8_dx});
     }
   }
   if (config && config.head)
-    places.push_back({.name = "head", .number = model.layers, .stage = {}, .weight = {}, .transposed = {}});
+    places.push_back({.name = "head", .number = model.layers, .linear = {}, .weight = {}, .transposed = {}});
   for (Fp8Place& place : places) {
     const auto& matrices = store.weight_home().forms().matrices();
     const auto stored = std::ranges::find(matrices, place.name, &StoredMatrix::layer);

@@ -28,7 +28,6 @@ enum class Stage : uint8_t {
 inline constexpr std::array kStages = {
     Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,      Stage::kNorm1After,
     Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract, Stage::kNorm2After};
-constexpr bool is_of_mlp(Stage stage) { return stage >= Stage::kExpand; }
 
 // The words of train.recompute, besides none
 enum class Recomputed : uint8_t {

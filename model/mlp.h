@@ -22,24 +22,6 @@ struct MlpSaved {
   Tensor hidden;                            // [N, F]
 };
 
-inline LayerParts expand_matrices(const ModelConfig& config, const BlockSpec& spec) {
-  const int64_t F = config.mlp_width;
-  return spec.gated() ? LayerParts{F, F} : LayerParts{F};
-}
-inline LayerParts expand_layers(const ModelConfig& config, const BlockSpec& spec) {  // of adapters
-  const auto [gate, up, none] = expand_matrices(config, spec);
-  return config.lora.split_qkv ? LayerParts{gate, up} : LayerParts{gate + up};
-}
-
-template <class W, class V>
-void visit_mlp_weights(W& mlp, const ModelConfig& config, const BlockSpec& spec, const V& visitor) {
-  const int64_t C = config.channels, F = config.mlp_width;
-  const bool bias = config.has_mlp_bias();
-  visitor.linear("expand", expand_matrices(config, spec), C, Init::kNormal, bias, mlp.expand,
-                 expand_layers(config, spec));
-  visitor.linear("contract", {C}, F, Init::kNormalResidual, bias, mlp.contract);
-}
-
 Activation activation_of(Mlp mlp);  // Error: a gated MLP has none of its own
 Gate gate_of(Mlp mlp);              // Error: the MLP is not gated
 // Of the expanding layer in a decode step; none: no operation computes it

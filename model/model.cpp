@@ -12,8 +12,8 @@ const Fp8Linear kNotInFp8{};
 
 }  // namespace
 
-const Fp8Linear& Model::fp8_of(size_t layer, Stage stage) const {
-  return fp8 ? fp8->blocks[layer][static_cast<size_t>(stage)] : kNotInFp8;
+const Fp8Linear& Model::fp8_of(size_t layer, const LinearOfStage& linear) const {
+  return fp8 && linear.index < fp8->blocks[layer].size() ? fp8->blocks[layer][linear.index] : kNotInFp8;
 }
 
 const Fp8Linear& Model::fp8_of_head() const { return fp8 ? fp8->head : kNotInFp8; }

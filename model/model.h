@@ -63,7 +63,7 @@ struct Model {
 
   const BlockKind& kind(size_t layer) const { return params->layout().kinds.of(layer); }
   bool chunks_mlp() const { return rows_at_a_time(mlp_chunk, attention.rows()) < attention.rows(); }
-  const Fp8Linear& fp8_of(size_t layer, Stage stage) const;  // one that is off where the layer is not in FP8
+  const Fp8Linear& fp8_of(size_t layer, const LinearOfStage& linear) const;  // one that is off: not in FP8
   const Fp8Linear& fp8_of_head() const;
 
   // The weights that a pass reads, for as long as it does

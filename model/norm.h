@@ -20,12 +20,6 @@ inline Init norm_init(const ModelConfig& config) {  // so that a normed channel 
   return config.norm_plus_one ? Init::kZero : Init::kOne;
 }
 
-template <class W, class V>
-void visit_norm_weights(W& norm, const ModelConfig& config, NormKind kind, const V& visitor) {
-  visitor.vector("weight", config.channels, norm_init(config), norm.weight);
-  if (kind == NormKind::kLayerNorm) visitor.vector("bias", config.channels, Init::kZero, norm.bias);
-}
-
 struct Norm {
   NormKind kind;
   float epsilon, offset;  // a normed channel is multiplied by offset + weight

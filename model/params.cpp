@@ -19,20 +19,128 @@ void for_each_frozen(const ModelConfig& config, const Freeze& freeze, Visit&& vi
   });
 }
 
-// "blocks.3.attention.qkv" of the names of its weight, bias and adapter
-std::string_view layer_of(const ParamInfo& info) {
-  return std::string_view(info.name).substr(0, info.name.rfind('.'));
+// `prefix`: "blocks.3."
+void visit_linear(const LinearOfStage& of, BlockParams& block, const std::string& prefix, int64_t layer,
+                  const ParamVisit& visit) {
+  const Linear& linear = of.linear;
+  auto& weights = const_cast<LinearWeights&>(of.weights(block));
+  const std::string name = prefix + linear.name;
+  ParamInfo info{.name = name + ".weight",
+                 .shape = linear.weight_shape(),
+                 .init = linear.init,
+                 .decay = true,
+                 .block = layer,
+                 .part = linear.part,
+                 .matrices = linear.rows,
+                 .linear = linear};
+  visit(info, weights.weight);
+  if (!linear.bias) return;
+  info.name = name + ".bias", info.shape = linear.bias_shape(), info.init = Init::kZero;
+  info.decay = false, info.matrices = {};
+  visit(info, weights.bias);
 }
+
+void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig& lora,
+                   const std::string& prefix, int64_t layer, const ParamVisit& visit) {
+  const Linear& linear = of.linear;
+  if (!adapts(lora, linear)) return;
+  auto& weights = const_cast<LinearWeights&>(of.weights(block));
+  const std::string name = prefix + linear.name;
+  const LayerParts layers = adapter_rows(lora, linear);
+  ParamInfo info{.name = name + ".lora_a",
+                 .shape = {count_of(layers) * lora.rank, linear.columns},
+                 .init = Init::kUniform,
+                 .decay = true,
+                 .block = layer,
+                 .part = linear.part,
+                 .adapter = AdapterMatrix::kA,
+                 .layers = layers,
+                 .matrices = {},
+                 .linear = linear};
+  std::fill_n(info.matrices.begin(), count_of(layers), lora.rank);
+  visit(info, weights.lora_a);
+  info.name = name + ".lora_b", info.shape = {linear.outputs(), lora.rank}, info.init = Init::kZero;
+  info.adapter = AdapterMatrix::kB, info.matrices = layers;
+  visit(info, weights.lora_b);
+}
+
+std::string prefix_of(int64_t layer) { return fmt::format("blocks.{}.", layer); }
 
 }  // namespace
 
+void visit_block_weights(BlockParams& block, const BlockKind& kind, int64_t layer, const ParamVisit& visit) {
+  const std::string prefix = prefix_of(layer);
+  for (const Stage stage : kStages) {
+    for (const LinearOfStage& linear : kind.linears_of(stage))
+      visit_linear(linear, block, prefix, layer, visit);
+    for (const VectorOfStage& vector : kind.vectors)
+      if (vector.stage == stage)
+        visit({.name = prefix + vector.name,
+               .shape = {vector.size},
+               .init = vector.init,
+               .block = layer,
+               .part = ParamPart::kNorms},
+              const_cast<Tensor&>(vector.tensor(block)));
+  }
+}
+
+void for_each_param(Params& params, const ModelConfig& config, const BlockKinds& kinds,
+                    const ParamVisit& visit) {
+  const int64_t C = config.channels, V = config.padded_vocab(), padding = V - config.vocab_size;
+  const auto table = [&](const char* name, int64_t rows, ParamPart part, Tensor& tensor, int64_t unused = 0) {
+    visit({.name = name,
+           .shape = {rows, C},
+           .init = Init::kNormal,
+           .decay = true,
+           .padding = unused,
+           .part = part},
+          tensor);
+  };
+  const auto vector = [&](const char* name, Init init, Tensor& tensor) {
+    visit({.name = name, .shape = {C}, .init = init, .part = ParamPart::kNorms}, tensor);
+  };
+  table(kTokenTable, V, ParamPart::kEmbeddings, params.token_table, padding);
+  if (config.positions == Positions::kLearned)
+    table(kPositionTable, config.context, ParamPart::kEmbeddings, params.position_table);
+  const int64_t layers = std::ssize(params.blocks);
+  const auto block = [&](int64_t l) -> BlockParams& { return params.blocks[static_cast<size_t>(l)]; };
+  for (int64_t l = 0; l < layers; ++l)
+    visit_block_weights(block(l), kinds.of(static_cast<size_t>(l)), l, visit);
+  vector("norm.weight", norm_init(config), params.norm.weight);
+  if (config.norm == NormKind::kLayerNorm) vector("norm.bias", Init::kZero, params.norm.bias);
+  if (!config.tied) table(kHead, V, ParamPart::kHead, params.head_weight, padding);
+  for (int64_t l = 0; config.lora && l < layers; ++l)
+    for (const LinearOfStage& linear : kinds.of(static_cast<size_t>(l)).linears)
+      visit_adapter(linear, block(l), config.lora, prefix_of(l), l, visit);
+}
+
+void for_each_param(Params& params, const ModelConfig& config, const ParamVisit& visit) {
+  for_each_param(params, config, BlockKinds(config), visit);
+}
+
+void for_each_param(const Params& params, const ModelConfig& config,
+                    const std::function<void(const ParamInfo&, const Tensor&)>& visit) {
+  for_each_param(const_cast<Params&>(params), config, ParamVisit(visit));
+}
+
+// A block of each kind is walked once, since every step asks.
 int64_t ModelConfig::parameters() const {
-  Params none;
-  none.blocks.resize(1);  // all blocks are alike, and every step asks
+  const BlockKinds kinds(*this);
+  std::vector<int64_t> blocks_of(kinds.distinct().size());
+  for (const size_t kind : kinds.of_block()) ++blocks_of[kind];
   int64_t count = 0;
-  for_each_param(none, *this, [&](const ParamInfo& info, const Tensor&) {
-    count += (info.shape.numel() - info.padding * channels) * (info.block < 0 ? 1 : layers);
-  });
+  const auto add = [&](const ParamInfo& info, int64_t blocks) {
+    count += (info.shape.numel() - info.padding * channels) * blocks;
+  };
+  Params outside;
+  for_each_param(outside, *this, kinds, [&](const ParamInfo& info, Tensor&) { add(info, 1); });
+  for (size_t k = 0; k < kinds.distinct().size(); ++k) {
+    BlockParams block;
+    const auto each = [&](const ParamInfo& info, Tensor&) { add(info, blocks_of[k]); };
+    visit_block_weights(block, kinds.distinct()[k], 0, each);
+    for (const LinearOfStage& linear : kinds.distinct()[k].linears)
+      visit_adapter(linear, block, lora, prefix_of(0), 0, each);
+  }
   return count;
 }
 
@@ -78,7 +186,7 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
 
   Params none;  // for_each_param() goes by its number of blocks
   none.blocks.resize(static_cast<size_t>(config.layers));
-  for_each_param(none, config, [&](const ParamInfo& info, const Tensor&) {
+  for_each_param(none, config, kinds, [&](const ParamInfo& info, const Tensor&) {
     const size_t bucket = info.block >= 0                       ? bucket_of_block(info.block)
                           : info.part == ParamPart::kEmbeddings ? kTables
                                                                 : head;
@@ -129,7 +237,7 @@ Params ParamLayout::params(const ModelConfig& config, std::vector<Tensor> all) c
   Params params;
   params.blocks.resize(static_cast<size_t>(config.layers));
   auto place = places.begin();
-  for_each_param(params, config, [&](const ParamInfo&, Tensor& tensor) {
+  for_each_param(params, config, kinds, [&](const ParamInfo&, Tensor& tensor) {
     if (place->stored != StoredAs::kOnly) tensor = view(all, *place);
     ++place;
   });
@@ -147,10 +255,11 @@ int64_t ParamLayout::discarded_elements() const {
 }
 
 std::optional<ParamLayout::Adapter> ParamLayout::adapter_of(const ParamPlace& weight) const {
-  if (!weight.info.decay || weight.info.adapter != AdapterMatrix::kNone) return {};
+  if (!is_matrix_of_block(weight.info) || weight.info.adapter != AdapterMatrix::kNone) return {};
   const auto find = [&](AdapterMatrix matrix) {
     const auto found = std::ranges::find_if(places, [&](const ParamPlace& place) {
-      return place.info.adapter == matrix && layer_of(place.info) == layer_of(weight.info);
+      return place.info.adapter == matrix && place.info.block == weight.info.block &&
+             std::string_view(place.info.linear->name) == weight.info.linear->name;
     });
     return found == places.end() ? nullptr : &*found;
   };
@@ -164,7 +273,7 @@ Grads ParamLayout::gradients(const ModelConfig& config, std::vector<Tensor> all,
   grads.blocks.resize(static_cast<size_t>(config.layers));
   auto place = places.begin();
   int64_t half = 0;
-  for_each_param(grads, config, [&](const ParamInfo& info, Tensor& tensor) {
+  for_each_param(grads, config, kinds, [&](const ParamInfo& info, Tensor& tensor) {
     if (place->trained) {
       tensor = view(all, *place);
     } else if (info.part == ParamPart::kNorms) {

@@ -1,7 +1,7 @@
 // Params: the weights of a transformer. The same struct holds their gradients.
 //
-// for_each_param() is the single list of parameters: a walk over the parts' visits. Allocation, initial
-// values, weight decay, checkpoints and gradient checks go by it.
+// for_each_param() is the single list of parameters: a walk over the weights of all stages. Allocation,
+// initial values, weight decay, checkpoints and gradient checks go by it.
 //
 // Parameters are stored in buckets: one flat tensor for each block, one for the tables, and one for the head
 // with the final norm; where the head is the token table, they share the bucket of the tables. A bucket is
@@ -60,40 +60,17 @@ using Grads = Params;
 inline constexpr const char *kTokenTable = "token_table", *kPositionTable = "position_table",
                             *kHead = "head.weight";
 
-// Calls visit(ParamInfo, Tensor&) for every weight of a block, or every adapter.
-template <class B, class V>
-void visit_block_weights(B& block, const ModelConfig& config, const BlockSpec& spec, const V& visitor) {
-  const auto norm = [&](const char* name, auto& weights) {
-    visit_norm_weights(weights, config, spec.norm, visitor.of(ParamPart::kNorms).below(name));
-  };
-  if (spec.norms_before()) norm("norm1", block.norm1);
-  visit_attention_weights(block.attention, config, visitor.of(ParamPart::kAttention).below("attention"));
-  if (spec.norms_after()) norm("norm1_after", block.norm1_after);
-  if (spec.norms_before()) norm("norm2", block.norm2);
-  visit_mlp_weights(block.mlp, config, spec, visitor.of(ParamPart::kMlp).below("mlp"));
-  if (spec.norms_after()) norm("norm2_after", block.norm2_after);
-}
+// Calls visit() for every weight of a block: of each stage the linear layers, then the vectors
+using ParamVisit = std::function<void(const ParamInfo&, Tensor&)>;
+void visit_block_weights(BlockParams& block, const BlockKind& kind, int64_t layer, const ParamVisit& visit);
 
-// Calls visit(ParamInfo, Tensor&) for every parameter, in the order of the forward; adapters come last, so
-// that all others have the place that they have without adapters. P is Params or const Params.
-template <class P, class Visit>
-void for_each_param(P& params, const ModelConfig& config, Visit&& visit) {
-  const int64_t C = config.channels, V = config.padded_vocab(), padding = V - config.vocab_size;
-  const ParamVisitor outside(visit, "");
-  outside.matrix(kTokenTable, {V, C}, Init::kNormal, params.token_table, padding);
-  if (config.positions == Positions::kLearned)
-    outside.matrix(kPositionTable, {config.context, C}, Init::kNormal, params.position_table);
-  const auto inside = [&](size_t l) {
-    return ParamVisitor(visit, "blocks." + std::to_string(l) + ".", static_cast<int64_t>(l));
-  };
-  for (size_t l = 0; l < params.blocks.size(); ++l)
-    visit_block_weights(params.blocks[l], config, block_spec(config, l), inside(l));
-  visit_norm_weights(params.norm, config, config.norm, outside.of(ParamPart::kNorms).below("norm"));
-  if (!config.tied)
-    outside.of(ParamPart::kHead).matrix(kHead, {V, C}, Init::kNormal, params.head_weight, padding);
-  for (size_t l = 0; config.lora && l < params.blocks.size(); ++l)
-    visit_block_weights(params.blocks[l], config, block_spec(config, l), inside(l).adapters(config.lora));
-}
+// Calls visit() for every parameter, in the order of the forward; adapters come last, so that all others have
+// the place that they have without adapters.
+void for_each_param(Params& params, const ModelConfig& config, const BlockKinds& kinds,
+                    const ParamVisit& visit);
+void for_each_param(Params& params, const ModelConfig& config, const ParamVisit& visit);
+void for_each_param(const Params& params, const ModelConfig& config,
+                    const std::function<void(const ParamInfo&, const Tensor&)>& visit);
 
 inline constexpr int64_t kParamAlignment = 128;  // elements: 256 bytes in bf16, as Arena::kAlignment
 inline int64_t padded(int64_t elements) {

@@ -12,7 +12,8 @@
 // Neighbours. The stage that writes a tensor can do work for the linear layer that reads it, and spare it
 // a pass over the tensor. In a forward the reader is the next stage, in a backward the one before, or the
 // last stage of the block below. A row states what a stage offers (Offers), a linear layer takes what it
-// needs of that, and between() alone decides whether they match, and knows why not.
+// needs of that, and between() alone decides whether they match, and knows why not. A stage with several
+// linear layers takes nothing.
 //
 // Chunks. With Model::mlp_chunk the stages of the MLP, the last ones, run over so many rows at a time, one
 // chunk after another: their hidden layer exists for only one chunk. Everything else runs over all rows.
@@ -21,6 +22,8 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "model/decode_builder.h"
 #include "model/lora.h"
@@ -51,7 +54,7 @@ struct Block {
   Norm norm1() const;
   Norm norm2() const;
   Attention attention() const;
-  LinearLayer linear(Stage stage) const;
+  LinearLayer linear(Stage stage, size_t which = 0) const;  // of the stage's linear layers
   Dropout dropout(DropoutKind kind) const { return pass.dropout.at(kind, layer); }
 };
 
@@ -110,16 +113,6 @@ struct SavedShape {
   int64_t hidden_rows() const { return rows_at_a_time(mlp_chunk, rows()); }
 };
 
-// The linear layer of a stage
-struct LinearOfStage {
-  const char* name = nullptr;  // as in names of weights: "attention.qkv"; none: the stage has no linear layer
-  const LinearWeights& (*weights)(const BlockParams&) = nullptr;
-  LayerParts (*parts)(const ModelConfig&, const BlockSpec&) = nullptr;  // of its outputs
-  const Tensor& (*adapter)(const BlockSaved&) = nullptr;                // see LoraForward
-
-  explicit operator bool() const { return name != nullptr; }
-};
-
 // What a stage adds to the residual stream: sum = add + dropout(branch). Without dropout its GEMM adds;
 // otherwise it writes the branch to `sum`.
 struct BranchOfStage {
@@ -140,7 +133,10 @@ struct StageRow {
   const char* name;
   Keep dropped_by = {};  // the words of train.recompute with which the forward does not keep what it saves
   bool (*exists)(const BlockSpec&) = nullptr;  // in a block; none: always
-  LinearOfStage linear = {};
+  // Its linear layers, and its other weights; none: it has none
+  std::vector<LinearOfStage> (*linears)(const ModelConfig&, const BlockSpec&) = nullptr;
+  std::vector<VectorOfStage> (*vectors)(const ModelConfig&, const BlockSpec&) = nullptr;
+  bool in_chunks = false;  // with Model::mlp_chunk it runs over some rows at a time, as all stages after it
   std::optional<BranchOfStage> branch = {};
   Offers (*offers)(const BlockSpec&) = nullptr;
 

@@ -51,9 +51,8 @@ inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
       const auto head = store.head_gradients();
       for (int64_t l = run.model.layers - 1; l >= 0; --l) {
         const auto block = store.block_gradients(static_cast<size_t>(l));
-        visit_block_weights(const_cast<BlockParams&>(*block), run.model,
-                            block_spec(run.model, static_cast<size_t>(l)),
-                            ParamVisitor(fill, fmt::format("blocks.{}.", l), l));
+        visit_block_weights(const_cast<BlockParams&>(*block), store.layout().kinds.of(static_cast<size_t>(l)),
+                            l, fill);
       }
       const auto tables = store.table_gradients();
       fill(ParamInfo{.name = "table", .shape = {}, .init = Init::kNormal}, tables->token_table);

@@ -5,13 +5,36 @@ namespace {
 
 // qkv: q, k, v = norm1 W^T + bias; q and k are normed and rotated; new keys and values go to the cache.
 
+std::vector<LinearOfStage> qkv_linears(const ModelConfig& c, const BlockSpec&) {
+  const int64_t q = c.heads * c.head_dim, k = c.kv_heads * c.head_dim;
+  return {{.linear = {.name = "attention.qkv",
+                      .part = ParamPart::kAttention,
+                      .rows = {q, k, k},
+                      .columns = c.channels,
+                      .bias = c.has_qkv_bias(),
+                      .init = Init::kNormal},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.qkv; },
+           .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.qkv_adapter; }}};
+}
+std::vector<VectorOfStage> qk_norm_vectors(const ModelConfig& c, const BlockSpec&) {
+  if (!c.has_qk_norm()) return {};
+  const bool all = c.qk_norm == QkNorm::kAllHeads;
+  return {{.name = "attention.q_norm.weight",
+           .size = all ? c.heads * c.head_dim : c.head_dim,
+           .init = norm_init(c),
+           .tensor = [](const BlockParams& w) -> const Tensor& { return w.attention.q_norm; }},
+          {.name = "attention.k_norm.weight",
+           .size = all ? c.kv_heads * c.head_dim : c.head_dim,
+           .init = norm_init(c),
+           .tensor = [](const BlockParams& w) -> const Tensor& { return w.attention.k_norm; }}};
+}
 void qkv_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const ModelConfig& c = shape.config;
   const int64_t B = shape.plan.shape.batch, T = shape.plan.shape.tokens, D = c.head_dim,
                 rotated = c.heads + c.kv_heads;
   const DType dtype = shape.plan.dtype;
-  if (c.lora.adapts(Adapted::kAttention))
-    take({"adapter of qkv", dtype, {B * T, count_of(qkv_layers(c)) * c.lora.rank}}, s.attention.qkv_adapter);
+  if (const int64_t columns = adapter_columns(shape, Stage::kQkv); columns > 0)
+    take({"adapter of qkv", dtype, {B * T, columns}}, s.attention.qkv_adapter);
   take({"qkv", dtype, {B, T, c.qkv_heads(), D}}, s.attention.qkv);
   if (!c.has_qk_norm()) return;
   const bool all = c.qk_norm == QkNorm::kAllHeads;
@@ -95,11 +118,20 @@ void attention_decode(const Block& b, DecodeBuilder& to) {
 
 // out: residual_mid = x + dropout(output W_O^T + bias)
 
+std::vector<LinearOfStage> out_linears(const ModelConfig& c, const BlockSpec&) {
+  return {{.linear = {.name = "attention.out",
+                      .part = ParamPart::kAttention,
+                      .rows = {c.channels},
+                      .columns = c.attention_width(),
+                      .bias = c.has_out_bias(),
+                      .init = Init::kNormalResidual},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.out; },
+           .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.out_adapter; }}};
+}
 void out_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
-  const LoraConfig& lora = shape.config.lora;
   const DType dtype = shape.plan.dtype;
-  if (lora.adapts(Adapted::kAttention))
-    take({"adapter of W_O", dtype, {shape.rows(), lora.rank}}, s.attention.out_adapter);
+  if (const int64_t columns = adapter_columns(shape, Stage::kOut); columns > 0)
+    take({"adapter of W_O", dtype, {shape.rows(), columns}}, s.attention.out_adapter);
   const Shape rows{shape.rows(), shape.config.channels};
   if (shape.kind.spec.norms_after())
     take({"attention branch", dtype, rows}, s.attention_branch.x);
@@ -140,10 +172,8 @@ constinit const StageRow kQkvRow{
     .stage = Stage::kQkv,
     .name = "queries, keys and values",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
-    .linear = {.name = "attention.qkv",
-               .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.qkv; },
-               .parts = [](const ModelConfig& config, const BlockSpec&) { return qkv_layers(config); },
-               .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.qkv_adapter; }},
+    .linears = qkv_linears,
+    .vectors = qk_norm_vectors,
     .saved = qkv_saved,
     .forward = qkv_forward,
     .backward = qkv_backward,
@@ -162,11 +192,7 @@ constinit const StageRow kOutRow{
     .stage = Stage::kOut,
     .name = "attention's projection",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
-    .linear = {
-        .name = "attention.out",
-        .weights = [](const BlockParams& w) -> const LinearWeights& { return w.attention.out; },
-        .parts = [](const ModelConfig& config, const BlockSpec&) { return LayerParts{config.channels}; },
-        .adapter = [](const BlockSaved& s) -> const Tensor& { return s.attention.out_adapter; }},
+    .linears = out_linears,
     .branch = BranchOfStage{.dropout = DropoutKind::kAttentionBranch,
                             .add = [](const Block& b) -> const Tensor& { return b.x; },
                             .sum = [](const Block& b) -> const Tensor& { return b.s.residual_mid; }},

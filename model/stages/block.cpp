@@ -62,12 +62,12 @@ Attention Block::attention() const {
   return own;
 }
 
-LinearLayer Block::linear(Stage stage) const {
-  const LinearOfStage& of = row_of(stage).linear;
-  const Fp8Linear& fp8 = pass.model.fp8_of(layer, stage);
+LinearLayer Block::linear(Stage stage, size_t which) const {
+  const LinearOfStage& of = kind.linears_of(stage)[which];
+  const Fp8Linear& fp8 = pass.model.fp8_of(layer, of);
   return {.weights = of.weights(w),
           .fp8 = fp8,
-          .parts = of.parts(config, spec),
+          .parts = adapter_rows(config.lora, of.linear),
           .u = of.adapter(s),
           .scale = config.lora ? config.lora.scale() : 0,
           .saturated_x = pass.probe ? pass.probe->saturated_x(fp8) : Tensor{},

@@ -8,16 +8,24 @@ namespace {
 void hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   take({"MLP hidden layer", shape.plan.dtype, {shape.hidden_rows(), shape.config.mlp_width}}, s.mlp.hidden);
 }
+std::vector<LinearOfStage> expand_linears(const ModelConfig& c, const BlockSpec& spec) {
+  const int64_t F = c.mlp_width;
+  return {{.linear = {.name = "mlp.expand",
+                      .part = ParamPart::kMlp,
+                      .rows = spec.gated() ? LayerParts{F, F} : LayerParts{F},
+                      .columns = c.channels,
+                      .bias = c.has_mlp_bias(),
+                      .init = Init::kNormal},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.mlp.expand; },
+           .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.expand_adapter; }}};
+}
 void expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const ModelConfig& c = shape.config;
   const int64_t N = shape.hidden_rows(), F = c.mlp_width;
   const bool gated = shape.kind.spec.gated();
   const DType dtype = shape.plan.dtype;
-  if (c.lora.adapts(Adapted::kMlp))
-    take({"adapter of the MLP's first layer",
-          dtype,
-          {N, count_of(expand_layers(c, shape.kind.spec)) * c.lora.rank}},
-         s.mlp.expand_adapter);
+  if (const int64_t columns = adapter_columns(shape, Stage::kExpand); columns > 0)
+    take({"adapter of the MLP's first layer", dtype, {N, columns}}, s.mlp.expand_adapter);
   take({gated ? "MLP gate and up" : "MLP pre-activation", dtype, {N, gated ? 2 * F : F}},
        s.mlp.pre_activation);
   if (!gated) hidden_saved(s, shape, take);
@@ -81,11 +89,20 @@ void activation_backward(const Block& b, const BlockGradients&, const Neighbours
 // contract: residual_out = residual_mid + dropout(hidden W^T + bias). Unless the MLP is gated, the
 // backward of the activation is a part of this GEMM's.
 
+std::vector<LinearOfStage> contract_linears(const ModelConfig& c, const BlockSpec&) {
+  return {{.linear = {.name = "mlp.contract",
+                      .part = ParamPart::kMlp,
+                      .rows = {c.channels},
+                      .columns = c.mlp_width,
+                      .bias = c.has_mlp_bias(),
+                      .init = Init::kNormalResidual},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.mlp.contract; },
+           .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.contract_adapter; }}};
+}
 void contract_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
-  const LoraConfig& lora = shape.config.lora;
   const DType dtype = shape.plan.dtype;
-  if (lora.adapts(Adapted::kMlp))
-    take({"adapter of the MLP's second layer", dtype, {shape.rows(), lora.rank}}, s.mlp.contract_adapter);
+  if (const int64_t columns = adapter_columns(shape, Stage::kContract); columns > 0)
+    take({"adapter of the MLP's second layer", dtype, {shape.rows(), columns}}, s.mlp.contract_adapter);
   const Shape rows{shape.rows(), shape.config.channels};
   if (shape.kind.spec.norms_after())
     take({"MLP branch", dtype, rows}, s.mlp_branch.x);
@@ -140,10 +157,8 @@ constinit const StageRow kExpandRow{
     .stage = Stage::kExpand,
     .name = "the MLP's first layer",
     .dropped_by = {Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
-    .linear = {.name = "mlp.expand",
-               .weights = [](const BlockParams& w) -> const LinearWeights& { return w.mlp.expand; },
-               .parts = expand_layers,
-               .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.expand_adapter; }},
+    .linears = expand_linears,
+    .in_chunks = true,
     .offers = offers_of_expand,
     .saved = expand_saved,
     .forward = expand_forward,
@@ -155,6 +170,7 @@ constinit const StageRow kActivationRow{
     .name = "the activation of a gated MLP",
     .dropped_by = {Recomputed::kActivation, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.gated(); },
+    .in_chunks = true,
     .offers = offers_of_activation,
     .saved = hidden_saved,
     .forward = activation_forward,
@@ -165,11 +181,8 @@ constinit const StageRow kContractRow{
     .stage = Stage::kContract,
     .name = "the MLP's second layer",
     .dropped_by = {Recomputed::kLinear, Recomputed::kBlock},
-    .linear = {
-        .name = "mlp.contract",
-        .weights = [](const BlockParams& w) -> const LinearWeights& { return w.mlp.contract; },
-        .parts = [](const ModelConfig& config, const BlockSpec&) { return LayerParts{config.channels}; },
-        .adapter = [](const BlockSaved& s) -> const Tensor& { return s.mlp.contract_adapter; }},
+    .linears = contract_linears,
+    .in_chunks = true,
     .branch = BranchOfStage{.dropout = DropoutKind::kMlpBranch,
                             .add = [](const Block& b) -> const Tensor& { return b.s.residual_mid; },
                             .sum = [](const Block& b) -> const Tensor& { return b.s.residual_out; }},

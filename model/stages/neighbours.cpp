@@ -8,28 +8,30 @@ namespace {
 // The linear layers of a block that are computed again before its backward. In FP8 they round their x into
 // the place that all layers share.
 bool recomputes_linear_layers(const BlockKind& kind, Keep keep) {
-  return std::ranges::any_of(
-      kind.stages, [&](const StageRow* row) { return row->linear && !kind.keeps(keep, row->stage); });
+  return std::ranges::any_of(kind.linears,
+                             [&](const LinearOfStage& linear) { return !kind.keeps(keep, linear.stage); });
 }
 
 }  // namespace
 
 Handover between(const Block& block, const StageRow& reader, Keep kept) {
   const StageRow* writer = block.kind.before(reader.stage);
-  if (!writer || !reader.linear || !offers_of(*writer, block.spec).fp8_y) return {};
+  const LinearOfStage* linear = block.kind.only_linear(reader.stage);
+  if (!writer || !linear || !offers_of(*writer, block.spec).fp8_y) return {};
   if (block.kind.keeps(kept, writer->stage) || block.kind.keeps(kept, reader.stage))
     return {};  // one of them does not run
   // What follows in the first chunk would overwrite the x in FP8 of the others.
-  if (block.pass.model.chunks_mlp() && is_of_mlp(reader.stage) && !is_of_mlp(writer->stage)) return {};
-  return {.fp8 = &block.pass.model.fp8_of(block.layer, reader.stage)};
+  if (block.pass.model.chunks_mlp() && reader.in_chunks && !writer->in_chunks) return {};
+  return {.fp8 = &block.pass.model.fp8_of(block.layer, *linear)};
 }
 
 Handover between(const Pass& pass, const DyReader& reader) {
   const auto& [layer, gradients, row] = reader;
-  if (!row.linear) return {};
+  const BlockKind& kind = pass.model.kind(layer);
+  const LinearOfStage* linear = kind.only_linear(row.stage);
+  if (!linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
   if (row.branch && pass.dropout.at(row.branch->dropout, layer)) return {};
-  const BlockKind& kind = pass.model.kind(layer);
   const StageRow* writer = kind.after(row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
   // between the two, and would then overwrite dy in FP8. In chunks every block's MLP does.
@@ -38,8 +40,8 @@ Handover between(const Pass& pass, const DyReader& reader) {
                            (runs_again(model, layer) || model.chunks_mlp());
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), kind.spec);
   Handover match;
-  if (offers.dx_sum) match.bias = row.linear.weights(gradients).bias;
-  if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, row.stage);
+  if (offers.dx_sum) match.bias = linear->weights(gradients).bias;
+  if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, *linear);
   return match;
 }
 

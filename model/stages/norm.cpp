@@ -103,6 +103,22 @@ void norm2_after_backward(const Block& b, const BlockGradients& g, const Neighbo
   norm_after_backward(b, {b.w.norm2_after, b.s.mlp_branch}, g.w.norm2_after, g, n);
 }
 
+// The weights of a norm
+template <NormWeights BlockParams::*kNorm>
+std::vector<VectorOfStage> vectors_of(const char* name, const ModelConfig& config, const BlockSpec& spec) {
+  std::vector<VectorOfStage> all;
+  all.push_back({.name = fmt::format("{}.weight", name),
+                 .size = config.channels,
+                 .init = norm_init(config),
+                 .tensor = [](const BlockParams& w) -> const Tensor& { return (w.*kNorm).weight; }});
+  if (spec.norm == NormKind::kLayerNorm)
+    all.push_back({.name = fmt::format("{}.bias", name),
+                   .size = config.channels,
+                   .init = Init::kZero,
+                   .tensor = [](const BlockParams& w) -> const Tensor& { return (w.*kNorm).bias; }});
+  return all;
+}
+
 Offers offers_of_norm(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true, .dx_sum = true}; }
 Offers offers_of_norm_after(const BlockSpec&) { return {.fp8_dx = true, .dx_sum = true}; }
 
@@ -113,6 +129,8 @@ constinit const StageRow kNorm1Row{
     .name = "a norm before attention",
     .dropped_by = {Recomputed::kNorms, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_before(); },
+    .vectors = [](const ModelConfig& config,
+                  const BlockSpec& spec) { return vectors_of<&BlockParams::norm1>("norm1", config, spec); },
     .offers = offers_of_norm,
     .saved = norm1_saved,
     .forward = norm1_forward,
@@ -124,6 +142,10 @@ constinit const StageRow kNorm1AfterRow{
     .name = "a norm after attention",
     .dropped_by = {Recomputed::kAttention, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_after(); },
+    .vectors =
+        [](const ModelConfig& config, const BlockSpec& spec) {
+          return vectors_of<&BlockParams::norm1_after>("norm1_after", config, spec);
+        },
     .offers = offers_of_norm_after,
     .saved = norm1_after_saved,
     .forward = norm1_after_forward,
@@ -134,6 +156,8 @@ constinit const StageRow kNorm2Row{
     .name = "a norm before the MLP",
     .dropped_by = {Recomputed::kNorms, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .exists = [](const BlockSpec& spec) { return spec.norms_before(); },
+    .vectors = [](const ModelConfig& config,
+                  const BlockSpec& spec) { return vectors_of<&BlockParams::norm2>("norm2", config, spec); },
     .offers = offers_of_norm,
     .saved = norm2_saved,
     .forward = norm2_forward,
@@ -143,6 +167,12 @@ constinit const StageRow kNorm2Row{
 constinit const StageRow kNorm2AfterRow{.stage = Stage::kNorm2After,
                                         .name = "a norm after the MLP",
                                         .exists = [](const BlockSpec& spec) { return spec.norms_after(); },
+                                        .vectors =
+                                            [](const ModelConfig& config, const BlockSpec& spec) {
+                                              return vectors_of<&BlockParams::norm2_after>("norm2_after",
+                                                                                           config, spec);
+                                            },
+                                        .in_chunks = true,
                                         .offers = offers_of_norm_after,
                                         .saved = norm2_after_saved,
                                         .forward = norm2_after_forward,

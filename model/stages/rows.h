@@ -23,4 +23,11 @@ inline Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residu
   return b.dropout(kind) || b.spec.norms_after() ? Tensor{} : residual;
 }
 
+// Of what the adapter of a stage's linear layer keeps; 0: it has none
+inline int64_t adapter_columns(const SavedShape& shape, Stage stage) {
+  const Linear& linear = shape.kind.linears_of(stage)[0].linear;
+  const LoraConfig& lora = shape.config.lora;
+  return adapts(lora, linear) ? count_of(adapter_rows(lora, linear)) * lora.rank : 0;
+}
+
 }  // namespace tessera

@@ -16,7 +16,7 @@ StageLists stage_lists(const Block& b) {
   const StageList rows = b.kind.stages;
   const bool chunks = b.pass.model.chunks_mlp();
   const auto first =
-      std::ranges::find_if(rows, [&](const StageRow* row) { return chunks && is_of_mlp(row->stage); });
+      std::ranges::find_if(rows, [&](const StageRow* row) { return chunks && row->in_chunks; });
   const auto count = static_cast<size_t>(first - rows.begin());
   return {.whole = rows.first(count), .chunked = rows.subspan(count)};
 }
@@ -145,9 +145,9 @@ void backward_stages(Arena& arena, const Block& b, const BlockBackward& backward
 }
 
 std::string why_no_decode(const BlockKind& kind, const ModelConfig& config) {
+  for (const LinearOfStage& of : kind.linears)  // an adapter stands between a GEMM and its activation
+    if (adapts(config.lora, of.linear)) return "LoRA adapters";
   for (const StageRow* row : kind.stages) {
-    // An adapter stands between a GEMM and its activation.
-    if (row->linear && config.lora) return "LoRA adapters";
     if (!row->decode) return row->name;
     if (const auto lacks = row->decode->lacks)
       if (std::string what = lacks(config); !what.empty()) return what;

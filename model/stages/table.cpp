@@ -27,9 +27,21 @@ Offers offers_of(const StageRow& row, const BlockSpec& spec) {
 
 const StageRow& row_of(Stage stage) { return *kTable[static_cast<size_t>(stage)]; }
 
-BlockKind::BlockKind(const BlockSpec& own) : spec(own) {
-  for (const StageRow* row : kTable)
-    if (!row->exists || row->exists(spec)) stages.push_back(row);
+BlockKind::BlockKind(const ModelConfig& config, const BlockSpec& own) : spec(own) {
+  for (const StageRow* row : kTable) {
+    if (row->exists && !row->exists(spec)) continue;
+    stages.push_back(row);
+    if (row->linears)
+      for (LinearOfStage& linear : row->linears(config, spec)) {
+        linear.stage = row->stage, linear.index = linears.size();
+        linears.push_back(linear);
+      }
+    if (row->vectors)
+      for (VectorOfStage& vector : row->vectors(config, spec)) {
+        vector.stage = row->stage;
+        vectors.push_back(std::move(vector));
+      }
+  }
 }
 
 const StageRow* BlockKind::before(Stage stage) const {
@@ -42,6 +54,15 @@ const StageRow* BlockKind::after(Stage stage) const {
   return at == stages.end() || at + 1 == stages.end() ? nullptr : *(at + 1);
 }
 
+std::span<const LinearOfStage> BlockKind::linears_of(Stage stage) const {
+  return std::ranges::equal_range(linears, stage, {}, &LinearOfStage::stage);
+}
+
+const LinearOfStage* BlockKind::only_linear(Stage stage) const {
+  const std::span<const LinearOfStage> all = linears_of(stage);
+  return all.size() == 1 ? &all[0] : nullptr;
+}
+
 bool BlockKind::keeps(Keep keep, Stage stage) const {
   if (keep == Keep::nothing()) return false;
   return !keep.recomputes_any(row_of(stage).dropped_by) || stages.back()->stage == stage;
@@ -52,7 +73,7 @@ BlockKinds::BlockKinds(const ModelConfig& config) {
     const BlockSpec spec = block_spec(config, layer);
     const auto known = std::ranges::find(distinct_, spec, &BlockKind::spec);
     of_block_.push_back(static_cast<size_t>(known - distinct_.begin()));
-    if (known == distinct_.end()) distinct_.emplace_back(spec);
+    if (known == distinct_.end()) distinct_.emplace_back(config, spec);
   }
 }
 

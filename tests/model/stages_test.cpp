@@ -23,16 +23,16 @@ std::vector<Variant> staged_models() {
   return all;
 }
 
-const BlockKind kGelu(block_spec(kPlainStages, 0)), kSwiglu({.mlp = Mlp::kSwiglu}),
-    kBoth({.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu}),
-    kAfter({.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu});
+const BlockKind kGelu(kPlainStages, block_spec(kPlainStages, 0)),
+    kSwiglu(kPlainStages, {.mlp = Mlp::kSwiglu}),
+    kBoth(kPlainStages, {.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu}),
+    kAfter(kPlainStages, {.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu});
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
   for (const Stage stage : kStages) {
     const StageRow& row = row_of(stage);
     EXPECT_EQ(row.stage, stage);
     EXPECT_TRUE(row.forward && row.backward && row.saved);
-    EXPECT_EQ(row.linear.name != nullptr, row.linear.weights && row.linear.parts && row.linear.adapter);
   }
   EXPECT_EQ(kBoth.stages.size(), kStages.size());
   EXPECT_EQ(kSwiglu.stages.size(), kStages.size() - 2);
@@ -57,8 +57,11 @@ TEST(Stages, TheirNeighboursAreThoseThatExist) {
 // The names of linear layers are those of their weights.
 TEST(Stages, NameTheLinearLayersOfABlock) {
   std::vector<std::string> named, weights;
-  for (const StageRow* row : kGelu.stages)
-    if (row->linear) named.push_back(fmt::format("blocks.0.{}.weight", row->linear.name));
+  for (const LinearOfStage& of : kGelu.linears) {
+    EXPECT_TRUE(of.weights && of.adapter);
+    EXPECT_EQ(kGelu.only_linear(of.stage), &of);
+    named.push_back(fmt::format("blocks.0.{}.weight", of.linear.name));
+  }
   Params none;
   none.blocks.resize(1);
   for_each_param(none, kPlainStages, [&](const ParamInfo& info, const Tensor&) {
@@ -67,12 +70,32 @@ TEST(Stages, NameTheLinearLayersOfABlock) {
   EXPECT_EQ(named, weights);
 }
 
+// One for each expert: a tensor has all of them. No adapter belongs to such a layer.
+TEST(Stages, LinearLayersWithACountAreOneTensor) {
+  BlockKind kind = kSwiglu;
+  Linear& expand = kind.linears[2].linear;
+  expand.count = 4;
+  BlockParams block;
+  std::map<std::string, ParamInfo> found;
+  visit_block_weights(block, kind, 1, [&](const ParamInfo& info, Tensor&) { found[info.name] = info; });
+  const ParamInfo &weight = found.at("blocks.1.mlp.expand.weight"),
+                  &bias = found.at("blocks.1.mlp.expand.bias");
+  EXPECT_EQ(weight.shape, (Shape{4, 64, 8}));
+  EXPECT_EQ(bias.shape, (Shape{4, 64}));
+  EXPECT_EQ(weight.matrices, (LayerParts{32, 32}));
+  EXPECT_TRUE(is_matrix_of_block(weight) && weight.linear->count == 4 && !is_matrix_of_block(bias));
+  EXPECT_FALSE(adapts({.rank = 2}, expand));
+  EXPECT_TRUE(adapts({.rank = 2}, kind.linears[3].linear));
+}
+
+constexpr std::initializer_list<Stage> kLinear = {Stage::kQkv, Stage::kOut, Stage::kExpand, Stage::kContract};
+
 // A pass over a model, whose blocks can be run stage by stage
 struct Passes {
   explicit Passes(const ModelConfig& config) : loud(config, AttentionKind::kFlash) {
     batch = {loud.tokens, loud.targets};
     saved = allocate_saved(loud.arena, loud.model, kKeepAll);
-    layers.blocks.resize(static_cast<size_t>(config.layers));
+    layers.blocks.resize(static_cast<size_t>(config.layers), std::vector<Fp8Linear>(std::size(kLinear)));
     dropout.probabilities = config.dropout;
   }
   Pass pass() const { return {.stream = loud.cpu, .model = loud.model, .batch = batch, .dropout = dropout}; }
@@ -135,8 +158,6 @@ TEST(Stages, WriteAllThatTheySaveAndNothingOfLaterOnes) {
   }
 }
 
-constexpr std::initializer_list<Stage> kLinear = {Stage::kQkv, Stage::kOut, Stage::kExpand, Stage::kContract};
-
 // Whether the writer of a linear layer's dy sums its bias, and whether it writes dy in FP8 as well
 struct Handed {
   bool bias, fp8;
@@ -151,7 +172,7 @@ std::map<Stage, Handed> handed(Passes& run, size_t layer) {
         between(pass, {.layer = layer, .gradients = run.gradients(layer), .row = row_of(stage)});
     all[stage] = {static_cast<bool>(handover.bias), handover.fp8 != nullptr};
     if (handover.fp8) {
-      EXPECT_EQ(handover.fp8, &run.layers.blocks[layer][static_cast<size_t>(stage)]);
+      EXPECT_EQ(handover.fp8, &run.layers.blocks[layer][all.size() - 1]);
     }
   }
   return all;

@@ -293,9 +293,7 @@ class CutOff final : public OpObserver {
     const Fp8Layers& layers = *state.fp8().layers();
     for (const Fp8Place& place : state.fp8().places()) {
       const Fp8Linear& layer =
-          place.name == "head"
-              ? layers.head
-              : layers.blocks[static_cast<size_t>(place.number)][static_cast<size_t>(place.stage)];
+          place.name == "head" ? layers.head : layers.blocks[static_cast<size_t>(place.number)][place.linear];
       names_[layer.x_scale.data] = names_[layer.dy_scale.data] = place.name;
     }
     be_.add_observer(*this);

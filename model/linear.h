@@ -1,0 +1,67 @@
+// Linear: a linear layer of a block, y = x W^T + bias, by its name and sizes. A stage of a block has a list
+// of them (stages.h). The layout of the parameters, their counts, FP8 and adapters walk these lists.
+#pragma once
+
+#include <array>
+#include <numeric>
+
+#include "kernels/base/words.h"
+#include "kernels/ops.h"
+#include "model/config.h"
+
+namespace tessera {
+
+enum class Init : uint8_t {
+  kZero,
+  kOne,
+  kNormal,          // standard deviation 0.02
+  kNormalResidual,  // 0.02 / sqrt(2 L), for matrices that add to the residual stream
+  kUniform,         // within 1 / sqrt(inputs): the A of an adapter
+};
+
+// What train.freeze names: every parameter is of one part.
+enum class ParamPart : uint8_t {
+  kEmbeddings,  // of tokens and positions; where it is tied, the token table is the classifier, too
+  kAttention,
+  kMlp,
+  kNorms,  // of blocks, of queries and keys, and the final one
+  kHead,   // the classifier that is not tied
+};
+constexpr auto words_of(ParamPart) {
+  return std::array{Word{"embeddings", ParamPart::kEmbeddings}, Word{"attention", ParamPart::kAttention},
+                    Word{"mlp", ParamPart::kMlp}, Word{"norms", ParamPart::kNorms},
+                    Word{"head", ParamPart::kHead}};
+}
+
+struct Linear {
+  const char* name;  // of its tensors in the block: "attention.qkv"
+  ParamPart part;    // kAttention or kMlp
+  LayerParts rows;   // outputs of each matrix that is a part of it: of q, k and v; of gate and up
+  int64_t columns;   // inputs
+  bool bias;
+  Init init;          // of the weight
+  int64_t count = 1;  // so many layers of these sizes, one after another in each tensor: one for each expert
+
+  int64_t outputs() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+  Shape weight_shape() const {
+    return count == 1 ? Shape{outputs(), columns} : Shape{count, outputs(), columns};
+  }
+  Shape bias_shape() const { return count == 1 ? Shape{outputs()} : Shape{count, outputs()}; }
+};
+
+// Whether it has an adapter. Layers with a count have none.
+inline bool adapts(const LoraConfig& lora, const Linear& linear) {
+  return linear.count == 1 && ((linear.part == ParamPart::kAttention && lora.adapts(Adapted::kAttention)) ||
+                               (linear.part == ParamPart::kMlp && lora.adapts(Adapted::kMlp)));
+}
+// Outputs of the layers that have an A each
+inline LayerParts adapter_rows(const LoraConfig& lora, const Linear& linear) {
+  return lora.split_qkv ? linear.rows : LayerParts{linear.outputs()};
+}
+
+struct LinearWeights {
+  Tensor weight, bias;    // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
+  Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
+};
+
+}  // namespace tessera
