@@ -1,5 +1,5 @@
-// BlockKinds: what the blocks of a model are made of. Blocks with equal specs are of one kind. The stages of a
-// kind and their weights are listed once, from that spec; the layout of the parameters carries the lists
+// BlockKinds: what the blocks of a model are made of. Blocks with equal specs are of one kind. The stages of
+// a kind and their weights are listed once, from that spec; the layout of the parameters carries the lists
 // (ParamLayout::kinds).
 #pragma once
 

@@ -49,25 +49,13 @@ struct RefusedField {
   bool (*is_neutral)(const nlohmann::json& value, const nlohmann::json& config) = says_nothing;
 };
 
-// The rows of a parameter that a tensor of a file holds
-enum class Rows : uint8_t {
-  kAll,
-  kQueries,    // the H query heads of qkv
-  kKeyValues,  // the K heads of keys, or of values
-  kHidden,     // the F rows of the gate, or of the up projection
-};
-struct TensorPart {
-  std::string_view name;  // or its beginning, see TensorNames
-  Rows rows = Rows::kAll;
-};
-
 // A parameter's tensors in a file, which follow one another in its rows. "norm1." also stands for all
 // parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias". The first that fits counts.
 struct TensorNames {
-  std::string_view ours;  // ParamInfo::name; in a block, what follows "blocks.3."
-  std::array<TensorPart, 3> theirs;
-  bool transposed = false;  // a matrix is [in, out] in the file
-  bool gated = false;       // only of a model with a gated MLP
+  std::string_view ours;                   // ParamInfo::name; in a block, what follows "blocks.3."
+  std::array<std::string_view, 3> theirs;  // one, or one for each of Linear::rows
+  bool transposed = false;                 // a matrix is [in, out] in the file
+  bool gated = false;                      // only of a model with a gated MLP
 };
 
 // A model of texts and images whose model of texts is of a family: its fields are in text_config, and its

@@ -67,15 +67,14 @@ nlohmann::ordered_json peft_config(const ModelConfig& model, const std::string& 
 
 bool splits_qkv(const ModelConfig& model) {
   for (const TensorNames& names : family_for(model).tensors)
-    if (names.ours == "attention.qkv.") return !names.theirs[1].name.empty();
+    if (names.ours == "attention.qkv.") return !names.theirs[1].empty();
   return false;
 }
 
 bool has_layers_of_adapters(std::string_view model_type, const ModelConfig& model) {
   const Family *const theirs = find_family(model_type), *const ours = &family_for(model);
   const auto are_same = [](const TensorNames& a, const TensorNames& b) {
-    return a.ours == b.ours && a.gated == b.gated &&
-           std::ranges::equal(a.theirs, b.theirs, {}, &TensorPart::name, &TensorPart::name);
+    return a.ours == b.ours && a.gated == b.gated && a.theirs == b.theirs;
   };
   return theirs && theirs->lead == ours->lead && std::string_view(theirs->block) == ours->block &&
          std::ranges::equal(theirs->tensors, ours->tensors, are_same);

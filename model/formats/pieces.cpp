@@ -5,19 +5,10 @@
 namespace tessera {
 namespace {
 
-// The parameter has `all` rows
-int64_t rows_of(Rows rows, const ModelConfig& model, int64_t all) {
-  switch (rows) {
-    case Rows::kAll:
-      return all;
-    case Rows::kQueries:
-      return model.heads * model.head_dim;
-    case Rows::kKeyValues:
-      return model.kv_heads * model.head_dim;
-    case Rows::kHidden:
-      return model.mlp_width;
-  }
-  fail("a table of tensors has unknown rows {}", static_cast<int>(rows));
+// Of piece `i` of several: each is a matrix of the linear layer
+int64_t rows_of(const ParamInfo& info, const ModelConfig& model, size_t i) {
+  check(info.linear.has_value(), "{} is in several tensors of a file, and is of no linear layer", info.name);
+  return info.adapter == AdapterMatrix::kA ? model.lora.rank : info.linear->rows[i];
 }
 
 // A layer's adapter in PEFT, after the name of the layer
@@ -49,13 +40,11 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
     std::vector<TensorPiece> pieces;
     int64_t first = 0;
-    for (const TensorPart& part : names.theirs) {
-      if (part.name.empty()) break;
-      const int64_t rows =
-          info.adapter == AdapterMatrix::kA ? model.lora.rank : rows_of(part.rows, model, all);
+    for (size_t i = 0; i < names.theirs.size() && !names.theirs[i].empty(); ++i) {
+      const int64_t rows = names.theirs[1].empty() ? all : rows_of(info, model, i);
       const bool transposed = names.transposed && is_matrix && !is_adapter;
       const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
-      pieces.push_back({.name = lead + std::string(part.name) + rest,
+      pieces.push_back({.name = lead + std::string(names.theirs[i]) + rest,
                         .first = first,
                         .rows = rows,
                         .columns = columns,
