@@ -10,9 +10,9 @@
 
 #ifdef TESSERA_HAS_CUDA
 #include <cuda_runtime.h>
+#endif
 
 #include "kernels/base/text.h"
-#endif
 
 namespace tessera {
 namespace {

@@ -105,7 +105,7 @@ class TrainState {
     Session session;
     Model model;  // its weights at the batch of a micro-step
     Reference(Backend& be, Arena& arena, const SessionShape& shape, Communicator* context)
-        : session(be, arena, shape, Session::Weights{}, context), model(session.training_model({})) {}
+        : session(be, arena, shape, ParamStore::Homes{}, context), model(session.training_model({})) {}
   };
 
   DealtShape dealt_shape() const;
