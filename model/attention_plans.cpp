@@ -15,7 +15,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, const AttentionRequest& 
         // A window of all keys hides none, and kernels are faster without one.
         AttentionShape& shape = own.shape;
         shape.mask.window = spec.window < shape.kv_tokens ? spec.window : 0;
-        // Of a text that is continued, keys before all windows are not there: see UnrolledKeys.
+        // A text that is continued has no keys before all windows: see UnrolledKeys.
         if (shape.mask.window > 0 && shape.mask.offset >= shape.mask.window) {
           const int64_t unseen = shape.mask.offset - (shape.mask.window - 1);
           shape.kv_tokens -= unseen, shape.mask.offset -= unseen;

@@ -35,8 +35,8 @@ struct Fp8Linear {
   Fp8Output dy_output(const Tensor& dy) const;
 };
 
-// The linear layers of a model: those of each block, in the order of BlockKind::linears, and the logits.
-// Those that are not in FP8 have nothing.
+// The linear layers of each block, in the order of BlockKind::linears, and the logits. A layer that is not in
+// FP8 has nothing.
 struct Fp8Layers {
   std::vector<std::vector<Fp8Linear>> blocks;  // of a block without FP8: empty
   Fp8Linear head;

@@ -40,7 +40,7 @@ struct Linear {
   int64_t columns;   // inputs
   bool bias;
   Init init;          // of the weight
-  int64_t count = 1;  // so many layers of these sizes, one after another in each tensor: one for each expert
+  int64_t count = 1;  // layers of these sizes, one after another in each tensor: the experts
 
   int64_t outputs() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
   Shape weight_shape() const {

@@ -24,7 +24,7 @@ struct MlpSaved {
 
 Activation activation_of(Mlp mlp);  // Error: a gated MLP has none of its own
 Gate gate_of(Mlp mlp);              // Error: the MLP is not gated
-// Of the expanding layer in a decode step; none: no operation computes it
+// How a decode step's expanding layer ends; none: no operation computes it
 std::optional<FusedLinear::Epilogue> epilogue_of(Mlp mlp);
 
 }  // namespace tessera

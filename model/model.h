@@ -56,7 +56,7 @@ struct Model {
   LossRule loss = cross_entropy();
   bool fused_head = false;  // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
   const Model* reference = nullptr;  // of a training whose loss needs one: fixed weights at the same batch
-  const Fp8Layers* fp8 = nullptr;    // of a training step in FP8: those of the store, see fp8.h
+  const Fp8Layers* fp8 = nullptr;    // set for a training step in FP8, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
   size_t offloaded_blocks = 0;           // with it: so many of the first ones are offloaded
   Communicator* context = nullptr;       // of the ranks that share a sequence; null: this one has it whole

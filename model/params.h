@@ -102,7 +102,7 @@ struct ParamPlace {
   size_t index;
   bool trained = true;
   StoredAs stored = StoredAs::kNo;
-  int64_t stored_first = 0;  // element among those of the bucket's stored matrices
+  int64_t stored_first = 0;  // element of the bucket's second tensor, which has the stored forms
 
   // Its elements among `count` of the bucket from `begins` on, counted from there
   struct Range {

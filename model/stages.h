@@ -123,7 +123,7 @@ struct BranchOfStage {
 
 // A stage in a decode step
 struct DecodeForm {
-  void (*add)(const Block&, DecodeBuilder&) = nullptr;  // its operations; none: those of the stage before
+  void (*add)(const Block&, DecodeBuilder&) = nullptr;  // its operations; none: the stage before computes it
   // What of the stage they do not compute; empty: they compute all of it. None: they always do
   std::string (*lacks)(const ModelConfig&) = nullptr;
 };

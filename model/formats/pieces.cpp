@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// Of piece `i` of several: each is a matrix of the linear layer
+// The rows of piece `i` of several: each piece is a matrix of the linear layer.
 int64_t rows_of(const ParamInfo& info, const ModelConfig& model, size_t i) {
   check(info.linear.has_value(), "{} is in several tensors of a file, and is of no linear layer", info.name);
   return info.adapter == AdapterMatrix::kA ? model.lora.rank : info.linear->rows[i];

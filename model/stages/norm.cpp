@@ -51,7 +51,7 @@ void norm2_backward(const Block& b, const BlockGradients& g, const Neighbours& n
 void norm2_decode(const Block& b, DecodeBuilder& to) { put_norm_in(b.norm2(), to.norm()); }
 
 // norm1 after: residual_mid = x + norm(branch), an RMSNorm. Its backward, and norm2 after's, leave d as it
-// is, since that is the gradient of the residual stream below, too.
+// is: d is also the gradient of the residual stream below.
 
 struct NormAfter {
   const NormWeights& weights;

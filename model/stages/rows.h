@@ -23,7 +23,7 @@ inline Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residu
   return b.dropout(kind) || b.spec.norms_after() ? Tensor{} : residual;
 }
 
-// Of what the adapter of a stage's linear layer keeps; 0: it has none
+// The columns that the adapter of a stage's linear layer saves for the backward; 0: there is no adapter
 inline int64_t adapter_columns(const SavedShape& shape, Stage stage) {
   const Linear& linear = shape.kind.linears_of(stage)[0].linear;
   const LoraConfig& lora = shape.config.lora;

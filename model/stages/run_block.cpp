@@ -52,7 +52,7 @@ void run_forward(const Block& b, const StageRow& row, Keep kept) {
   row.forward(b, {.to_reader = reader ? between(b, *reader, kept) : Handover{},
                   .from_writer = between(b, row, kept)});
 }
-// Those of a chunk
+// The chunked stages, for the rows of a chunk
 void run_forward(const Block& chunk, StageList rows, Keep kept) {
   for (const StageRow* row : rows)
     if (!chunk.kind.keeps(kept, row->stage)) run_forward(chunk, *row, kept);

@@ -23,8 +23,8 @@ struct Sizes {
   ScoreArgs score;
   bool causal;
 
-  // Of a causal or a full mask: the keys that a query sees are those before the end, and the first query that
-  // sees a key
+  // For causal and full masks. A query sees the keys before keys_of(query); first_query_of(key) is the first
+  // query that sees the key.
   __device__ __forceinline__ int keys_of(int query) const { return causal ? query + 1 : tokens; }
   __device__ __forceinline__ int first_query_of(int key) const { return causal ? key : 0; }
 };

@@ -187,7 +187,7 @@ struct QueriesSeeing<MaskKind::kAny, kKeys, kBlockQ> {
 };
 
 // Scores of keys that a query does not see become -inf. Rows are queries and columns keys; with kTransposed
-// the other way round. `row` and `column` are those of element (0, 0) of the warp's tile.
+// the other way round. Element (0, 0) of the warp's tile is at `row` and `column`.
 template <bool kTransposed, MaskKind kMask, int kM, int kN>
 __device__ __forceinline__ void hide_unseen(Accumulator<kM, kN>& s, int row, int column,
                                             const KernelMask<kMask>& mask) {
