@@ -13,8 +13,11 @@ Optimizer::Optimizer(Arena& arena, ParamStore& store, UpdateRule rule)
     store.kept().keep(one,
                       [this, name = one.name](const ParamInfo& info) { return rule_.keeps(name, info); });
   grad_norms_ = arena.alloc(MemoryTag::kOptimizer, "gradient norm", DType::kF32, {store.part().count});
-  for (const ParamGroup& group : rule_.groups)
+  for (const ParamGroup& group : rule_.groups) {
+    std::vector<Elements>& own = elements_.emplace_back();
+    for (size_t b = 0; b < store.layout().buckets.size(); ++b) own.push_back(find_elements(b, group));
     if (!group.run) matrices_.push_back(group.whole_matrices(arena, store));
+  }
   check(matrices_.size() <= 1, "two groups of {} need whole matrices", rule_.name);
 }
 
@@ -43,8 +46,8 @@ void Optimizer::update(const Stream& stream, const Update& of) {
   };
   const auto finish = [&](size_t bucket) {
     for (size_t g = 0; g < parts.size(); ++g)
-      if (const ParamGroup& group = rule_.groups[g]; group.run && elements_of(bucket, group).count() > 0)
-        parts[g].push_back(part_of(bucket, of.config, group));
+      if (rule_.groups[g].run && elements_[g][bucket].count() > 0)
+        parts[g].push_back(part_of(bucket, of.config, g));
     if (!store_.shards().optimizer()) return;
     run();  // one by one: a bucket is gathered while the next is updated
     store_.weight_home().end_update(bucket);
@@ -54,11 +57,12 @@ void Optimizer::update(const Stream& stream, const Update& of) {
   };
   for (size_t b = 0; b < layout.buckets.size(); ++b)
     if (layout.buckets[b].trained > 0 && !has_matrices(b)) finish(b);
-  const auto whole = std::ranges::find(rule_.groups, nullptr, &ParamGroup::run);
+  const auto whole =
+      static_cast<size_t>(std::ranges::find(rule_.groups, nullptr, &ParamGroup::run) - rule_.groups.begin());
   for (const auto& one : matrices_)
     one->run({.stream = stream,
               .step = step,
-              .part = [&](size_t bucket) { return part_of(bucket, of.config, *whole); },
+              .part = [&](size_t bucket) { return part_of(bucket, of.config, whole); },
               .done = finish,
               .norms = of.norms});
   run();
@@ -69,22 +73,23 @@ void Optimizer::measure_update(const Stream& stream, const Update& of) const {
   const ParamLayout& layout = store_.layout();
   stream.run(FillZero{of.norms});
   int64_t measured = 0;
-  for (const ParamGroup& group : rule_.groups) {
+  for (size_t g = 0; g < rule_.groups.size(); ++g) {
+    const ParamGroup& group = rule_.groups[g];
     if (!group.run) continue;
     check(++measured == 1, "{} has several groups whose updates would be measured", rule_.name);
     check(group.measure != nullptr, "{} cannot tell what its update is about to do", rule_.name);
     std::vector<UpdatedPart> parts;
     std::vector<size_t> part_of_bucket(layout.buckets.size());
     for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      if (elements_of(b, group).count() == 0) continue;
+      if (elements_[g][b].count() == 0) continue;
       part_of_bucket[b] = parts.size();
-      parts.push_back(part_of(b, of.config, group));
+      parts.push_back(part_of(b, of.config, g));
     }
     if (parts.empty()) continue;
     std::vector<AdamWNorms::Range> ranges;
     for (const ParamPlace& place : layout.places) {
       if (!place.trained) continue;
-      const Elements own = elements_of(place.bucket, group);
+      const Elements& own = elements_[g][place.bucket];
       const auto [first, count] = place.within(own.first, own.count());
       ranges.push_back({.part = part_of_bucket[place.bucket], .first = first, .count = count});
     }
@@ -100,7 +105,7 @@ UpdateStep Optimizer::step_of(const Update& update) const {
           .verdict = update.verdict};
 }
 
-Optimizer::Elements Optimizer::elements_of(size_t bucket, const ParamGroup& group) const {
+Optimizer::Elements Optimizer::find_elements(size_t bucket, const ParamGroup& group) const {
   const int64_t each = store_.part_elements(bucket), begins = store_.part().index * each;
   int64_t first = store_.layout().buckets[bucket].trained, end = 0;
   for (const ParamPlace& place : store_.layout().places) {
@@ -111,9 +116,9 @@ Optimizer::Elements Optimizer::elements_of(size_t bucket, const ParamGroup& grou
   return first < end ? Elements{first, end} : Elements{};
 }
 
-UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, const ParamGroup& group) const {
+UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, size_t group) const {
   const ParamLayout& layout = store_.layout();
-  const auto [first, end] = elements_of(bucket, group);
+  const auto [first, end] = elements_[group][bucket];
   const int64_t part_ends = (store_.part().index + 1) * store_.part_elements(bucket);
   // Some tensors have only the last elements of the part.
   const auto own = [&, first = first, count = end - first](const Tensor& all) {
@@ -128,7 +133,7 @@ UpdatedPart Optimizer::part_of(size_t bucket, const OptimizerConfig& config, con
                    .decayed = std::clamp<int64_t>(layout.buckets[bucket].decayed - first, 0, end - first),
                    .random_key = config.random_key + (own_head ? ParamLayout::kTables : bucket),
                    .first_element = first + (own_head ? layout.buckets[ParamLayout::kTables].trained : 0)};
-  for (const StateTensor& one : group.state)
+  for (const StateTensor& one : rule_.groups[group].state)
     if (!one.of_rows) part.state.push_back(own(store_.kept().of(one.name, bucket)));
   return part;
 }

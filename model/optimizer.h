@@ -43,12 +43,14 @@ class Optimizer {
     int64_t first = 0, end = 0;
     int64_t count() const { return end - first; }
   };
-  Elements elements_of(size_t bucket, const ParamGroup& group) const;
-  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, const ParamGroup& group) const;
+  Elements find_elements(size_t bucket, const ParamGroup& group) const;
+  // `group`: its place in the rule's groups
+  UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, size_t group) const;
 
   ParamStore& store_;
   UpdateRule rule_;
   Tensor grad_norms_;
+  std::vector<std::vector<Elements>> elements_;          // by group and bucket
   std::vector<std::unique_ptr<MatrixUpdate>> matrices_;  // of groups that need whole ones
 };
 

@@ -454,10 +454,9 @@ class BpeTokenizer final : public Tokenizer {
 
   bool puts_blank_before(std::string_view piece, std::string_view text, TextPlace place) const {
     const bool begins = piece.data() == text.data();
-    if (present(definition_.metaspace).prepend == PrependScheme::kFirst)
-      return begins && place == TextPlace::kStart;
-    return definition_.metaspace->prepend == PrependScheme::kAlways &&
-           (!begins || place != TextPlace::kWithin);
+    const PrependScheme prepend = present(definition_.metaspace).prepend;
+    if (prepend == PrependScheme::kFirst) return begins && place == TextPlace::kStart;
+    return prepend == PrependScheme::kAlways && (!begins || place != TextPlace::kWithin);
   }
 
   // A piece with Metaspace's character for each blank, and before it, unless it begins with one

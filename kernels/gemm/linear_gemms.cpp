@@ -75,8 +75,10 @@ LinearBackwardGemms gemms_of(const LinearBackward& a) {
         .d = {.data = a.dweight.data, .ld = C},
         .beta = a.accumulate ? 1.0f : 0.0f,
         .may_add = true};
-  if (a.dbias && !fp8_dweight)
-    present(gemms.dweight).sums = a.dbias.data, present(gemms.dweight).summed = a.dbias.numel();
+  if (a.dbias && !fp8_dweight) {
+    Gemm& dweight = present(gemms.dweight);
+    dweight.sums = a.dbias.data, dweight.summed = a.dbias.numel();
+  }
   // cuBLASLt knows tanh to some 11 bits here: enough before a rounding to bf16, not for fp32.
   if (a.pre_activation && !a.add && dtype == DType::kBF16) {
     gemms.own_dx = gemms.dx;

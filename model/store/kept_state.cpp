@@ -78,9 +78,9 @@ void KeptState::clear() {
       if (bucket) setting_.stream.run(FillZero{bucket});
 }
 
-Slice KeptState::slice(const std::string& name, const ParamPlace& place, ElementRange range) const {
+ParamSlice KeptState::slice(const std::string& name, const ParamPlace& place, ElementRange range) const {
   const Tensor& mine = of(name, place.bucket);
-  return mine ? slice_of(mine, first_of(mine, place.bucket), place, range) : Slice{};
+  return mine ? slice_of(mine, first_of(mine, place.bucket), place, range) : ParamSlice{};
 }
 
 std::vector<KeptState::WeightSlice> KeptState::weight_slices(const ParamPlace& place,
@@ -88,7 +88,7 @@ std::vector<KeptState::WeightSlice> KeptState::weight_slices(const ParamPlace& p
   const auto [first, weights] = weights_.slice(place, range);
   if (!weights) return {};
   const bool has_low_bits = setting_.dtype != DType::kF32 && !kept_.empty() && place.trained;
-  const Slice low = has_low_bits ? slice(kMaster, place, range) : Slice{};
+  const ParamSlice low = has_low_bits ? slice(kMaster, place, range) : ParamSlice{};
   const int64_t count = weights.shape[0], low_begins = low.own ? low.first - first : count,
                 low_ends = low.own ? low_begins + low.own.shape[0] : count;
   std::vector<WeightSlice> slices;
@@ -119,7 +119,7 @@ void KeptState::write(const std::string& name, const ParamPlace& place, const Te
     for (int64_t row = 0; row < rows.numel(); ++row) of_rows.push_back(values.as<float>()[row * columns]);
     setting_.stream.run(Copy{{.data = of_rows.data(), .shape = rows.shape}, rows});
   } else {
-    const Slice own = slice(name, place, all_of(place));
+    const ParamSlice own = slice(name, place, all_of(place));
     if (!own.own) return;
     setting_.stream.run(Copy{values.view({values.numel()}).rows(own.first, own.own.shape[0]), own.own});
   }

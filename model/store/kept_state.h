@@ -72,7 +72,7 @@ class KeptState {
   }
   std::vector<Tensor> allocate(const std::string& words, const StateTensor& state, const Has& has) const;
   int64_t rows_before(const Has& has, size_t bucket, size_t place) const;
-  Slice slice(const std::string& name, const ParamPlace& place, ElementRange range) const;
+  ParamSlice slice(const std::string& name, const ParamPlace& place, ElementRange range) const;
   Tensor rows_of(const std::string& name, const ParamPlace& place) const {
     return of(name, place.bucket).rows(first_row(name, place), place.info.shape[0]);
   }

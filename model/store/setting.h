@@ -29,12 +29,12 @@ struct Part {
 struct ElementRange {
   int64_t first, end;
 };
-struct Slice {
+struct ParamSlice {
   int64_t first = 0;  // element of the parameter
   Tensor own = {};    // none: nothing
 };
 // The first element of `own` is the one at `begins` in the bucket.
-inline Slice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, ElementRange range) {
+inline ParamSlice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, ElementRange range) {
   const int64_t first = std::max(place.first + range.first, begins),
                 end = std::min(place.first + range.end, begins + own.shape[0]);
   if (first >= end) return {};

@@ -77,7 +77,7 @@ void StoredForms::allocate_values(Params& weights) {
   const Tensor as_stored = with_dtype(other_, unit);
   int64_t first_scale = 0;
   auto views = layout.places.begin();
-  for_each_param(weights, setting_.model, [&](const ParamInfo& info, Tensor& view) {
+  for_each_param(weights, setting_.model, setting_.layout.kinds, [&](const ParamInfo& info, Tensor& view) {
     const ParamPlace& place = *views++;
     if (place.stored == StoredAs::kNo) return;
     const int64_t own_scales = format_.scales_of(info.shape);
@@ -122,15 +122,16 @@ void StoredForms::allocate_vectors() {
                                        {setting_.part.count * each});
   }
   auto views = layout.places.begin();
-  for_each_param(training_views_, setting_.model, [&](const ParamInfo& info, Tensor& view) {
-    const ParamPlace& place = *views++;
-    const Tensor& vectors = vectors_[place.bucket];
-    if (vectors && !info.decay)
-      view = vectors
-                 .rows(vectors.numel() - (layout.buckets[place.bucket].trained - place.first),
-                       info.shape.numel())
-                 .view(info.shape);
-  });
+  for_each_param(training_views_, setting_.model, setting_.layout.kinds,
+                 [&](const ParamInfo& info, Tensor& view) {
+                   const ParamPlace& place = *views++;
+                   const Tensor& vectors = vectors_[place.bucket];
+                   if (vectors && !info.decay)
+                     view = vectors
+                                .rows(vectors.numel() - (layout.buckets[place.bucket].trained - place.first),
+                                      info.shape.numel())
+                                .view(info.shape);
+                 });
 }
 
 bool StoredForms::has_only() const {
@@ -143,9 +144,7 @@ void StoredForms::make(size_t bucket, LeaseFor use, const std::vector<int64_t>& 
              transposes = use == LeaseFor::kBackward && !inference && how != StoredAs::kNo,
              widens = inference && how == StoredAs::kOnly;
   if (!transposes && !widens) return;
-  check(other_of_ == Turns::kNobody || leases[other_of_] == 0,
-        "{} is asked for while {} is in use, whose buffer it needs", setting_.layout.buckets[bucket].name,
-        other_of_ == Turns::kNobody ? "" : setting_.layout.buckets[other_of_].name);
+  check_not_leased(setting_.layout, {.tenant = other_of_, .needed_by = bucket}, leases);
   other_of_ = bucket;
   for (const StoredMatrix& one : matrices_) {
     if (setting_.layout.places[one.place].bucket != bucket || one.how == StoredAs::kCopied) continue;
@@ -200,10 +199,7 @@ void StoredForms::round_whole(size_t bucket) {
   for (const StoredMatrix& one : matrices_)
     if (const ParamPlace& place = setting_.layout.places[one.place];
         place.bucket == bucket && one.how == StoredAs::kBeside)
-      setting_.stream.run(Quantise{.x = one.plain,
-                                   .format = DType::kE4M3,
-                                   .y = {stored_view(own_[bucket], place), one.fp8().scale},
-                                   .current = true});
+      format_.round(setting_.stream, one.plain, {stored_view(own_[bucket], place), one.values.scales});
   if (const Tensor& vectors = vectors_[bucket]) {
     const int64_t first = setting_.layout.buckets[bucket].decayed;
     setting_.stream.run(Copy{training_views_.buckets[bucket].rows(first, vectors.numel()), vectors});
@@ -216,7 +212,7 @@ void StoredForms::round_parts(const OwnWeights& own, WeightSource& source) {
     for (size_t i = 0; i < matrices_.size(); ++i) {
       if (matrices_[i].how != StoredAs::kBeside) continue;
       const ParamPlace& place = setting_.layout.places[matrices_[i].place];
-      const Slice slice = own.slice(place);
+      const ParamSlice slice = own.slice(place);
       if (slice.own) use(static_cast<int64_t>(i), place, slice.own.view({1, slice.own.numel()}));
     }
   };
@@ -235,7 +231,7 @@ void StoredForms::round_parts(const OwnWeights& own, WeightSource& source) {
   setting_.stream.run(UpdateScales{.amax = amaxes_, .scale = scales, .current = true});
   each_own([&](int64_t i, const ParamPlace& place, const Tensor& values) {
     const Tensor& mine = own_[place.bucket];
-    const Slice to = slice_of(mine, setting_.part.index * mine.shape[0], place, all_of(place));
+    const ParamSlice to = slice_of(mine, setting_.part.index * mine.shape[0], place, all_of(place));
     setting_.stream.run(
         Quantise{.x = values,
                  .format = DType::kE4M3,

@@ -61,7 +61,7 @@ class StoredForms {
   // Each rank its parts, by the largest element of all parts of a matrix: that is the scale, and these are
   // the values, of the whole matrix. Error: all are frozen
   struct OwnWeights {
-    std::function<Slice(const ParamPlace&)> slice;
+    std::function<ParamSlice(const ParamPlace&)> slice;
     std::function<Tensor(size_t bucket)> trained;
   };
   void round_parts(const OwnWeights& own, WeightSource& source);

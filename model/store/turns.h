@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/base/check.h"
 #include "model/params.h"
 
 namespace tessera {
@@ -30,10 +31,7 @@ class Turns {
                                                      : fmt::format("{} of a block, buffer {}", what, turn),
                                            dtype, {largest[turn]}));
     turns_.resize(largest.size());
-    for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const int64_t count = elements(layout.buckets[b]);
-      views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
-    }
+    make_views(layout, elements);
   }
 
   // In the buffers of `others`, while what these hold is not needed. Each element of both takes as much room
@@ -42,10 +40,7 @@ class Turns {
         const std::function<int64_t(const ParamBucket&)>& elements)
       : last_block_(others.last_block_), of_blocks_(others.of_blocks_), buffers_(others.buffers_) {
     for (Tensor& buffer : buffers_) buffer.dtype = dtype;
-    for (size_t b = 0; b < layout.buckets.size(); ++b) {
-      const int64_t count = elements(layout.buckets[b]);
-      views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
-    }
+    make_views(layout, elements);
   }
 
   struct Turn {
@@ -69,9 +64,27 @@ class Turns {
   }
 
  private:
+  void make_views(const ParamLayout& layout, const std::function<int64_t(const ParamBucket&)>& elements) {
+    for (size_t b = 0; b < layout.buckets.size(); ++b) {
+      const int64_t count = elements(layout.buckets[b]);
+      views_.push_back(count == 0 ? Tensor{} : buffers_[turn_of(b)].rows(0, count));
+    }
+  }
+
   size_t last_block_, of_blocks_;
   std::vector<Tensor> buffers_, views_;
   std::vector<Turn> turns_;
 };
+
+// `tenant` has the buffer that another bucket needs; Turns::kNobody: it is free. Error: the tenant is leased.
+struct BufferNeed {
+  size_t tenant, needed_by;
+};
+inline void check_not_leased(const ParamLayout& layout, const BufferNeed& need,
+                             const std::vector<int64_t>& leases) {
+  if (need.tenant != Turns::kNobody && leases[need.tenant] > 0)
+    fail("{} is asked for while {} is in use, whose buffer it needs", layout.buckets[need.needed_by].name,
+         layout.buckets[need.tenant].name);
+}
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ class WholeWeights final : public WeightHome {
         {.part = updated(bucket), .whole = setting_.layout.trained(views_.buckets, bucket)});
     gathers_[bucket] = setting_.axis.started();
   }
-  Slice slice(const ParamPlace& place, ElementRange range) const override {
+  ParamSlice slice(const ParamPlace& place, ElementRange range) const override {
     return slice_of(views_.buckets[place.bucket], 0, place, range);
   }
 
@@ -82,10 +82,10 @@ class WeightsInTurn final : public WeightHome {
     }
   }
   Tensor updated(size_t bucket) const override { return own(bucket, /*trained=*/true); }
-  Slice slice(const ParamPlace& place, ElementRange range) const override {
+  ParamSlice slice(const ParamPlace& place, ElementRange range) const override {
     const Tensor mine = own(place.bucket, place.trained);
     const int64_t begins = place.trained ? 0 : setting_.layout.buckets[place.bucket].trained;
-    return mine ? slice_of(mine, begins + setting_.part.index * mine.shape[0], place, range) : Slice{};
+    return mine ? slice_of(mine, begins + setting_.part.index * mine.shape[0], place, range) : ParamSlice{};
   }
   bool takes_turns() const override { return true; }
   bool holds(size_t bucket) const override { return turns_.of(bucket).bucket == bucket; }
@@ -121,9 +121,7 @@ class WeightsInTurn final : public WeightHome {
     const ParamBucket& sizes = setting_.layout.buckets[bucket];
     const bool beside = use != LeaseFor::kInference && forms_->has_beside(bucket);
     if (turn.bucket == bucket && turn.is_beside == beside) return;
-    check(turn.bucket == Turns::kNobody || leases_[turn.bucket] == 0,
-          "{} is asked for while {} is in use, whose buffer it needs", sizes.name,
-          turn.bucket == Turns::kNobody ? "" : setting_.layout.buckets[turn.bucket].name);
+    check_not_leased(setting_.layout, {.tenant = turn.bucket, .needed_by = bucket}, leases_);
     const Tensor& whole = turns_.views()[bucket];
     const int64_t trained = sizes.trained, frozen = sizes.elements - trained;
     if (!beside && trained > 0) source_->start(own(bucket, true), whole.rows(0, trained));

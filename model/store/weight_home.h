@@ -74,7 +74,7 @@ class WeightHome {
 
   // Before values come from outside of a run
   void begin_writing();
-  virtual Slice slice(const ParamPlace& place, ElementRange range) const = 0;
+  virtual ParamSlice slice(const ParamPlace& place, ElementRange range) const = 0;
 
   virtual bool takes_turns() const { return false; }
   virtual bool holds(size_t /*bucket*/) const { return true; }  // its memory has its values

@@ -26,7 +26,7 @@ std::string text_of(const OpPlace& place) {
 }
 
 // A slice of a track, with what is known of it
-struct TraceSlice {
+struct Slice {
   std::string name;
   int64_t begin_ns, end_ns;
   Json args = Json::object();
@@ -40,12 +40,12 @@ class Events {
     name_it("process_name", 0, fmt::format("rank {}", rank));
   }
 
-  void add_track(const std::string& name, std::vector<TraceSlice> slices) {
+  void add_track(const std::string& name, std::vector<Slice> slices) {
     const int64_t track = ++tracks_;
     name_it("thread_name", track, name);
-    std::ranges::stable_sort(slices, {}, &TraceSlice::begin_ns);
+    std::ranges::stable_sort(slices, {}, &Slice::begin_ns);
     int64_t free_from = 0;
-    for (TraceSlice& slice : slices) {
+    for (Slice& slice : slices) {
       const int64_t begin = std::max(slice.begin_ns, free_from), end = std::max(slice.end_ns, begin);
       free_from = end;
       add({{"name", slice.name},
@@ -145,7 +145,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
   detach();
   communicators_.clear();
   const auto slice_of = [&](const Work& work, int64_t begin, int64_t end) {
-    TraceSlice slice{work.name, begin, end};
+    Slice slice{work.name, begin, end};
     Json& args = slice.args;
     if (const std::string where = text_of(work.place); !where.empty()) args["where"] = where;
     if (work.place.micro_batch >= 0) args["micro-batch"] = work.place.micro_batch + 1;
@@ -171,7 +171,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
   TracedRank traced;
   std::vector<std::pair<int64_t, int64_t>> busy;
   if (!device_) {
-    std::vector<TraceSlice> slices;
+    std::vector<Slice> slices;
     for (const Work& work : works_) {
       slices.push_back(slice_of(work, work.begin_ns, work.end_ns));
       busy.emplace_back(work.begin_ns, work.end_ns);
@@ -179,7 +179,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
     events.add_track("operations", std::move(slices));
   } else {
     struct Track {
-      std::vector<TraceSlice> kernels;
+      std::vector<Slice> kernels;
       std::map<uint64_t, std::pair<int64_t, int64_t>> works;  // where their kernels begin and end
     };
     std::map<uint32_t, Track> streams;
@@ -190,7 +190,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
     find_collectives(activities);
     for (DeviceActivity& each : activities) {
       Track& track = streams[each.stream];
-      TraceSlice slice{std::move(each.name), each.begin_ns, each.end_ns};
+      Slice slice{std::move(each.name), each.begin_ns, each.end_ns};
       if (each.bytes > 0) {
         slice.args["bytes"] = each.bytes;
         if (each.end_ns > each.begin_ns)
@@ -206,7 +206,7 @@ TracedRank StepTrace::finish(int64_t rank, int64_t from_ms, const Roofline& boun
       track.kernels.push_back(std::move(slice));
     }
     for (auto& [number, track] : streams) {
-      std::vector<TraceSlice> operations;
+      std::vector<Slice> operations;
       for (const auto& [work, span] : track.works)
         operations.push_back(slice_of(works_[work - 1], span.first, span.second));
       if (!operations.empty())

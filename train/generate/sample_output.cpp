@@ -56,14 +56,15 @@ void SampleOutput::end(size_t sample, const SampleResult& result) {
 void SampleOutput::print_json(size_t at) {
   const Sample& sample = samples_[at];
   const State& state = states_[at];
+  const auto& result = present(state.result);
   const nlohmann::ordered_json line{{"prompt", sample.prompt},
                                     {"text", state.text},
                                     {"prompt_number", sample.prompt_number},
                                     {"sample", sample.sample_number},
                                     {"prompt_tokens", sample.prompt_tokens},
-                                    {"tokens", present(state.result).tokens},
-                                    {"ended", name_of(present(state.result).ended)},
-                                    {"seconds", present(state.result).seconds}};
+                                    {"tokens", result.tokens},
+                                    {"ended", name_of(result.ended)},
+                                    {"seconds", result.seconds}};
   out_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 

@@ -99,8 +99,8 @@ World open_mpi_world(const Environment& environment) {
   World world = variables.world("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                 "OMPI_COMM_WORLD_LOCAL_SIZE");
   for (const char* job : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (world.master_port == 0 && environment(job))
-      world.master_port = port_of_job(present(environment(job)));
+    if (const auto name = environment(job); name && world.master_port == 0)
+      world.master_port = port_of_job(*name);
   variables.take_master(world);
   if (world.local_size != world.size) variables.text("MASTER_ADDR");
   if (world.local_size != world.size || world.master_port == 0) variables.text("MASTER_PORT");

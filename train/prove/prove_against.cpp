@@ -147,7 +147,7 @@ StepRecord Prover::step_from(const ProvedModel& from, const RunShape& shape, con
 }
 
 RecordedStep Prover::recorded(int64_t micro_batch) {
-  RunShape shape = present(base_shape_);
+  RunShape shape = base_shape();
   std::string ignored;
   Way same = way();
   same.micro_batch = micro_batch;
@@ -196,7 +196,7 @@ std::vector<std::string> Prover::arguments_of_build() const {
 Proof Prover::prove_record(const RecordedStep& found, const RecordedStep& other, const std::string& name) {
   check_comparable(found.subject, other.subject, name);
   check_sizes(found.step, other.step, name);
-  const double allowed = allowed::of_model(present(base_shape_).dtype, present(base_shape_).model.layers);
+  const double allowed = allowed::of_model(base_shape().dtype, base_shape().model.layers);
   const StepSubject &a = found.subject, &b = other.subject;
   Proof proof{.name = kAgainst,
               .compared = fmt::format("{} in {} on {}, against {}{}: {} on {}", a.attention, a.dtype,
@@ -223,7 +223,7 @@ Proof Prover::prove_checkpoint(const ProvedModel& other) {
   std::string base;
   show("the step with these weights");
   const StepRecord found =
-      step_from(model_, present(base_shape_), [&](TrainState& state, const std::string& checksum) {
+      step_from(model_, base_shape(), [&](TrainState& state, const std::string& checksum) {
         weights = weights_of(state, memory_), base = checksum;
       });
   Proof proof{.name = kAgainst,
@@ -233,7 +233,7 @@ Proof Prover::prove_checkpoint(const ProvedModel& other) {
               .tokens = S_ * T_};
   show("the step with the other weights");
   const StepRecord expected =
-      step_from(other, present(base_shape_), [&](TrainState& state, const std::string& checksum) {
+      step_from(other, base_shape(), [&](TrainState& state, const std::string& checksum) {
         check(checksum == base, "the weights in {} are not those that the adapters of {} belong to",
               other.weights.string(), model_.weights.string());
         const std::vector<ParamValues> others = weights_of(state, memory_);

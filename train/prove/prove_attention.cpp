@@ -1,5 +1,4 @@
 // The proofs of attention: every kind beside naive in fp32, and rows computed again on the host.
-#include "kernels/base/present.h"
 #include "train/prove/allowed.h"
 #include "train/prove/prover.h"
 
@@ -26,9 +25,9 @@ std::vector<int64_t> element_counts(const StepRecord& of) {
 // `naives`: how far naive is off in the same precision; empty: it is the reference itself, or does not fit
 Proof Prover::prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                          AttentionKind kind) const {
-  const DType dtype = present(base_shape_).dtype;
+  const DType dtype = base_shape().dtype;
   Proof proof{.name = name_of(kind), .compared = "", .tokens = S_ * T_};
-  const double allowed = allowed::of_model(dtype, present(base_shape_).model.layers);
+  const double allowed = allowed::of_model(dtype, base_shape().model.layers);
   proof.measures = compare_all(found, exact, allowed);
   if (naives.empty()) {
     proof.compared = fmt::format("{} in {} against naive in fp32", name_of(kind), name_of(dtype));
@@ -56,7 +55,7 @@ Proof Prover::proof_of_rows(const std::string& name, const RowCheck& rows, const
 }
 
 void Prover::prove_attention() {
-  const bool low = present(base_shape_).dtype != DType::kF32;
+  const bool low = base_shape().dtype != DType::kF32;
   const AttentionKind own = config_.model.attention;
   std::string why;
   Way exact_way = way();
@@ -90,7 +89,7 @@ void Prover::prove_attention() {
     }
     show(name_of(kind));
     RowCheck rows(data_.sequences,
-                  {.blocks = present(base_shape_).model.layers, .sequences = S_, .sequence_length = T_});
+                  {.blocks = base_shape().model.layers, .sequences = S_, .sequence_length = T_});
     StepRecord found;
     try {
       found = record(*shape, device_, data_.sequences, [&](StepJob& job) {
@@ -105,7 +104,7 @@ void Prover::prove_attention() {
     if (exact) add(prove_kind(found, naives, *exact, kind));
     if (asked(ProofKind::kRows))
       add(proof_of_rows("rows", rows, fmt::format("{}'s attention", name_of(kind))));
-    if (kind == own && shape->micro_batch == present(base_shape_).micro_batch) base_ = std::move(found);
+    if (kind == own && shape->micro_batch == base_shape().micro_batch) base_ = std::move(found);
   }
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "kernels/base/present.h"
 #include "train/prove/allowed.h"
 #include "train/prove/prover.h"
 #include "train/prove/temporary_folder.h"
@@ -88,8 +87,7 @@ void Prover::prove_documents() {
   const auto shape = largest_shape(together, device_, why), own_shape = shape_that_fits(own, device_, why);
   if (!shape || !own_shape) return skip("documents", why);
   show("packed documents");
-  RowCheck rows(packed,
-                {.blocks = present(base_shape_).model.layers, .sequences = S_, .sequence_length = T_});
+  RowCheck rows(packed, {.blocks = base_shape().model.layers, .sequences = S_, .sequence_length = T_});
   const StepRecord found = record(*shape, device_, packed, [&](StepJob& job) { job.rows = &rows; });
   show("documents in sequences of their own");
   StepRecord expected = record(*own_shape, device_, apart(packed, documents, longest));
@@ -110,7 +108,7 @@ void Prover::prove_documents() {
 }
 
 void Prover::prove_micro_batch() {
-  const int64_t batch = present(base_shape_).micro_batch;
+  const int64_t batch = base_shape().micro_batch;
   std::string why =
       "the step is one sequence, or only one fits at a time: name --sequences 8, or a shorter "
       "--sequence-length";
@@ -128,7 +126,7 @@ void Prover::prove_micro_batch() {
 }
 
 void Prover::prove_resume() {
-  const RunShape& shape = present(base_shape_);
+  const RunShape& shape = base_shape();
   const int64_t bytes = 3 * 4 * shape.model.parameters();  // weights and two moments in fp32
   std::error_code error;
   const auto space = std::filesystem::space(std::filesystem::temp_directory_path(), error);
@@ -240,7 +238,7 @@ void Prover::prove_ranks() {
 void Prover::prove_device() {
   if (device_.device != Device::kCuda) return skip("device", "the device is a CPU already");
   const DeviceTraits cpu = choose_device(DeviceRequest::kCpu).traits;
-  const double affordable = kFlopsCpu / (6 * static_cast<double>(present(base_shape_).model.parameters()));
+  const double affordable = kFlopsCpu / (6 * static_cast<double>(base_shape().model.parameters()));
   const int64_t length = std::min(T_, std::max<int64_t>(static_cast<int64_t>(affordable), kLeastTokensCpu));
   Way one = way();
   one.precision = Precision::kFp32;

@@ -225,7 +225,7 @@ StepRecord Prover::record(const RunShape& shape, const DeviceTraits& device, con
 const StepRecord& Prover::base() {
   if (!base_) {
     show("the step as the run has it");
-    base_ = record(present(base_shape_), device_, data_.sequences);
+    base_ = record(base_shape(), device_, data_.sequences);
   }
   return *base_;
 }
@@ -244,9 +244,9 @@ bool Prover::asked(ProofKind kind) const {
 ProofSubject Prover::subject() const {
   return {.model = fmt::format("{}: {} parameters",
                                model_.weights.empty() ? "random weights" : model_.weights.string(),
-                               format_count(static_cast<double>(present(base_shape_).model.parameters()))),
+                               format_count(static_cast<double>(base_shape().model.parameters()))),
           .device = fmt::format("{}{}, {}, {} attention", format_ranks(ranks_.size()), device_.name,
-                                name_of(present(base_shape_).dtype), name_of(present(base_shape_).attention)),
+                                name_of(base_shape().dtype), name_of(base_shape().attention)),
           .data = fmt::format("{}: {} sequences of {} tokens", data_.text, S_, T_)};
 }
 

@@ -9,6 +9,7 @@
 
 #include "data/sequences.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "train/prove/proof.h"
 #include "train/prove/prove_options.h"
@@ -84,6 +85,8 @@ class Prover {
   void skip(const std::string& name, const std::string& why) {
     add({.name = name, .compared = "", .skipped = why});
   }
+
+  const RunShape& base_shape() const { return present(base_shape_); }
 
   const ProvedModel& model_;
   Config config_;

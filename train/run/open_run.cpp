@@ -84,7 +84,8 @@ void OpenRun::check_options(const TrainerOptions& options) {
                                        : "",
                    "--resume or --overwrite: start all ranks with the same command");
   run_folder_.emplace(config, options, ranks.is_rank_0());
-  ranks.check_same(run_folder_->checkpoint() ? present(run_folder_).checkpoint()->string() : "none",
+  const std::optional<fs::path>& checkpoint = run_folder_->checkpoint();
+  ranks.check_same(checkpoint ? checkpoint->string() : "none",
                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
 }
 

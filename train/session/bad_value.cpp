@@ -120,12 +120,13 @@ void BadValueSearch::note(const AnyOp& op, LookedAt bad, const Operand& written)
 
 // Of a tensor with a row, or a place in [B, T], for each token of the micro-batch
 void BadValueSearch::find_sequences(const Operand& written) {
+  auto& found = present(found_);
   const RunShape& shape = state_.shape();
   const int64_t B = shape.micro_batch, T = shape.tokens(), N = B * T;
   const Tensor& x = written.tensor;
   const bool by_sequence = x.shape.rank() >= 2 && x.shape[0] == B && x.shape[1] == T,
              by_row = !by_sequence && x.shape[0] == N;
-  if ((!by_sequence && !by_row) || present(found_).place.micro_batch == OpPlace::kOutside) return;
+  if ((!by_sequence && !by_row) || found.place.micro_batch == OpPlace::kOutside) return;
   const int64_t heads = written.heads > 0 ? x.shape[2] : 1;
   for (int64_t b = 0; b < B; ++b) {
     Operand part = written;
@@ -134,9 +135,9 @@ void BadValueSearch::find_sequences(const Operand& written) {
     part.tensor.shape = {1, T, heads, part.tensor.shape[3]};
     const Inspected values = inspect(part);
     if (values.bad == 0) continue;
-    if (present(found_).sequences.empty() && shape.mesh.context == 1)
-      present(found_).token = b * T + static_cast<int64_t>(values.first_bad) / (x.numel() / N);
-    present(found_).sequences.push_back(b);
+    if (found.sequences.empty() && shape.mesh.context == 1)
+      found.token = b * T + static_cast<int64_t>(values.first_bad) / (x.numel() / N);
+    found.sequences.push_back(b);
   }
 }
 
