@@ -145,8 +145,5 @@ inline constexpr double kF32Out = 1e-5;
 inline constexpr double kF32Gradient = 4e-5;
 // Scores near 1e4 (scale 1): a score carries a few roundings of 1e4 2^-24 = 6e-4, and so does, relatively, P.
 inline constexpr double kScoresOfTenThousand = 8 * 1e4 * kRoundingF32;  // 0.5%
-// What is added in another order differs by fp32 roundings, and where these tip it over, by one unit in the
-// last place of bf16.
-inline constexpr double kBf16AnotherOrder = 2 * kOneRounding;
 
 }  // namespace tessera::tolerance::attention

@@ -31,20 +31,20 @@ struct CUstream_st;
 
 typedef enum {
   ATTN_OK = 0,
-  ATTN_BAD_HEAD_DIM,   /* no kernel serves this head_dim with this dtype */
-  ATTN_BAD_SHAPE,      /* a size is not positive or too large for the grid, kv_heads does not divide heads, or
+  ATTN_BAD_HEAD_DIM,  /* no kernel serves this head_dim with this dtype */
+  ATTN_BAD_SHAPE,     /* a size is not positive or too large for the grid, kv_heads does not divide heads, or
                           scale is negative or not finite */
-  ATTN_BAD_ALIGNMENT,  /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
-  ATTN_BAD_ARCH,       /* no kernel serves this compute capability */
-  ATTN_NO_WORKSPACE,   /* workspace missing or smaller than attn_forward_workspace(),
+  ATTN_BAD_ALIGNMENT, /* a pointer is null, or it or a stride is no multiple of 16 bytes (workspace: 256) */
+  ATTN_BAD_ARCH,      /* no kernel serves this compute capability */
+  ATTN_NO_WORKSPACE,  /* workspace missing or smaller than attn_forward_workspace(),
                           attn_backward_workspace() or attn_decode_workspace() says */
-  ATTN_LAUNCH_FAILED,  /* the CUDA runtime refused the launch; cudaGetLastError() says why */
-  ATTN_BAD_DROPOUT,    /* the threshold is not 0 to 255, place and heads cross a multiple of 65536, or no
+  ATTN_LAUNCH_FAILED, /* the CUDA runtime refused the launch; cudaGetLastError() says why */
+  ATTN_BAD_DROPOUT,   /* the threshold is not 0 to 255, place and heads cross a multiple of 65536, or no
                           kernel serves dropout here */
-  ATTN_BAD_MASK,       /* a window or an offset without causal, a negative window, documents with an offset or
+  ATTN_BAD_MASK,      /* a window or an offset without causal, a negative window, documents with an offset or
                           with kv_tokens other than tokens, seen_by without documents or with causal,
                           query_tokens without seen_by; or no kernel serves this mask here */
-  ATTN_BAD_STRUCT      /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
+  ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
 
@@ -58,9 +58,9 @@ typedef struct {
 /* Which keys a query sees: an interval of them, of which neither end falls from one query to the next. All
  * zeros: every key. The conditions add up. */
 typedef struct {
-  int causal;      /* 1: query i sees the keys 0 to i + offset */
-  int64_t offset;  /* where the first query stands among the keys; may be negative. 0 as a rule */
-  int64_t window;  /* with causal: of those keys, the last `window` alone; 0: all of them */
+  int causal;     /* 1: query i sees the keys 0 to i + offset */
+  int64_t offset; /* where the first query stands among the keys; may be negative. 0 as a rule */
+  int64_t window; /* with causal: of those keys, the last `window` alone; 0: all of them */
   /* Device memory, [batch, tokens, 2], or null: where the document of each token begins, and where it ends
    * (the token after its last), counted from the beginning of the sequence. A query sees its own document
    * alone. attn_documents() writes it. Tokens of a document follow one another. */
@@ -99,7 +99,7 @@ typedef struct {
                         h / (heads / kv_heads) */
   int head_dim;      /* a multiple of 8, up to 256 */
   AttnMask mask;
-  float scale;       /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+  float scale; /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
   AttnDropout dropout;
 } AttnProblem;
 
@@ -109,7 +109,7 @@ typedef struct {
   AttnTensor out;     /* out */
   float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T)
                          over a row */
-  void* workspace;    /* attn_forward_workspace() bytes, 256-byte aligned; contents undefined before and after.
+  void* workspace; /* attn_forward_workspace() bytes, 256-byte aligned; contents undefined before and after.
                          May be null where that is 0 */
   size_t workspace_bytes;
   AttnProblem problem;
@@ -122,10 +122,8 @@ typedef struct {
   void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined
                                     before and after */
   size_t workspace_bytes;
-  int deterministic;             /* 1: the same bits every time; 0: the order of some fp32 additions may be
-                                    left open, as it is on 8.0 to 8.9 and 12.0. With dropout, with masks other
-                                    than full and causal, and on 9.0 with all masks there is one mode, of the
-                                    same bits */
+  int deterministic; /* Read only where cuDNN computes: 1, the same bits every time. Tessera's
+                                    kernels always give the same bits. */
   AttnProblem problem;
 } AttnBackward;
 
@@ -161,14 +159,14 @@ typedef struct {
 } AttnDecodeProblem;
 
 typedef struct {
-  AttnTensor q;          /* in, [batch, 1, heads, head_dim] */
-  AttnTensor k, v;       /* in, [batch, capacity, kv_heads, head_dim] */
-  AttnTensor out;        /* out, [batch, 1, heads, head_dim] */
+  AttnTensor q;    /* in, [batch, 1, heads, head_dim] */
+  AttnTensor k, v; /* in, [batch, capacity, kv_heads, head_dim] */
+  AttnTensor out;  /* out, [batch, 1, heads, head_dim] */
   /* In, device memory, [batch]: the query of sequence b sees its keys 0 to starts[b], below the capacity.
    * Later rows of k and v are not read. Negative: an idle sequence, out = 0. Read when the call runs, not when
    * it is enqueued: a CUDA graph may be replayed while sequences grow. */
   const int32_t* starts;
-  void* workspace;       /* attn_decode_workspace() bytes, 256-byte aligned; contents undefined before and
+  void* workspace; /* attn_decode_workspace() bytes, 256-byte aligned; contents undefined before and
                             after */
   size_t workspace_bytes;
   AttnDecodeProblem problem;

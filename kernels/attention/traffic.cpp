@@ -126,7 +126,7 @@ Traffic tiled_backward_traffic(const AttnProblem& p, int rows) {
           .stored = written};
 }
 
-Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads, bool deterministic) {
+Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads) {
   const Sizes s(p);
   const double ctas = s.group / static_cast<double>(heads);  // that have the same keys
   const double walked = rows_walked(p, key_rows);            // query rows, each of which adds once to its dQ
@@ -141,19 +141,11 @@ Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t
   t.loaded += key_sums;
   t.stored += key_sums;
   t.written += std::min(key_sums, 2 * s.k_sums);  // what L2 evicts in the end
-  if (deterministic) {
-    // The first turn writes its sum, later ones read it and write it again, the last writes dQ itself.
-    const double passed_on = sums_added - s.sums;
-    t.loaded += passed_on;
-    t.stored += passed_on;
-    t.written += std::min(passed_on, s.sums);
-  } else {
-    // Zeroed before the kernel, added to in L2, and read by the kernel that rounds them.
-    t.read += 2 * s.sums;
-    t.written += 2 * s.sums;
-    t.loaded += s.sums;
-    t.stored += s.sums + sums_added;
-  }
+  // The first turn writes its sum, later ones read it and write it again, the last writes dQ itself.
+  const double passed_on = sums_added - s.sums;
+  t.loaded += passed_on;
+  t.stored += passed_on;
+  t.written += std::min(passed_on, s.sums);
   return t;
 }
 

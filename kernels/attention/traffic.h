@@ -39,6 +39,6 @@ Traffic row_backward_traffic(const AttnProblem& p);
 Traffic tiled_backward_traffic(const AttnProblem& p, int rows);
 // A CTA takes `key_rows` keys and `heads` of the query heads that share them. Its parts of dQ are added in
 // fp32 sums of the workspace; and so are its dK and dV, if other CTAs have the other heads.
-Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads, bool deterministic);
+Traffic tensor_core_backward_traffic(const AttnProblem& p, int key_rows, int64_t heads);
 
 }  // namespace tessera::attention

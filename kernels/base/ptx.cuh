@@ -108,11 +108,6 @@ __device__ __forceinline__ uint4 load_shared_uint4(uint32_t shared_address) {
   return v;
 }
 
-// *address += value, nothing returned (9.7.13.7 red)
-__device__ __forceinline__ void red_add(float* address, float value) {
-  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(address), "f"(value) : "memory");
-}
-
 // A load after which this thread sees what was written before the matching release (9.7.9.8 ld)
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
   uint32_t value;

@@ -25,16 +25,13 @@ class AttentionDropout : public AttentionKernels {
                                const AttentionReference& want, Packing packing) {
     for (int arch : archs_here(bf16)) {
       Problem problem(c, bf16, packing, inputs, arch);
-      for (bool deterministic : {true, false}) {
-        SCOPED_TRACE(::testing::Message()
-                     << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", N = " << c.tokens << ", "
-                     << c.heads << " heads of " << c.head_dim << ", " << c.kv_heads << " of keys"
-                     << (c.mask.causal ? ", causal, " : ", full, ") << name_of(packing) << ", threshold "
-                     << c.dropout.threshold << (deterministic ? ", fixed order" : ", any order"));
-        expect_within(
-            errors_of(problem.run(deterministic), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0),
-            limits(bf16));
-      }
+      SCOPED_TRACE(::testing::Message()
+                   << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", N = " << c.tokens << ", " << c.heads
+                   << " heads of " << c.head_dim << ", " << c.kv_heads << " of keys"
+                   << (c.mask.causal ? ", causal, " : ", full, ") << name_of(packing) << ", threshold "
+                   << c.dropout.threshold);
+      expect_within(errors_of(problem.run(), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0),
+                    limits(bf16));
     }
   }
   static void expect_fp64(const AttentionCase& c, bool bf16, Packing packing = Packing::kPackedApart) {
@@ -45,7 +42,7 @@ class AttentionDropout : public AttentionKernels {
   // Against the fp32 kernels, which the tests above hold to fp64
   static void expect_fp32(const AttentionCase& c) {
     const Inputs inputs(c, true);
-    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run(true);
+    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run();
     expect_agreement(c, true, inputs,
                      {fp32.out, {fp32.lse.begin(), fp32.lse.end()}, fp32.dq, fp32.dk, fp32.dv},
                      Packing::kPackedQkv);
@@ -133,7 +130,7 @@ TEST_F(AttentionDropout, DropsTheScoresOfTheMask) {
                          << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", head dim " << head_dim
                          << (causal ? ", causal" : ", full") << ", from " << first << " on");
             Problem problem(c, bf16, Packing::kPackedQkv, inputs_that_show(c, first), arch);
-            EXPECT_EQ(wrong_elements(c, problem.run(true), first), 0);
+            EXPECT_EQ(wrong_elements(c, problem.run(), first), 0);
           }
         }
 }
@@ -146,12 +143,12 @@ TEST_F(AttentionDropout, GivesTheSameBits) {
           AttentionCase c = shape(2, 1000, 10, 2, head_dim, causal, 26);  // more CTAs than fit at a time
           const Inputs inputs(c, bf16);
           Problem problem(c, bf16, Packing::kPackedQkv, inputs, arch);
-          const std::vector<uint8_t> bits = problem.run_for_bits(true);
+          const std::vector<uint8_t> bits = problem.run_for_bits();
           for (int repeat = 0; repeat < 5; ++repeat)
-            ASSERT_TRUE(problem.run_for_bits(true) == bits)
+            ASSERT_TRUE(problem.run_for_bits() == bits)
                 << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", head dim " << head_dim;
           ++c.dropout.key;
-          EXPECT_FALSE(Problem(c, bf16, Packing::kPackedQkv, inputs, arch).run_for_bits(true) == bits)
+          EXPECT_FALSE(Problem(c, bf16, Packing::kPackedQkv, inputs, arch).run_for_bits() == bits)
               << "another key drops the same scores";
         }
 }
@@ -163,7 +160,7 @@ TEST_F(AttentionDropout, ASplitIntoBatchesKeepsTheBits) {
       for (int head_dim : {64, 128, 256}) {
         const AttentionCase both = shape(2, 300, 2, 1, head_dim, true, 51);
         const Inputs inputs(both, bf16);
-        const Outputs whole = Problem(both, bf16, Packing::kPackedQkv, inputs, arch).run(true);
+        const Outputs whole = Problem(both, bf16, Packing::kPackedQkv, inputs, arch).run();
         for (int64_t b = 0; b < 2; ++b) {
           AttentionCase one = both;
           one.batch = 1;
@@ -175,7 +172,7 @@ TEST_F(AttentionDropout, ASplitIntoBatchesKeepsTheBits) {
           Inputs of_one(one, bf16);
           of_one.q = part(inputs.q), of_one.k = part(inputs.k), of_one.v = part(inputs.v);
           of_one.dout = part(inputs.dout);
-          const Outputs r = Problem(one, bf16, Packing::kPackedQkv, of_one, arch).run(true);
+          const Outputs r = Problem(one, bf16, Packing::kPackedQkv, of_one, arch).run();
           EXPECT_TRUE(r.out == part(whole.out) && r.dq == part(whole.dq) && r.dk == part(whole.dk) &&
                       r.dv == part(whole.dv))
               << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", head dim " << head_dim << ", sequence "
@@ -192,7 +189,7 @@ TEST_F(AttentionDropout, SomeHeadsAtATimeAreThoseOfTheWhole) {
         for (bool causal : {true, false}) {
           const AttentionCase all = shape(1, 193, 2, 3, head_dim, causal, 51);
           const Inputs inputs(all, bf16);
-          const Outputs whole = Problem(all, bf16, Packing::kPackedQkv, inputs, arch).run(true);
+          const Outputs whole = Problem(all, bf16, Packing::kPackedQkv, inputs, arch).run();
           for (int64_t half : {0, 1}) {
             AttentionCase three = all;
             three.heads = 3, three.kv_heads = 1;
@@ -208,7 +205,7 @@ TEST_F(AttentionDropout, SomeHeadsAtATimeAreThoseOfTheWhole) {
             SCOPED_TRACE(::testing::Message()
                          << (bf16 ? "bf16" : "fp32") << ", arch " << arch << ", head dim " << head_dim
                          << (causal ? ", causal" : ", full") << ", heads from " << 3 * half << " on");
-            expect_within(errors_of(Problem(three, bf16, Packing::kPackedQkv, of_three, arch).run(true),
+            expect_within(errors_of(Problem(three, bf16, Packing::kPackedQkv, of_three, arch).run(),
                                     {part(whole.out),
                                      {lse.begin(), lse.end()},
                                      part(whole.dq),

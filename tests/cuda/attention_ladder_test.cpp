@@ -14,9 +14,9 @@ class RungProblem final : public Problem {
   RungProblem(const Rung& rung, const AttentionCase& c, Packing packing, const Inputs& inputs)
       : Problem(c, rung.dtype() == DType::kBF16, packing, inputs, device_arch()), rung_(rung) {}
 
-  void enqueue(bool deterministic, cudaStream_t stream) const override {
+  void enqueue(cudaStream_t stream) const override {
     const AttnForward f = forward();
-    AttnBackward g = backward(deterministic);
+    AttnBackward g = backward();
     const size_t wanted = rung_.family->backward_workspace(g.problem);
     EXPECT_LE(wanted, g.workspace_bytes);
     g.workspace_bytes = wanted;
@@ -35,11 +35,11 @@ const Rung& rung_named(std::string_view name) {
   throw std::runtime_error("no such rung");
 }
 
-Errors errors_on(const Rung& rung, const AttentionCase& c, Packing packing, bool deterministic) {
+Errors errors_on(const Rung& rung, const AttentionCase& c, Packing packing) {
   const Inputs inputs(c, rung.dtype() == DType::kBF16);
   const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
   RungProblem problem(rung, c, packing, inputs);
-  return errors_of(problem.run(deterministic), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0);
+  return errors_of(problem.run(), want, c.tokens == 1 ? cancelled_terms(c, inputs) : 0);
 }
 
 struct AttentionLadder : AttentionKernels {};
@@ -63,12 +63,9 @@ TEST_F(AttentionLadder, EveryRungAgreesWithFp64) {
                                .dropout = {}};
         const std::string why_not = rung.why_not(p, device);
         if (!rung.family || !why_not.empty()) continue;  // naive is an operation of the Backend: ops_test.cpp
-        for (bool deterministic : {true, false}) {
-          SCOPED_TRACE(::testing::Message()
-                       << rung.name << ", head dim " << head_dim << (causal ? ", causal" : ", full"));
-          expect_within(errors_on(rung, c, Packing::kPackedQkv, deterministic),
-                        limits(rung.dtype() == DType::kBF16));
-        }
+        SCOPED_TRACE(::testing::Message()
+                     << rung.name << ", head dim " << head_dim << (causal ? ", causal" : ", full"));
+        expect_within(errors_on(rung, c, Packing::kPackedQkv), limits(rung.dtype() == DType::kBF16));
       }
     }
   }
@@ -114,8 +111,8 @@ TEST_F(AttentionLadder, RowGivesTheSameBits) {
   const AttentionCase c = {1, 203, 4, 2, 64, true, 0.125};
   const Inputs inputs(c, true);
   RungProblem problem(rung_named("row"), c, Packing::kPackedQkv, inputs);
-  const std::vector<uint8_t> bits = problem.run_for_bits(true);
-  for (int repeat = 0; repeat < 3; ++repeat) EXPECT_TRUE(problem.run_for_bits(true) == bits);
+  const std::vector<uint8_t> bits = problem.run_for_bits();
+  for (int repeat = 0; repeat < 3; ++repeat) EXPECT_TRUE(problem.run_for_bits() == bits);
 }
 
 // 96 KB of scores: as long as shared memory allows, and where it must be asked for
@@ -125,8 +122,8 @@ TEST_F(AttentionLadder, RowAtItsLongest) {
       const AttentionCase c = {1, tokens, 1, 1, head_dim, true, 1 / std::sqrt(head_dim)};
       const Inputs inputs(c, true);
       RungProblem problem(rung_named("row"), c, Packing::kPackedQkv, inputs);
-      const Outputs got = problem.run(true);
-      const Outputs want = Problem(c, true, Packing::kPackedQkv, inputs, 80).run(true);
+      const Outputs got = problem.run();
+      const Outputs want = Problem(c, true, Packing::kPackedQkv, inputs, 80).run();
       const AttentionReference reference{
           want.out, {want.lse.begin(), want.lse.end()}, want.dq, want.dk, want.dv};
       const Limits limit = limits(true);  // two kernels in bf16, each so far from the truth
@@ -143,7 +140,7 @@ TEST_F(AttentionLadder, RowTakesScoresOfMinusInfinity) {
     for (int64_t t = 0; t < c.tokens; ++t) inputs.q[t * c.head_dim + d] = 2;
   }
   RungProblem problem(rung_named("row"), c, Packing::kPackedQkv, inputs);
-  const Outputs r = problem.run(true);
+  const Outputs r = problem.run();
   EXPECT_EQ(r.lse[0], -INFINITY);
   EXPECT_TRUE(std::isfinite(r.lse[1]));
   for (int64_t d = 0; d < c.head_dim; ++d) EXPECT_EQ(r.out[d], 0);
@@ -156,7 +153,7 @@ TEST_F(AttentionLadder, RowStaysNanWhereNanIs) {
   Inputs inputs(c, true);
   inputs.k[5 * c.head_dim] = NAN;
   RungProblem problem(rung_named("row"), c, Packing::kPackedQkv, inputs);
-  const Outputs r = problem.run(true);
+  const Outputs r = problem.run();
   EXPECT_FALSE(std::isnan(r.out[4 * c.head_dim]));
   EXPECT_TRUE(std::isnan(r.out[5 * c.head_dim]));
   EXPECT_TRUE(std::isnan(r.lse[69]));

@@ -93,12 +93,10 @@ void expect_agreement(const AttentionCase& c, bool bf16, const Inputs& inputs, c
   const bool few_keys = c.dropout || *std::ranges::max_element(seen.keys) <= 2;
   for (int arch : archs_here(bf16)) {
     Problem problem(c, bf16, packing, inputs, arch);
-    for (bool deterministic : {true, false}) {
-      SCOPED_TRACE(text_of(c, bf16, arch) + (deterministic ? ", fixed order" : ", any order"));
-      const Outputs r = problem.run(deterministic);
-      expect_within(errors_of(r, want, few_keys ? cancelled_terms(c, inputs) : 0), limits(bf16));
-      expect_nothing_where_nothing_is_seen(c, seen, r);
-    }
+    SCOPED_TRACE(text_of(c, bf16, arch));
+    const Outputs r = problem.run();
+    expect_within(errors_of(r, want, few_keys ? cancelled_terms(c, inputs) : 0), limits(bf16));
+    expect_nothing_where_nothing_is_seen(c, seen, r);
   }
 }
 
@@ -138,7 +136,7 @@ class AttentionMask : public AttentionKernels, public ::testing::WithParamInterf
   static void expect_fp32(const AttentionCase& c, Packing packing = Packing::kPackedQkv) {
     if (!bf16()) return;
     const Inputs inputs(c, true);
-    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run(true);
+    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run();
     expect_agreement(c, true, inputs,
                      {fp32.out, {fp32.lse.begin(), fp32.lse.end()}, fp32.dq, fp32.dk, fp32.dv}, packing);
   }
@@ -321,7 +319,7 @@ TEST_P(AttentionMask, LongDocumentsAgreeWithFp32) {
       const Inputs inputs(c, true);
       for (const int arch : archs_here(true)) {
         Problem problem(c, true, packing, inputs, arch);
-        EXPECT_TRUE(problem.run_for_bits(true) == problem.run_for_bits(true)) << text_of(c, true, arch);
+        EXPECT_TRUE(problem.run_for_bits() == problem.run_for_bits()) << text_of(c, true, arch);
       }
     };
     expect(shape(1, kTokens, {true, documents}, 3, 2), Packing::kPackedQkv);
@@ -334,9 +332,9 @@ TEST_P(AttentionMask, GivesTheSameBits) {
     const Inputs inputs(c, bf16());
     for (int arch : archs_here(bf16())) {
       Problem problem(c, bf16(), packing, inputs, arch);
-      const std::vector<uint8_t> bits = problem.run_for_bits(true);
+      const std::vector<uint8_t> bits = problem.run_for_bits();
       for (int repeat = 0; repeat < 10; ++repeat)
-        ASSERT_TRUE(problem.run_for_bits(true) == bits) << text_of(c, bf16(), arch);
+        ASSERT_TRUE(problem.run_for_bits() == bits) << text_of(c, bf16(), arch);
     }
   };
   for (bool causal : {true, false})  // more CTAs than fit at a time
@@ -364,7 +362,7 @@ TEST_P(AttentionMask, PackedDocumentsAreLikeSequencesOfTheirOwn) {
     const AttentionCase packed = shape(1, tokens, {causal, documents_of(lengths, 1, tokens)});
     const Inputs inputs(packed, bf16());
     for (int arch : archs_here(bf16())) {
-      const Outputs all = Problem(packed, bf16(), Packing::kPackedQkv, inputs, arch).run(true);
+      const Outputs all = Problem(packed, bf16(), Packing::kPackedQkv, inputs, arch).run();
       int64_t first = 0;
       for (int64_t length : lengths) {
         const auto part = [&](const std::vector<double>& x) {
@@ -373,7 +371,7 @@ TEST_P(AttentionMask, PackedDocumentsAreLikeSequencesOfTheirOwn) {
         const AttentionCase own = shape(1, length, {causal});
         Inputs its(own, bf16());
         its.q = part(inputs.q), its.k = part(inputs.k), its.v = part(inputs.v), its.dout = part(inputs.dout);
-        const Outputs alone = Problem(own, bf16(), Packing::kPackedQkv, its, arch).run(true);
+        const Outputs alone = Problem(own, bf16(), Packing::kPackedQkv, its, arch).run();
         const Outputs here = {part(all.out), part(all.dq), part(all.dk), part(all.dv),
                               rows_of(all.lse, tokens, 1, first, length)};
         SCOPED_TRACE(text_of(own, bf16(), arch));
@@ -395,8 +393,8 @@ TEST_P(AttentionMask, MasksThatHideNothingAreLikeNone) {
     masked.mask = mask;
     const Inputs inputs(plain, bf16());
     for (int arch : archs_here(bf16())) {
-      const Outputs want = Problem(plain, bf16(), Packing::kPackedQkv, inputs, arch).run(true);
-      const Outputs got = Problem(masked, bf16(), Packing::kPackedQkv, inputs, arch).run(true);
+      const Outputs want = Problem(plain, bf16(), Packing::kPackedQkv, inputs, arch).run();
+      const Outputs got = Problem(masked, bf16(), Packing::kPackedQkv, inputs, arch).run();
       SCOPED_TRACE(text_of(masked, bf16(), arch));
       expect_within(errors_of(got, {want.out, {want.lse.begin(), want.lse.end()}, want.dq, want.dk, want.dv}),
                     limits(bf16()));

@@ -83,7 +83,7 @@ class Problem {
             .workspace_bytes = workspace_.bytes(),
             .problem = problem()};
   }
-  AttnBackward backward(bool deterministic) const {
+  AttnBackward backward() const {
     const AttnForward f = forward();
     return {.q = f.q,
             .k = f.k,
@@ -96,15 +96,15 @@ class Problem {
             .dv = tensor(dqkv_, layouts_.v),
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.bytes(),
-            .deterministic = deterministic,
+            .deterministic = 1,
             .problem = f.problem};
   }
 
   virtual ~Problem() = default;
   // Enqueues forward and backward. Tests of kernels that attn_forward() does not choose call those instead.
-  virtual void enqueue(bool deterministic, cudaStream_t stream) const {
+  virtual void enqueue(cudaStream_t stream) const {
     const AttnForward f = forward();
-    const AttnBackward g = backward(deterministic);
+    const AttnBackward g = backward();
     for (AttnStatus status : {attn_forward(&f, arch_, stream), attn_backward(&g, arch_, stream)}) {
       EXPECT_EQ(status, ATTN_OK) << attn_status_text(status);
     }
@@ -122,15 +122,15 @@ class Problem {
     }
     return all;
   }
-  std::vector<uint8_t> run_for_bits(bool deterministic) {
+  std::vector<uint8_t> run_for_bits() {
     poison_outputs();
-    enqueue(deterministic, nullptr);
+    enqueue(nullptr);
     return bits();
   }
 
-  Outputs run(bool deterministic) {
+  Outputs run() {
     poison_outputs();
-    enqueue(deterministic, nullptr);
+    enqueue(nullptr);
     cuda_ok(cudaDeviceSynchronize());
     Outputs r;
     std::vector<uint8_t> image = dqkv_.download();

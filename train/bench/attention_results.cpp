@@ -210,7 +210,7 @@ nlohmann::ordered_json to_json(const AttentionResults& results) {
   return {{"device", results.device},
           {"cudnn", results.cudnn},
           {"gemm_peak_tflops", results.gemm_peak / 1e12},
-          {"deterministic", results.deterministic},
+          {"cudnn_deterministic", results.cudnn_deterministic},
           {"repeats", results.repeats},
           {"cells", std::move(cells)},
           {"geometric_mean_of_ratios_to_cudnn", std::move(means)}};

@@ -31,7 +31,7 @@ struct AttentionResults {
   std::string device;
   std::string cudnn;     // its version, "9.19.0"; empty where it is not measured
   double gemm_peak = 0;  // FLOP/s
-  bool deterministic = true;
+  bool cudnn_deterministic = false;
   int64_t repeats = 0;
   std::vector<AttentionCell> cells;  // the cells of a problem stand together
 };

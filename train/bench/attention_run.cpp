@@ -33,14 +33,13 @@ AttentionShape shape_of(const AttnProblem& p) {
 // Through the Backend, as the model calls it: naive, and on the CPU all kinds.
 class BackendRun final : public AttentionRun {
  public:
-  BackendRun(AttentionKind kind, const Stream& stream, const AttentionInputs& inputs, bool deterministic)
+  BackendRun(AttentionKind kind, const Stream& stream, const AttentionInputs& inputs)
       : stream_(stream), arena_(make_arena(stream.backend().traits())) {
     const AttnProblem& p = inputs.problem;
     plan_ = choose_attention({.kind = kind,
                               .shape = shape_of(p),
                               .dtype = inputs.qkv.dtype,
                               .device = stream.backend().traits(),
-                              .deterministic = deterministic,
                               .dropout = static_cast<bool>(inputs.dropout)});
     dropout_ = inputs.dropout;
     documents_ = inputs.documents;
@@ -96,16 +95,16 @@ class BackendRun final : public AttentionRun {
 class FusedRun final : public AttentionRun {
  public:
   FusedRun(const Contender& contender, const Stream& stream, const AttentionInputs& inputs,
-           bool deterministic)
+           bool cudnn_deterministic)
       : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
     AttnProblem p = inputs.problem;
     p.dropout = attn_dropout(inputs.dropout);
     if (inputs.documents) p.mask.documents = inputs.documents.as<int32_t>();
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
-      workspace_bytes_ =
-          std::max(attention::cudnn_forward_workspace(p),
-                   attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), deterministic)));
+      workspace_bytes_ = std::max(
+          attention::cudnn_forward_workspace(p),
+          attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), cudnn_deterministic)));
     } else {
       workspace_bytes_ = static_cast<int64_t>(
           std::max(attention::forward_workspace(*rung_->family, p), rung_->family->backward_workspace(p)));
@@ -138,7 +137,7 @@ class FusedRun final : public AttentionRun {
                  .dv = attn_tensor(to.v),
                  .workspace = workspace.data,
                  .workspace_bytes = workspace.bytes(),
-                 .deterministic = deterministic,
+                 .deterministic = cudnn_deterministic,
                  .problem = p};
   }
   void forward() override {
@@ -245,15 +244,16 @@ AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProb
 }
 
 std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, const Stream& stream,
-                                                 const AttentionInputs& inputs, bool deterministic) {
+                                                 const AttentionInputs& inputs,
+                                                 [[maybe_unused]] bool cudnn_deterministic) {
   if (!contender.rung && !is_cudnn(contender))
     return std::make_unique<BackendRun>(parse_word<AttentionKind>("attention", contender.name), stream,
-                                        inputs, deterministic);
+                                        inputs);
 #ifdef TESSERA_HAS_CUDA
   if (is_cudnn(contender) || contender.rung->family)
-    return std::make_unique<FusedRun>(contender, stream, inputs, deterministic);
+    return std::make_unique<FusedRun>(contender, stream, inputs, cudnn_deterministic);
 #endif
-  return std::make_unique<BackendRun>(AttentionKind::kNaive, stream, inputs, deterministic);
+  return std::make_unique<BackendRun>(AttentionKind::kNaive, stream, inputs);
 }
 
 }  // namespace tessera

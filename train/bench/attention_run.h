@@ -52,6 +52,6 @@ class AttentionRun {
 // Allocates outputs, what is saved, and workspace from an arena of its own; stream and inputs must outlive
 // it. Errors: OutOfMemory, and what the kernels refuse.
 std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, const Stream& stream,
-                                                 const AttentionInputs& inputs, bool deterministic);
+                                                 const AttentionInputs& inputs, bool cudnn_deterministic);
 
 }  // namespace tessera

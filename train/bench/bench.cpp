@@ -66,12 +66,9 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
       .positive()
       .show_default();
   command
-      .add("--deterministic", o.deterministic,
-           "Tessera's backward adds in a fixed order: the same bits each time")
-      .show_default("true");
-  command
       .add("--cudnn-deterministic", o.cudnn_deterministic,
-           "The same for cuDNN's backward, which then takes more time and memory")
+           "cuDNN's backward gives the same bits each time, as Tessera's always does, and takes more time "
+           "and memory")
       .show_default("false");
   command.add("--longest-ms", o.longest_ms, "Skip kernels of which a call should take longer than this")
       .positive()

@@ -83,8 +83,7 @@ struct BenchAttentionOptions {
   std::vector<int64_t> batches = {1, 16};  // with decode
   double dropout = 0;                      // above 0: each of ours also drops this share of its probabilities
   int64_t repeats = 11;
-  bool deterministic = true;         // of our backward
-  bool cudnn_deterministic = false;  // of cuDNN's, which pays more for it
+  bool cudnn_deterministic = false;  // its backward, which pays for it
   double longest_ms = 500;           // a cell whose call should take longer is skipped
   std::string json, svg;             // files to write; empty: none
 };

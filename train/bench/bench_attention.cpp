@@ -58,7 +58,7 @@ class Bench {
     AttentionResults results{.device = device_.name,
                              .cudnn = has_yardstick(contenders) ? attention::cudnn_version() : "",
                              .gemm_peak = gemm_peak(*backend_),
-                             .deterministic = options_.deterministic,
+                             .cudnn_deterministic = options_.cudnn_deterministic,
                              .repeats = options_.repeats,
                              .cells = {}};
     if (device_.device == Device::kCuda) {
@@ -67,9 +67,9 @@ class Bench {
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       stream_.run(FillZero{flush_});
     }
-    fmt::print("attention on {}{}; GEMM peak {:.4g} TFLOP/s, deterministic {}, median of {}\n", device_.name,
+    fmt::print("attention on {}{}; GEMM peak {:.4g} TFLOP/s, median of {}\n", device_.name,
                results.cudnn.empty() ? "" : ", beside cuDNN " + results.cudnn, results.gemm_peak / 1e12,
-               options_.deterministic, options_.repeats);
+               options_.repeats);
     const std::string warning =
         old_cudnn_warning(has_yardstick(contenders) ? attention::cudnn_version_number() : 0);
     if (!warning.empty()) print_stderr(fmt::format("bench: {}\n", warning));
@@ -116,17 +116,14 @@ class Bench {
       try {
         auto& input = inputs[cell.problem.dtype];
         if (!input.qkv) input = random_inputs(stream_, arena, cell.problem);
-        const bool deterministic =
-            contender.name == kYardstick ? options_.cudnn_deterministic : options_.deterministic;
         AttentionInputs own = input;
         if (contender.drops) own.dropout = dropout_;
-        entries[i].run = make_attention_run(contender, stream_, own, deterministic);
+        entries[i].run = make_attention_run(contender, stream_, own, options_.cudnn_deterministic);
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
         if (contender.rung && !contender.drops) {
           cell.forward = contender.rung->forward_traffic(cell.problem, device_.arch);
-          cell.backward =
-              contender.rung->backward_traffic(cell.problem, device_.arch, options_.deterministic);
+          cell.backward = contender.rung->backward_traffic(cell.problem, device_.arch);
         }
         for (auto& timer : entries[i].timers) timer = make_timer(stream_);
         for (int call = 0; call < kWarmupCalls; ++call) time_both(entries[i]);

@@ -9,8 +9,8 @@ namespace tessera::attention {
 namespace {
 
 Traffic fused_forward(const AttnProblem& p, TileRows rows) { return fused_forward_traffic(p, rows.queries); }
-Traffic tensor_core_backward(const AttnProblem& p, TileRows rows, bool deterministic) {
-  return tensor_core_backward_traffic(p, rows.keys, rows.heads, deterministic);
+Traffic tensor_core_backward(const AttnProblem& p, TileRows rows) {
+  return tensor_core_backward_traffic(p, rows.keys, rows.heads);
 }
 
 constexpr Rung kLadder[] = {
@@ -18,18 +18,18 @@ constexpr Rung kLadder[] = {
      .family = nullptr,
      .least_flops = 3e13,
      .forward_formula = [](const AttnProblem& p, TileRows) { return naive_forward_traffic(p); },
-     .backward_formula = [](const AttnProblem& p, TileRows, bool) { return naive_backward_traffic(p); }},
+     .backward_formula = [](const AttnProblem& p, TileRows) { return naive_backward_traffic(p); }},
     {.name = "row",
      .family = &row::kFamily,
      .least_flops = 5e12,
      .forward_formula = fused_forward,
-     .backward_formula = [](const AttnProblem& p, TileRows, bool) { return row_backward_traffic(p); }},
+     .backward_formula = [](const AttnProblem& p, TileRows) { return row_backward_traffic(p); }},
     {.name = "tiled",
      .family = &f32::kFamily,
      .least_flops = 1.2e13,
      .forward_formula = fused_forward,
-     .backward_formula = [](const AttnProblem& p, TileRows rows,
-                            bool) { return tiled_backward_traffic(p, rows.keys); }},
+     .backward_formula = [](const AttnProblem& p,
+                            TileRows rows) { return tiled_backward_traffic(p, rows.keys); }},
     {.name = "tensor_cores",
      .family = &sm80::kFamily,
      .least_flops = 3e13,
@@ -86,8 +86,8 @@ DType Rung::dtype() const { return family && family->dtype == ATTN_F32 ? DType::
 Traffic Rung::forward_traffic(const AttnProblem& p, int arch) const {
   return forward_formula(p, rows_of(*this, p, arch));
 }
-Traffic Rung::backward_traffic(const AttnProblem& p, int arch, bool deterministic) const {
-  return backward_formula(p, rows_of(*this, p, arch), deterministic);
+Traffic Rung::backward_traffic(const AttnProblem& p, int arch) const {
+  return backward_formula(p, rows_of(*this, p, arch));
 }
 
 std::string Rung::why_not(const AttnProblem& p, const DeviceTraits& device) const {

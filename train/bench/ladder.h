@@ -24,11 +24,11 @@ struct Rung {
   const KernelFamily* family;  // null: naive, which is called through the Backend with AttentionKind::kNaive
   double least_flops;          // FLOP/s that any GPU reaches
   Traffic (*forward_formula)(const AttnProblem& p, TileRows rows);
-  Traffic (*backward_formula)(const AttnProblem& p, TileRows rows, bool deterministic);
+  Traffic (*backward_formula)(const AttnProblem& p, TileRows rows);
 
   DType dtype() const;  // of q, k, v, out and their gradients
   Traffic forward_traffic(const AttnProblem& p, int arch) const;
-  Traffic backward_traffic(const AttnProblem& p, int arch, bool deterministic) const;
+  Traffic backward_traffic(const AttnProblem& p, int arch) const;
   // Empty, or in a word or two why this rung cannot run that problem on that device.
   std::string why_not(const AttnProblem& p, const DeviceTraits& device) const;
 };

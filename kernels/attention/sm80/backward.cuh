@@ -195,20 +195,19 @@ __device__ __forceinline__ void write_key_gradients(const BackwardArgs& a, const
                            a.dv.head_begin(block.b, block.h) + first_col, a.dv.row, first_row, keys, cols);
 }
 
-// Fixed order: our turn to add to a query tile has come when all key blocks from `top_block` down have added.
-template <bool kDeterministic>
+// Our turn to add to a query tile has come when all key blocks from `top_block` down have added.
 __device__ __forceinline__ void wait_turn(const uint32_t* adders, int key_block, int top_block) {
-  if (kDeterministic && threadIdx.x == 0) {
+  if (threadIdx.x == 0) {
     while (ptx::load_acquire(adders) != top_block - key_block) {
     }
   }
 }
 // Passes on the turn at the tile of the step before; `adders` is this step's. By the last warp, since the
 // first has waited for the turn: both cost a trip to L2.
-template <class Tile, bool kDeterministic, MaskKind kMask, class Block>
+template <class Tile, MaskKind kMask, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
                                           const QueryTiles<kMask>& tiles, const Block& block) {
-  if (kDeterministic && threadIdx.x == Tile::kWarps * 32 - 1) {
+  if (threadIdx.x == Tile::kWarps * 32 - 1) {
     if (tile > tiles.begin) {
       ptx::red_add_release(adders - 1, 1);
     } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
@@ -226,17 +225,14 @@ __device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyB
   ptx::red_add_release(a.counters + heads_done * a.query_blocks - tiles.behind(), 1);
 }
 
-template <class Tile, MaskKind kMask, bool kDeterministic, bool kDropout>
+template <class Tile, MaskKind kMask, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
   const BackwardMemory<Tile> memory;
   const QueryGradient<Tile> gradient;
-  if (kDeterministic) take_ticket(a, memory);
-  const auto block = [&] {
-    return KeyBlock::of<kMask, kDeterministic>(
-        kDeterministic ? ptx::load_shared(memory.ticket()) : blockIdx.x, a);
-  };
+  take_ticket(a, memory);
+  const auto block = [&] { return KeyBlock::of<kMask>(ptx::load_shared(memory.ticket()), a); };
   const auto [key_block, kv_head_index, b, kv_head] = block();
   const int warp_row = threadIdx.x / 32 / kSplitD * kWarpK, part = threadIdx.x / 32 % kSplitD;
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
@@ -260,10 +256,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   for (int tile = tiles.begin, slot = 0; !tiles.empty(); ++tile, ++dq_tile, slot ^= 1) {
     if (tile == tiles.end) {
       dq_tile += tiles.behind();  // the first tile of the next head
-      const int group_tiles = a.group * a.query_blocks;
-      // One question, in the form that ptxas, at 255 registers, finds room for.
-      constexpr bool kDivide = !kDeterministic && kHeadDim == 64;
-      if (kDivide ? dq_tile % group_tiles == 0 : dq_tile == (block().head_index + 1) * group_tiles) break;
+      if (dq_tile == (block().head_index + 1) * (a.group * a.query_blocks)) break;
       tile = tiles.begin;
       dq_tile += tiles.begin;
     }
@@ -292,26 +285,23 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_tile) * gradient.kTileFloats;
     uint32_t* adders = a.counters + 1 + dq_tile;
     const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
-    wait_turn<kDeterministic>(adders, key_block, tile_adders.last);
+    wait_turn(adders, key_block, tile_adders.last);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
-    // more, whose slot the next load overwrites, nor dS of step i - 1, whose slot step i + 1 overwrites. In
-    // fixed order it is also our turn, and all threads have stored the dQ of step i - 1: the turn can be
-    // passed on.
+    // more, whose slot the next load overwrites, nor dS of step i - 1, whose slot step i + 1 overwrites. It
+    // is our turn, and all threads have stored the dQ of step i - 1: that turn can be passed on.
     __syncthreads();
-    pass_turn<Tile, kDeterministic>(a, adders, dq_tile, tile, tiles, block);
+    pass_turn<Tile>(a, adders, dq_tile, tile, tiles, block);
     load_queries.start(memory, slot);
 
     typename QueryGradient<Tile>::Part dq;
-    if (kDeterministic && key_block < tile_adders.last) {
+    if (key_block < tile_adders.last) {
       gradient.load(dq_sums, dq);
     } else {
       dq.clear();
     }
     const Span rows = tile_adders.rows(first_q, key_block * kBlockK);
     multiply_cols_cols(dq, memory.ds(slot), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
-    if (!kDeterministic) {
-      gradient.add(dq_sums, dq);
-    } else if (key_block > tile_adders.first) {
+    if (key_block > tile_adders.first) {
       gradient.store(dq_sums, dq);
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers
@@ -323,7 +313,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
 
   __syncthreads();  // K is no longer read, so its tile can take dK; and all threads have stored the last dQ
   const KeyBlock done = block();
-  if (kDeterministic) pass_last_turn<Tile>(a, done, tiles);
+  pass_last_turn<Tile>(a, done, tiles);
   write_key_gradients<kDropout>(a, memory, done, mask.keys, warp_row, part, dk, dv);
 }
 

@@ -3,6 +3,6 @@
 
 namespace tessera::attention::sm80 {
 AttnStatus backward_128_small_dropout(const AttnBackward& f, CUstream_st* stream) {
-  return launch_backward_dropout<Dropping<SmallBackwardTile128>>(f, stream);
+  return launch_backward<Dropping<SmallBackwardTile128>, true>(f, stream);
 }
 }  // namespace tessera::attention::sm80

@@ -3,6 +3,6 @@
 
 namespace tessera::attention::sm80 {
 AttnStatus backward_256_dropout(const AttnBackward& f, CUstream_st* stream) {
-  return launch_backward_dropout<Dropping<BackwardTile<256>>>(f, stream);
+  return launch_backward<Dropping<BackwardTile<256>>, true>(f, stream);
 }
 }  // namespace tessera::attention::sm80

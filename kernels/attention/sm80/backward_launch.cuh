@@ -1,4 +1,5 @@
-// The backward as launches: row statistics, the main kernel, and dQ to bf16 unless the main kernel does it.
+// The backward as launches: row statistics, then the main kernel. There is one mode, whatever
+// AttnBackward::deterministic says: the fixed order of additions gives the same bits every time.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -35,7 +36,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   return args;
 }
 
-template <class Tile, bool kDropout, bool kDeterministic, MaskKind kMask>
+template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardArgs args = backward_args<Tile>(f);
@@ -44,43 +45,25 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
-  const auto rows_kernel =
-      backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kDeterministic, kMask == MaskKind::kAny>;
+  const auto rows_kernel = backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kMask == MaskKind::kAny>;
   AttnStatus status = launch(rows_kernel, static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta),
                              kRowsThreads, 0, stream, args, rows);
   if (status != ATTN_OK) return status;
 
-  status = launch(backward_kernel<Tile, kMask, kDeterministic, kDropout>, kv_heads * args.key_blocks,
-                  Tile::kWarps * 32, BackwardMemory<Tile>::kBytes, stream, args);
-  if (status != ATTN_OK || kDeterministic) return status;
-
-  return launch(backward_finish_kernel<Tile>, heads * args.query_blocks, Tile::kWarps * 32, 0, stream, args);
+  return launch(backward_kernel<Tile, kMask, kDropout>, kv_heads * args.key_blocks, Tile::kWarps * 32,
+                BackwardMemory<Tile>::kBytes, stream, args);
 }
 
 // Full and causal masks
-template <class Tile, bool kDropout, bool kDeterministic>
+template <class Tile, bool kDropout = false>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
-  return f.problem.mask.causal ? launch_backward<Tile, kDropout, kDeterministic, MaskKind::kCausal>(f, stream)
-                               : launch_backward<Tile, kDropout, kDeterministic, MaskKind::kFull>(f, stream);
-}
-
-template <class Tile>
-AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
-  return f.deterministic ? launch_backward<Tile, false, true>(f, stream)
-                         : launch_backward<Tile, false, false>(f, stream);
-}
-
-// With dropout, and with masks other than full and causal, there is one mode, of the same bits: half as many
-// kernels to compile.
-template <class Tile>
-AttnStatus launch_backward_dropout(const AttnBackward& f, CUstream_st* stream) {
-  return launch_backward<Tile, true, true>(f, stream);
+  return f.problem.mask.causal ? launch_backward<Tile, kDropout, MaskKind::kCausal>(f, stream)
+                               : launch_backward<Tile, kDropout, MaskKind::kFull>(f, stream);
 }
 template <class Tile>
 AttnStatus launch_backward_masked(const AttnBackward& f, CUstream_st* stream) {
-  return f.problem.dropout.threshold > 0
-             ? launch_backward<Dropping<Tile>, true, true, MaskKind::kAny>(f, stream)
-             : launch_backward<Narrow<Tile>, false, true, MaskKind::kAny>(f, stream);
+  return f.problem.dropout.threshold > 0 ? launch_backward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
+                                         : launch_backward<Narrow<Tile>, false, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

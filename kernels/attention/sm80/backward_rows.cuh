@@ -1,5 +1,5 @@
-// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros where it counts or adds,
-// and in dQ where a query sees no key, since no key block may come by.
+// Before the main kernel: delta = rowsum(dO o O) and LSE log2(e) of each row; zeros in its counters, and
+// in dQ where a query sees no key, since no key block may come by.
 #pragma once
 
 #include "kernels/attention/common/dot.cuh"
@@ -10,7 +10,7 @@ namespace tessera::attention::sm80 {
 inline constexpr int kRowsThreads = 256;
 
 // kHeadDim / 8 neighbouring threads take a row, of which the last have no columns where heads are narrower.
-template <int kHeadDim, bool kWhole, bool kDeterministic, bool kAnyMask>
+template <int kHeadDim, bool kWhole, bool kAnyMask>
 __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const BackwardArgs a, int64_t rows) {
   constexpr int kLanes = kHeadDim / 8;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowsThreads + threadIdx.x;
@@ -36,13 +36,8 @@ __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Backw
     a.log2_sum_exp[row] =
         real ? log2_sum_exp_of(a.lse[static_cast<int64_t>(head_index) * a.tokens + t]) : INFINITY;
   }
-  if (kDeterministic) {
-    const int64_t counters = 1 + rows / a.padded_tokens * a.query_blocks;
-    if (thread < counters) a.counters[thread] = 0;  // fewer than there are threads: a tile has many rows
-  } else if (inside) {
-    auto sums = reinterpret_cast<float4*>(a.dq_sums) + thread * 2;
-    sums[0] = sums[1] = {0, 0, 0, 0};
-  }
+  const int64_t counters = 1 + rows / a.padded_tokens * a.query_blocks;
+  if (thread < counters) a.counters[thread] = 0;  // fewer than there are threads: a tile has many rows
 }
 
 }  // namespace tessera::attention::sm80

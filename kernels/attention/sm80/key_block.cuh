@@ -24,22 +24,19 @@ struct KeyBlock {
   int index;
   int head_index, b, h;  // of K and V: head_index = b kv_heads + h
 
-  // `work` is the ticket in fixed order, else the place in the grid: there the lowest
-  // block comes first, which is the longest.
-  template <MaskKind kMask, bool kDeterministic>
-  static __device__ __forceinline__ KeyBlock of(unsigned work, const BackwardArgs& a) {
+  template <MaskKind kMask>
+  static __device__ __forceinline__ KeyBlock of(unsigned ticket, const BackwardArgs& a) {
     KeyBlock block;
-    if constexpr (kDeterministic && kMask != MaskKind::kCausal) {
+    if constexpr (kMask != MaskKind::kCausal) {
       constexpr int kHeadsAtOnce = 8;
-      const int first_head = static_cast<int>(work) / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
+      const int first_head = static_cast<int>(ticket) / (kHeadsAtOnce * a.key_blocks) * kHeadsAtOnce;
       const int heads = min(kHeadsAtOnce, static_cast<int>(gridDim.x) / a.key_blocks - first_head);
-      work -= first_head * a.key_blocks;
-      block.index = a.key_blocks - 1 - work / heads;
-      block.head_index = first_head + work % heads;
+      ticket -= first_head * a.key_blocks;
+      block.index = a.key_blocks - 1 - ticket / heads;
+      block.head_index = first_head + ticket % heads;
     } else {
-      const int turn = work % a.key_blocks;
-      block.index = kDeterministic ? a.key_blocks - 1 - turn : turn;
-      block.head_index = work / a.key_blocks;
+      block.index = a.key_blocks - 1 - ticket % a.key_blocks;
+      block.head_index = ticket / a.key_blocks;
     }
     block.b = block.head_index / a.kv_heads;
     block.h = block.head_index % a.kv_heads;

@@ -1,9 +1,6 @@
-// dQ of a query tile: a sum over key blocks, each computed by another CTA. Two ways to add them up.
-//
-//   any order     red.global.add into zeroed fp32 sums, as CTAs come; a last kernel turns the sums into bf16.
-//   fixed order   the CTAs of a query tile take turns, the highest key block first: each starts its product
-//                 from what the turn before left, and the last one, key block 0, writes bf16. So sums are
-//                 never zeroed, never read by another kernel, and have the same bits every time.
+// dQ of a query tile: a sum over key blocks, each computed by another CTA. The CTAs of a query tile take turns,
+// the highest key block first: each starts its product from what the turn before left, and the last one, key
+// block 0, writes bf16. So sums are never zeroed, never read by another kernel, and have the same bits every time.
 //
 // The sums lie in the order of the registers that hold them, so that a warp's accesses are contiguous.
 #pragma once
@@ -26,19 +23,7 @@ struct QueryGradient {
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int q = warp / kWarpsD * kWarpQ, d = warp % kWarpsD * kWarpD;
 
-  // Any order: float r of lane l is at r 32 + l.
-  __device__ __forceinline__ void add(float* tile_sums, const Part& part) const {
-    float* to = tile_sums + warp * (kPartFloats * 32) + lane;
-#pragma unroll
-    for (int r = 0; r < kPartFloats; ++r) ptx::red_add(to + r * 32, (&part.at[0][0][0])[r]);
-  }
-  __device__ __forceinline__ void load_added(const float* tile_sums, Part& part) const {
-    const float* from = tile_sums + warp * (kPartFloats * 32) + lane;
-#pragma unroll
-    for (int r = 0; r < kPartFloats; ++r) (&part.at[0][0][0])[r] = from[r * 32];
-  }
-
-  // Fixed order: float4 r of lane l is at r 32 + l. Other SMs write in between, so nothing may come from L1.
+  // float4 r of lane l is at r 32 + l. Other SMs write in between, so nothing may come from L1.
   __device__ __forceinline__ void load(const float* tile_sums, Part& part) const {
     auto from = reinterpret_cast<const float4*>(tile_sums) + warp * (kPartFloats / 4 * 32) + lane;
 #pragma unroll
@@ -76,16 +61,5 @@ struct QueryGradient {
     }
   }
 };
-
-// Any order, after the main kernel: one CTA a query tile.
-template <class Tile>
-__global__ void __launch_bounds__(Tile::kWarps * 32) backward_finish_kernel(const BackwardArgs a) {
-  const QueryGradient<Tile> gradient;
-  const int query_block = blockIdx.x % a.query_blocks, head_index = blockIdx.x / a.query_blocks;
-  typename QueryGradient<Tile>::Part part;
-  gradient.load_added(a.dq_sums + static_cast<int64_t>(blockIdx.x) * gradient.kTileFloats, part);
-  gradient.write(a.dq.head_begin(head_index / a.heads, head_index % a.heads), a.dq.row,
-                 query_block * Tile::kBlockQ, a.tokens, a.head_dim, part, Tile::Score::derivative(a.score()));
-}
 
 }  // namespace tessera::attention::sm80

@@ -41,12 +41,8 @@ AttentionCell cell(const char* rung, int64_t tokens, double forward_ms, double b
 }
 
 AttentionResults made_up_attention() {
-  AttentionResults results{.device = "a <made-up> GPU",
-                           .cudnn = "9.9.9",
-                           .gemm_peak = 1e12,
-                           .deterministic = true,
-                           .repeats = 3,
-                           .cells = {}};
+  AttentionResults results{
+      .device = "a <made-up> GPU", .cudnn = "9.9.9", .gemm_peak = 1e12, .repeats = 3, .cells = {}};
   results.cells = {cell("hopper", 1024, 1, 4), cell("cudnn", 1024, 2, 2), cell("hopper", 2048, 2, 4),
                    cell("cudnn", 2048, 1, 8), cell("row", 4096, 0, 0)};
   results.cells.back().why_not = "too long";
@@ -80,8 +76,8 @@ TEST(AttentionResults, FlopsAndTrafficCountVisiblePairs) {
     EXPECT_DOUBLE_EQ(attention_flops(of_documents, backward), attention_flops(own, backward));
   EXPECT_DOUBLE_EQ(attention::fused_forward_traffic(of_documents, 128).loaded,
                    attention::fused_forward_traffic(own, 128).loaded);
-  EXPECT_DOUBLE_EQ(attention::tensor_core_backward_traffic(of_documents, 128, 1, true).loaded,
-                   attention::tensor_core_backward_traffic(own, 128, 1, true).loaded);
+  EXPECT_DOUBLE_EQ(attention::tensor_core_backward_traffic(of_documents, 128, 1).loaded,
+                   attention::tensor_core_backward_traffic(own, 128, 1).loaded);
   EXPECT_FALSE(same_problem(of_documents, masked(parse_mask("causal", 1, 2048), 1, 2048)));
 }
 
@@ -328,7 +324,7 @@ TEST_F(BenchAttention, HelpNamesEveryOption) {
   EXPECT_EQ(help.status, 0);
   for (const char* part :
        {"--rungs", "--head-dims", "--masks", "--seq-lens", "--tokens", "--channels", "--group", "--shape",
-        "--dropout", "--repeats", "--deterministic", "--longest-ms", "--json", "--svg"})
+        "--dropout", "--repeats", "--cudnn-deterministic", "--longest-ms", "--json", "--svg"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 

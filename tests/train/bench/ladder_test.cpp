@@ -90,8 +90,7 @@ TEST(Traffic, OfNaiveGrowsWithTheSquareAndOfTheOthersDoesNot) {
       return (large.read + large.written) / (small.read + small.written);
     };
     const double forward = growth([&](const AttnProblem& p) { return rung.forward_traffic(p, kHopper); });
-    const double backward =
-        growth([&](const AttnProblem& p) { return rung.backward_traffic(p, kHopper, true); });
+    const double backward = growth([&](const AttnProblem& p) { return rung.backward_traffic(p, kHopper); });
     const bool naive = std::string(rung.name) == "naive";
     EXPECT_NEAR(forward, naive ? 4 : 2, naive ? 0.1 : 1e-9) << rung.name;
     EXPECT_NEAR(backward, naive ? 4 : 2, naive ? 0.1 : 0.01) << rung.name;
@@ -108,26 +107,28 @@ TEST(Traffic, OfNaiveReadsKeysOnceForEachQueryHead) {
   EXPECT_DOUBLE_EQ(naive_backward_traffic(shared).written, naive_backward_traffic(own).written);
 }
 
-TEST(Traffic, OfAFixedOrderPassesSumsOn) {
-  const AttnProblem p = problem(1024, false);
-  const Traffic fixed = tensor_core_backward_traffic(p, 128, 1, true),
-                any = tensor_core_backward_traffic(p, 128, 1, false);
-  const double sums = 1024 * kQ * 2;                      // dQ in fp32
-  EXPECT_DOUBLE_EQ(any.stored - fixed.stored, 2 * sums);  // zeros, and the eighth of eight additions
-  EXPECT_DOUBLE_EQ(fixed.loaded - any.loaded,
-                   7 * sums - sums);                  // additions in L2 load nothing, the last kernel once
-  const AttnProblem short_one = problem(100, false);  // one key block: nothing is passed on
-  EXPECT_DOUBLE_EQ(tensor_core_backward_traffic(short_one, 128, 1, true).stored, 100 * kQ * 3 + 2 * 4 * 800);
+TEST(Traffic, SumsOfDqArePassedOnFromBlockToBlock) {
+  // Of eight key blocks the first only stores the fp32 sums of dQ, the last only loads them.
+  const auto passed_on = [](int64_t tokens) {
+    const Traffic blocks = tensor_core_backward_traffic(problem(tokens, false), 128, 1);
+    const Traffic one_block =
+        tensor_core_backward_traffic(problem(tokens, false), static_cast<int>(tokens), 1);
+    return blocks.stored - one_block.stored;
+  };
+  EXPECT_DOUBLE_EQ(passed_on(1024), 7 * 1024 * kQ * 2);
+  EXPECT_DOUBLE_EQ(passed_on(128), 0);
+  EXPECT_DOUBLE_EQ(tensor_core_backward_traffic(problem(100, false), 128, 1).stored,
+                   100 * kQ * 3 + 2 * 4 * 800);
 }
 
 // Four query heads that share their keys, as works of all, of two and of one: dK and dV in fp32 pass from
 // each work to the next, and K and V are loaded for each.
 TEST(Traffic, OfFewerHeadsAWorkPassesSumsOfKeysOn) {
   const AttnProblem p = problem(1024, true, ATTN_BF16, 1);
-  const Traffic all = tensor_core_backward_traffic(p, 128, 4, true);
+  const Traffic all = tensor_core_backward_traffic(p, 128, 4);
   const double dk = 1024 * kQ / 4, sums = 2 * 2 * dk;  // dK in bf16; dK and dV in fp32
   for (const int works : {2, 4}) {
-    const Traffic t = tensor_core_backward_traffic(p, 128, 4 / works, true);
+    const Traffic t = tensor_core_backward_traffic(p, 128, 4 / works);
     EXPECT_DOUBLE_EQ(t.stored - all.stored, (works - 1) * sums);
     EXPECT_DOUBLE_EQ(t.loaded - all.loaded, (works - 1) * (sums + 2 * dk));
     EXPECT_DOUBLE_EQ(t.written - all.written, sums);

@@ -107,9 +107,6 @@ inline uint2 load_shared_uint2(uint32_t at) { return load_from_shared<uint2>(at)
 inline int2 load_shared_int2(uint32_t at) { return load_from_shared<int2>(at); }
 inline uint4 load_shared_uint4(uint32_t at) { return load_from_shared<uint4>(at); }
 
-inline void red_add(float* address, float value) {
-  std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
-}
 // Polled by those who wait: others have their turns meanwhile.
 inline uint32_t load_acquire(const uint32_t* address) {
   emulator::let_others_run();
