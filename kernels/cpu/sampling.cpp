@@ -183,7 +183,7 @@ void run(const SampleTokens& a, const Launch& /*on*/) {
     const int64_t token = a.rule.temperature == 0 ? first_with(row, largest)
                                                   : drawn_token(row, largest, a.seed, draws[0], draws[1]);
     out = static_cast<int32_t>(token);
-    seen[token / 32] |= static_cast<int32_t>(uint32_t{1} << token % 32);
+    seen[token / 32] |= static_cast<int32_t>(uint32_t{1} << static_cast<uint64_t>(token) % 32);
     ++draws[1];
     ++start;
   }
