@@ -1,6 +1,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/nf4.h"
 #include "kernels/op_checks.h"
 #include "kernels/ops.h"
 
@@ -51,6 +52,25 @@ void Dequantise::check_on(Device device) const {
                {{"x", x.data, fp8_storage(DType::kE4M3, device), y.shape},
                 {"the scale of x", x.scale, DType::kF32, {1}}});
 }
+
+namespace {
+
+void check_nf4(const char* op, Device device, const char* plain_name, const Tensor& plain,
+               const Nf4Matrix& nf4) {
+  check_anchor(op, plain_name, plain, 2, device);
+  check(plain.shape[1] % kNf4Block == 0, "{}: rows must have a multiple of {} numbers, found {}", op,
+        kNf4Block, plain.shape[1]);
+  const int64_t count = plain.numel();
+  check_fields(op, device,
+               {{"the values in NF4", nf4.data, DType::kU16, {count / 4}},
+                {"the scales of values in NF4", nf4.scales, DType::kF32, {count / kNf4Block}}});
+}
+
+}  // namespace
+
+void RoundNf4::check_on(Device device) const { check_nf4(kName, device, "x", x, y); }
+
+void WidenNf4::check_on(Device device) const { check_nf4(kName, device, "y", y, x); }
 
 void TransposeFp8::check_on(Device device) const {
   const DType stored = fp8_storage(DType::kE4M3, device);

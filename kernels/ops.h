@@ -316,6 +316,30 @@ struct Dequantise {
   void check_on(Device device) const;
 };
 
+// A matrix [N, C] in NF4 (kernels/base/nf4.h); C is a multiple of kNf4Block
+struct Nf4Matrix {
+  Tensor data;    // [N C / 4] uint16, of bytes with two numbers each
+  Tensor scales;  // [N C / kNf4Block] fp32
+};
+
+// y = x, rounded
+struct RoundNf4 {
+  static constexpr const char* kName = "round to NF4";
+  Tensor x;  // [N, C]
+  Nf4Matrix y;
+
+  void check_on(Device device) const;
+};
+
+// y = x; in bf16 the product of value and scale is rounded.
+struct WidenNf4 {
+  static constexpr const char* kName = "widen NF4";
+  Nf4Matrix x;
+  Tensor y;  // [N, C]
+
+  void check_on(Device device) const;
+};
+
 // y = x^T of values in FP8
 struct TransposeFp8 {
   static constexpr const char* kName = "transpose FP8";
@@ -866,14 +890,14 @@ using AnyOp = std::variant<
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const HeadsNormForward*,
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
-    const GatedBackward*, const Quantise*, const CountSaturated*, const Dequantise*, const TransposeFp8*,
-    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
-    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
-    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
-    const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*, const JudgeStep*,
-    const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*, const Orthogonalise*,
-    const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const GatedBackward*, const Quantise*, const CountSaturated*, const Dequantise*, const RoundNf4*,
+    const WidenNf4*, const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*,
+    const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
+    const AttentionBackward*, const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*,
+    const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
+    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
+    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -31,6 +31,8 @@ void run(const GatedBackward& a, const Launch& on);
 void run(const Quantise& a, const Launch& on);
 void run(const CountSaturated& a, const Launch& on);
 void run(const Dequantise& a, const Launch& on);
+void run(const RoundNf4& a, const Launch& on);
+void run(const WidenNf4& a, const Launch& on);
 void run(const TransposeFp8& a, const Launch& on);
 void run(const UpdateScales& a, const Launch& on);
 void run(const LinearForward& a, const Launch& on);

@@ -5,6 +5,7 @@
 
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/nf4.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_values.h"
 
@@ -77,6 +78,35 @@ void run(const CountSaturated& a, const Launch& /*on*/) {
 // The scale is in the values already.
 void run(const Dequantise& a, const Launch& /*on*/) {
   std::copy_n(a.x.data.as<float>(), a.y.numel(), a.y.as<float>());
+}
+
+void run(const RoundNf4& a, const Launch& /*on*/) {
+  const int64_t blocks = a.y.scales.numel();
+#pragma omp parallel for
+  for (int64_t b = 0; b < blocks; ++b) {
+    const float* x = a.x.as<float>() + b * kNf4Block;
+    uint8_t* bytes = a.y.data.as<uint8_t>() + b * (kNf4Block / 2);
+    uint32_t largest = 0;
+    for (int i = 0; i < kNf4Block; ++i) largest = std::max(largest, magnitude(x[i]));
+    const float scale = a.y.scales.as<float>()[b] = std::bit_cast<float>(largest),
+                inverse = nf4_inverse(scale);
+    for (int i = 0; i < kNf4Block; i += 2)
+      bytes[i / 2] = static_cast<uint8_t>(nf4_code(x[i] * inverse) << 4 | nf4_code(x[i + 1] * inverse));
+  }
+}
+
+void run(const WidenNf4& a, const Launch& /*on*/) {
+  const int64_t blocks = a.x.scales.numel();
+#pragma omp parallel for
+  for (int64_t b = 0; b < blocks; ++b) {
+    const uint8_t* bytes = a.x.data.as<uint8_t>() + b * (kNf4Block / 2);
+    const float scale = a.x.scales.as<float>()[b];
+    float* y = a.y.as<float>() + b * kNf4Block;
+    for (int i = 0; i < kNf4Block; i += 2) {
+      y[i] = nf4_value(bytes[i / 2] >> 4) * scale;
+      y[i + 1] = nf4_value(bytes[i / 2] & 15) * scale;
+    }
+  }
 }
 
 void run(const TransposeFp8& a, const Launch& /*on*/) {
