@@ -10,6 +10,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
+#include "model/formats/bitsandbytes.h"
 #include "model/formats/folder.h"
 #include "model/formats/pieces.h"
 #include "model/formats/tensor_files.h"
@@ -28,36 +29,38 @@ struct PlacedTensor {
   std::string name;
 };
 
-void read_piece(const PlacedTensor& in, const TensorPiece& piece, const std::span<float> out, Values which) {
-  if (!piece.transposed) return in.file.read(in.name, piece.shape, out, which);
+// A parameter from its pieces. `read` reads a tensor of the family in fp32.
+struct PiecesReader {
+  const std::vector<TensorPiece>& pieces;
+  std::function<void(const TensorPiece&, std::span<float>)> read;
+};
+void read_piece(const PiecesReader& from, const TensorPiece& piece, const std::span<float> out) {
+  if (!piece.transposed) return from.read(piece, out);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
   const std::span<float> values(turned.as<float>(), out.size());
-  in.file.read(in.name, piece.shape, values, which);
+  from.read(piece, values);
   transpose(values, piece.columns, piece.rows, out.data());
 }
-
-// A parameter from its pieces. `find` says where a tensor of the family is.
-struct PiecesReader {
-  const std::vector<TensorPiece>& pieces;
-  std::function<PlacedTensor(const std::string&)> find;
-  Values values;
-};
 void read_pieces(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
   float *values = host.as<float>(), *end = values;
   for (const TensorPiece& piece : from.pieces) {
     end = values + (piece.first + piece.rows) * piece.columns;
-    read_piece(from.find(piece.name), piece,
-               {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())}, from.values);
+    read_piece(from, piece, {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())});
   }
   std::fill(end, values + host.numel(), 0.0f);  // the padding
   sink(place, host);
 }
 
-// A parameter of bf16 tensors, as they are
-void read_bf16(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
+// A parameter of bf16 tensors, as they are. `find` says where a tensor of the family is.
+struct PiecesInBf16 {
+  const std::vector<TensorPiece>& pieces;
+  std::function<PlacedTensor(const std::string&)> find;
+  Values values;
+};
+void read_bf16(const PiecesInBf16& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
   const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kBF16, place.info.shape);
   std::byte *const values = host.as<std::byte>(), *end = values;
@@ -100,15 +103,25 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, c
       family_(*find_family(found_.family)),
       files_(folder) {
   std::set<std::string> names;
+  int64_t in_nf4 = 0;
   const ParamLayout layout(found_.model, 1);
   naming_ = naming_of_files();
   for (const ParamPlace& place : layout.places)
     for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
       const InFile in = find(piece.name);
-      in.file.check_readable(in.name, piece.shape);
-      names.insert(in.name);
+      if (Nf4Tensor::is_one(files_, in.name)) {
+        const Nf4Tensor nf4(files_, in.name, piece.shape);
+        names.insert(nf4.names().begin(), nf4.names().end());
+        ++in_nf4;
+      } else {
+        in.file.check_readable(in.name, piece.shape);
+        names.insert(in.name);
+      }
     }
   refuse_left_over(names);
+  if (in_nf4 > 0)
+    found_.notices.push_back(
+        fmt::format("{} matrices of {} are stored in NF4, 4 bits a number", in_nf4, folder_.string()));
   if (found_.type != found_.family) leave_images_out();
 }
 
@@ -227,17 +240,28 @@ void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOve
   if (place.info.name == kPositionTable && place.info.shape[0] > found_.model.context)
     return read_extended(place, sink);
   const std::vector<TensorPiece> pieces = pieces_of(family_, found_.model, place.info);
-  const PiecesReader from{.pieces = pieces,
-                          .find = [&](const std::string& name) -> PlacedTensor {
-                            const InFile in = find(name);
-                            return {in.file, in.name};
-                          },
-                          .values = values_};
+  const auto is_nf4 = [&](const TensorPiece& piece) {
+    return Nf4Tensor::is_one(files_, name_in_file(piece.name));
+  };
   const bool is_bf16 = std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
-    return !piece.transposed && entry_of(piece.name).dtype == "BF16";
+    return !piece.transposed && !is_nf4(piece) && entry_of(piece.name).dtype == "BF16";
   });
-  if (hand_over == HandOver::kAsStored && is_bf16) return read_bf16(from, place, sink);
-  read_pieces(from, place, sink);
+  if (hand_over == HandOver::kAsStored && is_bf16)
+    return read_bf16({.pieces = pieces,
+                      .find = [&](const std::string& name) -> PlacedTensor {
+                        const InFile in = find(name);
+                        return {in.file, in.name};
+                      },
+                      .values = values_},
+                     place, sink);
+  const auto read = [&](const TensorPiece& piece, std::span<float> out) {
+    const InFile in = find(piece.name);
+    if (is_nf4(piece))
+      Nf4Tensor(files_, in.name, piece.shape).read(out);
+    else
+      in.file.read(in.name, piece.shape, out, values_);
+  };
+  read_pieces({.pieces = pieces, .read = read}, place, sink);
 }
 
 void WeightsFolder::read_extended(const ParamPlace& place, const ParamSink& sink) const {
@@ -277,12 +301,13 @@ int64_t read_param(const TensorFiles& files, const ModelConfig& model, const Par
                    const std::string& prefix, const ParamSink& sink) {
   int64_t bytes = 0;
   const std::vector<TensorPiece> pieces = pieces_of(family_for(model), model, place.info);
-  const auto find = [&](const std::string& name) {
-    const PlacedTensor in{files.file_of(prefix + name), prefix + name};
-    if (in.file.contains(in.name)) bytes += std::ssize(in.file.entries().at(in.name).bytes);
-    return in;
+  const auto read = [&](const TensorPiece& piece, std::span<float> out) {
+    const std::string name = prefix + piece.name;
+    const SafetensorsReader& file = files.file_of(name);
+    file.read(name, piece.shape, out, Values::kAny);
+    bytes += std::ssize(file.entries().at(name).bytes);
   };
-  read_pieces({.pieces = pieces, .find = find, .values = Values::kAny}, place, sink);
+  read_pieces({.pieces = pieces, .read = read}, place, sink);
   return bytes;
 }
 

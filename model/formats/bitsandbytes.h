@@ -1,0 +1,43 @@
+// Matrices in NF4 as bitsandbytes (https://github.com/bitsandbytes-foundation/bitsandbytes) and transformers
+// save them: under the weight's name the codes of all elements, two in a byte, and beside it tensors whose
+// names begin with the weight's. Of a matrix of n elements:
+//   .quant_state.bitsandbytes__nf4   JSON: its shape, elements of a block, and of a block of scales
+//   .absmax                          a scale for each block: fp32, or with double quantisation a byte
+//   .quant_map                       the 16 values
+//   .nested_absmax .nested_quant_map double quantisation: scale = map[byte] absmax[block of scales] + offset
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/formats/tensor_files.h"
+
+namespace tessera {
+
+// Whether config.json's "quantization_config" says that matrices are stored so, and nothing else
+bool is_bitsandbytes_nf4(const nlohmann::json& quantization_config);
+
+class Nf4Tensor {
+ public:
+  static bool is_one(const TensorFiles& files, const std::string& name);
+  // Error: anything missing, of another kind of numbers, or of another shape
+  Nf4Tensor(const TensorFiles& files, const std::string& name, const Shape& shape);
+
+  const std::vector<std::string>& names() const { return names_; }  // of all its tensors in the files
+  void read(std::span<float> out) const;
+
+ private:
+  std::span<const std::byte> bytes_of(const std::string& suffix, const char* dtype, int64_t elements);
+  void read_scales(const nlohmann::json& state);
+
+  const TensorFiles& files_;
+  std::string name_;
+  int64_t block_ = 0;
+  std::span<const std::byte> codes_;
+  std::vector<float> scales_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace tessera
