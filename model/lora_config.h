@@ -30,6 +30,15 @@ class AdaptedParts {
   unsigned parts_ = 0;  // a bit for each Adapted
 };
 
+// What the frozen matrices of the blocks are stored in, the words of train.lora.base
+enum class LoraBase : uint8_t {
+  kAuto,  // what they are multiplied in: train.precision, or FP8 by train.gemm_dtype
+  kNf4,
+};
+constexpr auto words_of(LoraBase) {
+  return std::array{Word{"auto", LoraBase::kAuto}, Word{"nf4", LoraBase::kNf4}};
+}
+
 struct LoraConfig {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;

@@ -151,6 +151,7 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
   const bool multiplied = info.block >= 0
                               ? config.has_block(info.block, model.layers)
                               : config && config.head && (is_tied || info.part == ParamPart::kHead);
+  if (is_layer && frozen_blocks && info.block >= 0 && !place.trained) return StoredAs::kOnly;
   if (!is_layer || !multiplied) return StoredAs::kNo;
   if (is_tied) return StoredAs::kCopied;
   if (!place.trained) return StoredAs::kOnly;
@@ -305,12 +306,13 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
   return flops;
 }
 
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze) {
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   if (config.lora)
-    return fmt::format("{}: {} parameters are trained, beside {} frozen", text_of(config.lora),
+    return fmt::format("{}: {} parameters are trained, beside {} frozen{}", text_of(config.lora),
                        count(config.parameters() - frozen_parameters(config, freeze)),
-                       count(config.base().parameters()));
+                       count(config.base().parameters()),
+                       base == LoraBase::kNf4 ? ", matrices of blocks in NF4" : "");
   const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
   return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),
                      count(config.parameters()),

@@ -120,6 +120,7 @@ struct ParamPlace {
 struct StorageRule {
   Fp8Config config = {};
   bool trained = false;
+  bool frozen_blocks = false;  // all frozen matrices of blocks, whatever `config` says
   StoredAs of(const ParamPlace& place, const ModelConfig& model) const;
 };
 
@@ -170,8 +171,9 @@ std::vector<Tensor> allocate_trained(Arena& arena, MemoryTag tag, std::string_vi
 int64_t frozen_parameters(const ModelConfig& config, const Freeze& freeze);
 double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
 
-// "embeddings: 38.6M of 124M parameters; ..."; of a model with adapters how many parameters they have
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze);
+// "embeddings: 38.6M of 124M parameters; ..."; of a model with adapters how many parameters they
+// have, and what the others are stored in
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base = LoraBase::kAuto);
 
 // Takes the values of one parameter, fp32 on the host.
 using ParamSink = std::function<void(const ParamPlace& place, const Tensor& values)>;

@@ -1,5 +1,6 @@
 #include "model/store/param_store.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -24,7 +25,9 @@ StoreSetting setting_of(const Stream& stream, Arena& arena, const ParamStore::Sh
           .layout = {shape.model,
                      homes.shards.parts,
                      homes.freeze,
-                     {.config = homes.fp8, .trained = in_turns && !homes.freeze}},
+                     {.config = homes.fp8,
+                      .trained = in_turns && !homes.freeze,
+                      .frozen_blocks = !homes.weights.format->is_multiplied()}},
           .part = split ? Part{.index = axis.rank(), .count = homes.shards.parts} : Part{}};
 }
 
@@ -89,7 +92,9 @@ void ParamStore::write_weights(const ParamPlace& given, const Tensor& values) {
   const Stream& stream = setting_.stream;
   weights_->begin_writing();
   if (place.stored == StoredAs::kOnly)
-    return weights_->forms().write(place, [&](const Tensor& whole) { stream.run(Copy{values, whole}); });
+    return weights_->forms().write(place, [&](const Tensor& to, int64_t first) {
+      stream.run(Copy{values.view({values.numel()}).rows(first, to.numel()), to});
+    });
   const bool split = dtype() != DType::kF32 && values.dtype == DType::kF32;
   for (const auto& [first, own, low] : kept_.weight_slices(place, {0, values.numel()})) {
     const Tensor from = values.view({values.numel()}).rows(first, own.shape[0]);
@@ -118,10 +123,10 @@ NormalSink ParamStore::normal_writer() {
     const Stream& stream = setting_.stream;
     weights_->begin_writing();
     if (place.stored == StoredAs::kOnly)
-      return weights_->forms().write(place, [&](const Tensor& whole) {
-        const Tensor all = whole.view({whole.numel()});
-        stream.run(FillZero{all});
-        stream.run(values.to(all.rows(0, values.count), {}, 0));
+      return weights_->forms().write(place, [&](const Tensor& to, int64_t first) {
+        stream.run(FillZero{to});
+        const int64_t count = std::min(values.count - first, to.numel());
+        if (count > 0) stream.run(values.to(to.rows(0, count), {}, first));
       });
     for (const auto& [first, own, low] : kept_.weight_slices(place, {0, values.count}))
       stream.run(values.to(own, low, first));

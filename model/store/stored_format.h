@@ -1,7 +1,9 @@
-// StoredFormat: how a matrix is stored in few bits an element, with scales. FP8 is one: e4m3, one scale a
-// matrix, which GEMMs read. Another format states what its values take, and how they are rounded and widened;
+// StoredFormat: how a matrix is stored in few bits an element, with scales: FP8, e4m3 with one scale a matrix,
+// which GEMMs read, or NF4. A format states what its values take, and how they are rounded and widened;
 // stored_forms.h does the rest: layout, gathering and copying of the bytes, and the buffers.
 #pragma once
+
+#include <string>
 
 #include "kernels/stream.h"
 
@@ -23,10 +25,15 @@ class StoredFormat {
   // Whether GEMMs read the values, and those of a backward their transpose. Else a lease of a training step
   // widens them, as any other does.
   virtual bool is_multiplied() const = 0;
+  // Of what round() takes, where the store's weights have this one
+  virtual DType rounds_from(DType plain) const { return plain; }
+  // Error: what it cannot store
+  virtual void check_matrix(const std::string& /*name*/, const Shape& /*matrix*/) const {}
   virtual void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const = 0;
   virtual void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const = 0;
 };
 
 const StoredFormat& fp8_format();
+const StoredFormat& nf4_format();  // kernels/base/nf4.h, with fp32 scales: 4.5 bits an element
 
 }  // namespace tessera

@@ -80,6 +80,7 @@ void StoredForms::allocate_values(Params& weights) {
   for_each_param(weights, setting_.model, setting_.layout.kinds, [&](const ParamInfo& info, Tensor& view) {
     const ParamPlace& place = *views++;
     if (place.stored == StoredAs::kNo) return;
+    format_.check_matrix(info.name, info.shape);
     const int64_t own_scales = format_.scales_of(info.shape);
     StoredMatrix one{.place = place.index,
                      .how = place.stored,
@@ -176,10 +177,31 @@ Tensor StoredForms::whole(const Params& weights, const ParamPlace& place) const 
   return place.stored == StoredAs::kOnly ? widened_view(place) : setting_.layout.view(weights.buckets, place);
 }
 
-void StoredForms::write(const ParamPlace& place, const std::function<void(const Tensor&)>& fill) {
+// Values that are rounded from another dtype than that of `plain` come in rows, as many at a time as the
+// buffer for a block has room for.
+void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
+  const DType from = format_.rounds_from(setting_.dtype);
+  const int64_t columns = to.plain.shape[1], all_rows = to.plain.shape[0];
+  if (from == setting_.dtype) {
+    fill(to.plain.view({to.plain.numel()}), 0);
+    return format_.round(setting_.stream, to.plain, to.values);
+  }
+  Tensor room = with_dtype(other_, from);
+  room.shape = {static_cast<int64_t>(other_.bytes() / size_of(from))};
+  for (int64_t row = 0, rows = 0; row < all_rows; row += rows) {
+    rows = std::min(room.numel() / columns, all_rows - row);
+    const Tensor plain = room.rows(0, rows * columns);
+    fill(plain, row * columns);
+    format_.round(setting_.stream, plain.view({rows, columns}),
+                  {.data = to.values.data.rows(format_.units(row * columns), format_.units(plain.numel())),
+                   .scales = to.values.scales.rows(format_.scales_of({row, columns}),
+                                                   format_.scales_of({rows, columns}))});
+  }
+}
+
+void StoredForms::write(const ParamPlace& place, const Fill& fill) {
   const StoredMatrix& one = *std::ranges::find(matrices_, place.index, &StoredMatrix::place);
-  fill(one.plain);
-  format_.round(setting_.stream, one.plain, one.values);
+  round(one, fill);
   if (turns_) {
     ParamPlace stored = place;
     stored.first = place.stored_first;

@@ -50,8 +50,10 @@ class StoredForms {
   void forget() { is_old_.assign(is_old_.size(), true), other_of_ = Turns::kNobody; }
   // A parameter of a bucket that is whole; of kOnly what is widened
   Tensor whole(const Params& weights, const ParamPlace& place) const;
-  // kOnly: `fill` writes the values, and every rank has them all, so that all have the same scale.
-  void write(const ParamPlace& place, const std::function<void(const Tensor&)>& fill);
+  // kOnly: `fill` writes values to [n], those from an element on, and every rank has them all, so that all
+  // have the same scales.
+  using Fill = std::function<void(const Tensor& to, int64_t first)>;
+  void write(const ParamPlace& place, const Fill& fill);
 
   // Where weights take turns:
   void start(size_t bucket, WeightSource& source) { source.start(own_[bucket], turns_->views()[bucket]); }
@@ -68,6 +70,7 @@ class StoredForms {
 
  private:
   void allocate_values(Params& weights);
+  void round(const StoredMatrix& to, const Fill& fill);
   void allocate_vectors();
   // Those of a place, in the tensor of the bucket that `all` is
   Tensor stored_view(const Tensor& all, const ParamPlace& place) const;

@@ -214,6 +214,7 @@ nlohmann::ordered_json json_of(const Speed& speed) {
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},
                               {"gemm_dtype", name_of(shape.fp8.gemm_dtype)},
+                              {"lora_base", name_of(shape.base)},
                               {"attention", name_of(shape.attention)},
                               {"deterministic", shape.deterministic},
                               {"tokens_per_step", shape.tokens_per_step()},

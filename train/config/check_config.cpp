@@ -254,6 +254,11 @@ void check_lora(const SourcedConfig& sourced) {
                   "train.lora.rank", "attention+mlp names all");
   sourced.require(!train.lora || train.lora.rank <= channels, "train.lora.rank", "is more than",
                   "model.channels", "8 to 64 are usual");
+  sourced.require(train.lora || train.lora_base == LoraBase::kAuto, "train.lora.base", "has no effect with",
+                  "train.lora.rank", "set the rank too, such as --set train.lora.rank=16");
+  sourced.require(train.lora_base == LoraBase::kAuto || !train.fp8, "train.lora.base",
+                  "is widened to train.precision, and is given together with", "train.gemm_dtype",
+                  "set train.lora.base=auto for weights in FP8, or train.gemm_dtype=bf16");
   sourced.require(!train.lora || !train.freeze, "train.freeze", "is given together with", "train.lora.rank",
                   "which freezes all but its own matrices: set train.freeze=none");
 }

@@ -162,6 +162,7 @@ struct Config {
     std::optional<ByBlock<Keep>> recompute = ByBlock<Keep>{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
+    LoraBase lora_base = LoraBase::kAuto;  // train.lora.base
     OnBadStep on_bad_step = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk

@@ -221,8 +221,8 @@ void visit_train(Section& train, Visit& visit) {
         "standard input, to send figures elsewhere; \"\": none");
 }
 
-template <class Section, class Visit>
-void visit_lora(Section& lora, Visit& visit) {
+template <class Section, class Base, class Visit>
+void visit_lora(Section& lora, Base& base, Visit& visit) {
   visit("train.lora.rank", lora.rank, Whole{.at_least = 1, .at_most = 1'000'000, .zero = "none"},
         "LoRA: train two matrices of this many rows and columns beside each linear layer, in place of the "
         "model; none: train the model itself");
@@ -230,6 +230,9 @@ void visit_lora(Section& lora, Visit& visit) {
         "LoRA: what the two matrices compute is multiplied by alpha / rank");
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
         "LoRA: the layers that get adapters: those of attention, those of the MLP, or both");
+  visit("train.lora.base", base, OneOf<LoraBase>{},
+        "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
+        "train.precision or FP8; nf4: 4.5 bits a number, widened to train.precision a block at a time");
 }
 
 template <class Section, class Visit>
@@ -389,7 +392,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_dropout(config.model.dropout, visit);
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
-  fields::visit_lora(config.train.lora, visit);
+  fields::visit_lora(config.train.lora, config.train.lora_base, visit);
   fields::visit_bad_step(config.train.on_bad_step, visit);
   fields::visit_fp8(config.train.fp8, visit);
   fields::visit_parallel(config.parallel, visit);

@@ -39,7 +39,7 @@ std::string frozen_line(const RunPlan& plan) {
   all.freeze = {};
   all.model.lora = {};
   return fmt::format("{:<8} {}; saves {}\n", plan.shape.model.lora ? "lora" : "frozen",
-                     frozen_text(plan.shape.model, plan.shape.freeze),
+                     frozen_text(plan.shape.model, plan.shape.freeze, plan.shape.base),
                      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
@@ -168,6 +168,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"sequence_length", s.sequence_length},
             {"precision", name_of(s.dtype)},
             {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
+            {"lora_base", name_of(s.base)},
             {"attention", name_of(s.attention)},
             {"recompute", text_of(s.keep)},
             {"mlp_chunk", s.mlp_chunk},

@@ -150,6 +150,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .seed = static_cast<uint64_t>(c.train.seed),
                  .cuda_graphs = c.train.cuda_graphs,
                  .fp8 = c.train.fp8,
+                 .base = c.train.lora_base,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .inside_every = c.train.inside_every,

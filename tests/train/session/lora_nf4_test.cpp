@@ -1,0 +1,114 @@
+// train.lora.base=nf4: frozen matrices of blocks take 4.5 bits a number.
+#include "tests/lora_nf4.h"
+
+#include "tests/says.h"
+
+namespace tessera::testing {
+namespace {
+
+const DeviceTraits kNf4Cpu{.device = Device::kCpu};
+
+std::vector<ModelConfig> nf4_models() {
+  std::vector<ModelConfig> models = models_with_adapters(64, 3);
+  for (ModelConfig& model : models) model.mlp_width = 192;
+  return models;
+}
+
+TEST(LoraNf4, HasTheBitsOfRoundedWeights) {
+  for (const ModelConfig& model : nf4_models())
+    for (const Keep keep : {kKeepAll, kKeepOutputs})
+      for (const bool graphs : {false, true}) {
+        SCOPED_TRACE(
+            fmt::format("{}, {}, recompute {}", name_of(model.mlp), text_of(model.lora), text_of(keep)));
+        RunShape shape = lora_shape(model);
+        shape.keep = keep, shape.cuda_graphs = graphs;
+        expect_bits_of_rounded_weights(kNf4Cpu, shape);
+      }
+}
+
+// NF4 values are kept as they are: rounding them again changes nothing.
+TEST(LoraNf4, RoundsWhatIsRoundedToItself) {
+  HostTensors make;
+  const RunShape shape = lora_nf4_shape(lora_shape(nf4_models()[1]));
+  LoraSteps first(kNf4Cpu, shape), second(kNf4Cpu, shape);
+  const std::vector<NamedTensor> values = weights_read(first.state, make);
+  take_weights_of(second, values);
+  const std::vector<NamedTensor> again = weights_read(second.state, make);
+  for (size_t i = 0; i < values.size(); ++i)
+    EXPECT_EQ(std::memcmp(values[i].tensor.data, again[i].tensor.data, values[i].tensor.bytes()), 0)
+        << values[i].name;
+}
+
+TEST(LoraNf4, OnTheHostChangesNoBit) {
+  for (const Keep keep : {kKeepAll, kKeepOutputs})
+    for (const int64_t layers : {1, 2, 5}) {
+      RunShape shape = lora_nf4_shape(lora_shape(nf4_models()[1]));
+      shape.keep = keep, shape.model.layers = layers;
+      expect_offload_changes_no_bit({}, shape, {.weights = true});
+    }
+}
+
+TEST(LoraNf4, ThePlanIsTheLedger) {
+  for (const ModelConfig& model : nf4_models())
+    for (const bool on_host : {false, true}) {
+      RunShape shape = lora_nf4_shape(lora_shape(model));
+      shape.offload.weights = on_host;
+      expect_plan_is_the_step(kNf4Cpu, shape);
+    }
+}
+
+// Half a byte a number and 4 bytes for 64 of them, in place of two bytes; the matrices of a block in bf16
+// beside.
+TEST(LoraNf4, PlansFourAndAHalfBitsANumber) {
+  ModelConfig model =
+      with_adapters({.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256}, 16);
+  RunShape plain = lora_shape(model, DType::kBF16);
+  plain.sequence_length = 64;
+  const auto weights = [&](const RunShape& shape) {
+    return plan_memory(shape, {.device = Device::kCuda, .arch = 90})
+        .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
+  };
+  const int64_t block = 12 * 256 * 256, slack = 3 * 4096;
+  EXPECT_NEAR(weights(plain) - weights(lora_nf4_shape(plain)),
+              12 * block * 2 - 12 * block * 9 / 16 - 2 * block, slack);
+}
+
+TEST(LoraNf4, RefusesRowsThatBlocksDoNotFill) {
+  const RunShape shape = lora_nf4_shape(lora_shape(models_with_adapters(32, 3)[0]));
+  try {
+    LoraSteps steps(kNf4Cpu, shape);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_TRUE(says(error.what(), {"32 inputs", "64", "train.lora.base=auto"}));
+  }
+}
+
+TEST(LoraNf4, RanksHaveTheBitsOfOne) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  const auto compare = [](const Ranks& ranks) {
+    const auto run = [&](Shard shard, const Offload& offload) {
+      RunShape shape = shared_shape(ranks.size, shard);
+      shape.model.channels = 64, shape.model.head_dim = 32, shape.model.mlp_width = 128;
+      shape.model = with_adapters(shape.model, 4);
+      shape = lora_nf4_shape(shape);
+      shape.micro_batch = shape.micro_steps, shape.micro_steps = 1;
+      shape.offload = offload, shape.poison = offload ? Poison::kYes : Poison::kNo;
+      std::string weights;
+      const std::vector<double> losses =
+          run_shared(ranks, {.shape = shape, .steps = 3, .after = [&](TrainState& state) {
+                               HostTensors make;
+                               for (const NamedTensor& one : weights_read(state, make))
+                                 weights.append(one.tensor.as<char>(), one.tensor.bytes());
+                             }});
+      return std::pair(losses, weights);
+    };
+    const auto whole = run(Shard::kOptimizer, {});
+    EXPECT_TRUE(run(Shard::kWeights, {}) == whole);
+    EXPECT_TRUE(run(Shard::kWeights, {.weights = true}) == whole);
+  };
+  for (const int count : {2, 3}) on_ranks(count, compare);
+}
+
+}  // namespace
+}  // namespace tessera::testing
