@@ -16,6 +16,7 @@
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"
 #include "model/config.h"
+#include "model/experts.h"
 #include "model/formats/positions.h"
 #include "model/fp8_config.h"
 #include "model/freeze.h"
@@ -162,6 +163,7 @@ struct Config {
     std::optional<ByBlock<Keep>> recompute = ByBlock<Keep>{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
+    RouterLosses experts = {};  // losses of the routers; 0: none
     OnBadStep on_bad_step = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk
