@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/base/check.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera {
 namespace {

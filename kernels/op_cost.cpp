@@ -1,6 +1,7 @@
 #include "kernels/op_cost.h"
 
 #include "kernels/attention/traffic.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera {
 namespace {
@@ -106,6 +107,32 @@ OpCost cost(const GatedForward& a) { return moved(a.gate_up, a.y, fp8_values(a.f
 OpCost cost(const GatedBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, fp8_values(a.fp8_d_gate_up));
 }
+OpCost cost(const RouterForward& a) { return gemm(a.x, a.weight) + moved(a.x, a.weight, a.logits); }
+OpCost cost(const RouterBackward& a) {
+  OpCost one = gemm(a.x, a.weight) + moved(a.d_logits, a.weight, a.dx, a.add);
+  if (a.dweight) one += gemm(a.x, a.weight) + moved(a.d_logits, a.x) + gradients(a.accumulate, a.dweight);
+  return one;
+}
+OpCost cost(const ChooseExperts& a) { return moved(a.logits, a.choices, a.weights); }
+OpCost cost(const ChooseExpertsBackward& a) { return moved(a.logits, a.logits, a.choices, a.d_weights); }
+OpCost cost(const AssignExperts& a) { return moved(a.choices, a.choices, a.rows, a.places); }
+// Each row goes through one expert.
+OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight) {
+  return {.flops =
+              2 * static_cast<double>(rows.shape[0]) * static_cast<double>(weight.numel() / weight.shape[0])};
+}
+OpCost cost(const ExpertsForward& a) {
+  return gemm_of_rows(a.y, a.weight) + moved(a.x, a.weight, a.y, a.x_rows);
+}
+OpCost cost(const ExpertsBackward& a) {
+  OpCost one = gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.weight, a.dx);
+  if (a.dweight) one += gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight);
+  return one;
+}
+OpCost cost(const GatedExpertsBackward& a) {
+  return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights);
+}
+OpCost cost(const SumExperts& a) { return moved(a.x, a.places, a.weights, a.add, a.y); }
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }

@@ -1,5 +1,7 @@
 #include "kernels/operands.h"
 
+#include "kernels/expert_ops.h"
+
 namespace tessera {
 namespace {
 
@@ -120,6 +122,41 @@ void list(const GatedForward& a, const Lists& to) {
 void list(const GatedBackward& a, const Lists& to) {
   to.read("dy", a.dy)("gate_up", a.gate_up);
   to.written("d_gate_up", a.d_gate_up)("fp8_d_gate_up", a.fp8_d_gate_up.y.data);
+}
+void list(const RouterForward& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight);
+  to.written("logits", a.logits);
+}
+void list(const RouterBackward& a, const Lists& to) {
+  to.read("d_logits", a.d_logits)("x", a.x)("weight", a.weight)("add", a.add);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+  to.written("dx", a.dx);
+}
+void list(const ChooseExperts& a, const Lists& to) {
+  to.read("logits", a.logits);
+  to.written("weights", a.weights);
+}
+void list(const ChooseExpertsBackward& a, const Lists& to) {
+  to.read("logits", a.logits)("d_weights", a.d_weights);
+  to.written("logits", a.logits);
+}
+void list(const AssignExperts&, const Lists&) {}  // numbers of rows
+void list(const ExpertsForward& a, const Lists& to) {
+  to.read("x", a.x)("weight", a.weight);
+  to.written("y", a.y);
+}
+void list(const ExpertsBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("weight", a.weight)("weights", a.weights);
+  gradient(to, "dweight", a.dweight, a.accumulate);
+  to.written("dx", a.dx);
+}
+void list(const GatedExpertsBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("gate_up", a.gate_up)("weights", a.weights);
+  to.written("d_gate_up", a.d_gate_up)("weights", a.weights);
+}
+void list(const SumExperts& a, const Lists& to) {
+  to.read("x", a.x)("weights", a.weights)("add", a.add);
+  to.written("y", a.y);
 }
 void list(const Quantise& a, const Lists& to) {
   to.read("x", a.x);

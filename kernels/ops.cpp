@@ -5,6 +5,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8.h"
+#include "kernels/expert_ops.h"
 #include "kernels/op_checks.h"
 
 namespace tessera {

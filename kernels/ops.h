@@ -885,19 +885,33 @@ struct MuonNorms {
   void check_on(Device device) const;
 };
 
+// Of a mixture of experts: expert_ops.h
+struct RouterForward;
+struct RouterBackward;
+struct ChooseExperts;
+struct ChooseExpertsBackward;
+struct AssignExperts;
+struct ExpertsForward;
+struct ExpertsBackward;
+struct GatedExpertsBackward;
+struct SumExperts;
+
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const HeadsNormForward*,
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
-    const GatedBackward*, const Quantise*, const CountSaturated*, const Dequantise*, const RoundNf4*,
-    const WidenNf4*, const TransposeFp8*, const UpdateScales*, const LinearForward*, const LinearBackward*,
-    const FusedLinear*, const LoraForward*, const LoraBackward*, const AttentionForward*,
-    const AttentionBackward*, const AttentionSample*, const DeadUnits*, const MoveHeads*, const CacheAppend*,
-    const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*, const SampleTokens*,
-    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
-    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
+    const ChooseExpertsBackward*, const AssignExperts*, const ExpertsForward*, const ExpertsBackward*,
+    const GatedExpertsBackward*, const SumExperts*, const Quantise*, const CountSaturated*, const Dequantise*,
+    const RoundNf4*, const WidenNf4*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
+    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
+    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*,
+    const HeadGradient*, const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*,
+    const AdamWNorms*, const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*,
+    const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -10,7 +10,8 @@ BlockSpec block_spec(const ModelConfig& config, size_t layer) {
           .local_angles = rotary && window != Windows::kFull && config.rope.local_theta > 0,
           .norm = config.norm,
           .norm_place = config.norm_place,
-          .mlp = config.mlp};
+          .mlp = config.mlp,
+          .experts = config.experts.in_block(static_cast<int64_t>(layer))};
 }
 
 }  // namespace tessera

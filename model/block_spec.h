@@ -11,7 +11,8 @@ struct BlockSpec {
   bool local_angles = false;             // by those of model.rope.local_theta
   NormKind norm = NormKind::kLayerNorm;  // of all norms
   NormPlace norm_place = NormPlace::kBefore;
-  Mlp mlp = Mlp::kGelu;  // experts would be another value of this
+  Mlp mlp = Mlp::kGelu;
+  bool experts = false;  // of such MLPs, in place of one
 
   bool gated() const { return is_gated(mlp); }
   bool norms_before() const { return norm_place != NormPlace::kAfter; }

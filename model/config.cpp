@@ -12,9 +12,15 @@ double ModelConfig::attention_span(double T) const {
   return sum / static_cast<double>(layers);
 }
 
+bool ModelConfig::has_dense_blocks() const {
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (!experts.in_block(layer)) return true;
+  return false;
+}
+
 double ModelConfig::flops_of_span(double attention_span) const {
   const int64_t looked_up = tied ? 0 : vocab_size * channels;
-  return 6.0 * static_cast<double>(parameters() - looked_up) +
+  return 6.0 * static_cast<double>(active_parameters() - looked_up) +
          6.0 * static_cast<double>(layers * attention_width()) * attention_span;
 }
 

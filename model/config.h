@@ -1,12 +1,14 @@
 // The sizes and variants of a transformer: GPT-2, Llama, Qwen, Gemma, OLMo and Phi are configurations of one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string_view>
 #include <vector>
 
 #include "kernels/base/activation.h"
+#include "kernels/base/router.h"
 #include "kernels/base/words.h"
 #include "model/lora_config.h"
 #include "model/windows.h"
@@ -102,6 +104,26 @@ struct DropoutConfig {
   explicit operator bool() const { return *this != DropoutConfig{}; }
 };
 
+// A mixture of experts in place of the MLP of some blocks: each token goes through the `active` ones of
+// `count` gated MLPs that its router chooses, and what they compute is added up with the router's weights.
+struct ExpertsConfig {
+  int64_t count = 0;   // E; 0: no block has experts
+  int64_t active = 0;  // k
+  int64_t width = 0;   // the hidden layer of each
+  Router router = Router::kSoftmax;
+  bool renormalise = false;                // see RouterRule
+  int64_t every = 1;                       // of so many blocks the last one has experts
+  std::vector<int64_t> dense_layers = {};  // numbers of blocks that have none, rising
+
+  bool operator==(const ExpertsConfig&) const = default;
+  explicit operator bool() const { return count > 0; }
+  bool in_block(int64_t layer) const {
+    return count > 0 && (layer + 1) % every == 0 &&
+           std::ranges::find(dense_layers, layer) == dense_layers.end();
+  }
+  RouterRule rule() const { return {.router = router, .renormalise = renormalise}; }
+};
+
 // The largest sizes of a model, whether a configuration or a folder names them: they keep counts of
 // parameters within int64_t, and lists by block small.
 struct SizeLimit {
@@ -116,6 +138,10 @@ inline constexpr SizeLimit kSizeLimits[] = {{"model.vocab_size", 1'000'000'000},
                                             {"model.channels", 1'000'000},
                                             {"model.head_dim", 65'536},
                                             {"model.mlp_width", 4'000'000},
+                                            {"model.experts.count", 4'096},
+                                            {"model.experts.active", 64},
+                                            {"model.experts.width", 4'000'000},
+                                            {"model.experts.every", 10'000},
                                             {"model.query_scalar", 1'000'000},
                                             {"model.rope.original_context", 10'000'000}};
 inline constexpr int64_t kMostAttentionWidth = 4'000'000;  // H D
@@ -143,6 +169,7 @@ struct ModelConfig {
   Rope rope = {};       // where positions are rotary
   Windows window = {};  // of attention, by block
   Mlp mlp = Mlp::kGelu;
+  ExpertsConfig experts = {};
   Bias bias = Bias::kAll;
   QkNorm qk_norm = QkNorm::kNone;
   bool tied = true;                       // the logits use the token table
@@ -168,6 +195,9 @@ struct ModelConfig {
   }
   int64_t attention_width() const { return heads * head_dim; }  // of attention's output
   int64_t parameters() const;                                   // without the padding
+  // Those that a token goes through: `active` experts of all
+  int64_t active_parameters() const;
+  bool has_dense_blocks() const;
   // Without adapters: what a folder of weights holds
   ModelConfig base() const {
     ModelConfig model = *this;
@@ -177,8 +207,8 @@ struct ModelConfig {
   // Twice the keys that a token of a text of T tokens sees, its own for a half: the mean over the tokens and
   // the blocks. T where no block has a window.
   double attention_span(double T) const;
-  // FLOPs of training on one token: 6 a parameter, and 6 L H D attention_span() for causal attention, which
-  // is half of the full T^2 without windows. A table that is only looked up has none.
+  // FLOPs of training on one token: 6 a parameter that it goes through, and 6 L H D attention_span() for
+  // causal attention, half of the full T^2 without windows. A table that is only looked up has none.
   double flops_of_span(double attention_span) const;
   double flops_per_token(double T) const { return flops_of_span(attention_span(T)); }
   // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.
@@ -198,6 +228,13 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.head_dim", model.head_dim);
   visit("model.mlp_width", model.mlp_width);
   visit("model.mlp", model.mlp);
+  visit("model.experts.count", model.experts.count);
+  visit("model.experts.active", model.experts.active);
+  visit("model.experts.width", model.experts.width);
+  visit("model.experts.router", model.experts.router);
+  visit("model.experts.renormalise", model.experts.renormalise);
+  visit("model.experts.every", model.experts.every);
+  visit("model.experts.dense_layers", model.experts.dense_layers);
   visit("model.norm", model.norm);
   visit("model.norm_epsilon", model.norm_epsilon);
   visit("model.norm_place", model.norm_place);

@@ -23,11 +23,17 @@ enum class Stage : uint8_t {
   kExpand,      // and, unless it is gated, the activation
   kActivation,  // of a gated MLP
   kContract,    // and the residual, unless a norm follows
+  kRouter,      // of blocks with experts, as the four that follow: logits
+  kChoices,     // of experts, and the rows of each
+  kExperts,     // their first layers
+  kExpertsActivation,
+  kExpertsSum,  // their second layers, and as kContract
   kNorm2After,  // as kNorm1After
 };
 inline constexpr std::array kStages = {
-    Stage::kNorm1, Stage::kQkv,    Stage::kAttention,  Stage::kOut,      Stage::kNorm1After,
-    Stage::kNorm2, Stage::kExpand, Stage::kActivation, Stage::kContract, Stage::kNorm2After};
+    Stage::kNorm1,   Stage::kQkv,     Stage::kAttention,         Stage::kOut,        Stage::kNorm1After,
+    Stage::kNorm2,   Stage::kExpand,  Stage::kActivation,        Stage::kContract,   Stage::kRouter,
+    Stage::kChoices, Stage::kExperts, Stage::kExpertsActivation, Stage::kExpertsSum, Stage::kNorm2After};
 
 // The words of train.recompute, besides none
 enum class Recomputed : uint8_t {

@@ -23,19 +23,23 @@ enum class Init : uint8_t {
 enum class ParamPart : uint8_t {
   kEmbeddings,  // of tokens and positions; where it is tied, the token table is the classifier, too
   kAttention,
-  kMlp,
-  kNorms,  // of blocks, of queries and keys, and the final one
-  kHead,   // the classifier that is not tied
+  kMlp,     // experts, too
+  kRouter,  // of experts
+  kNorms,   // of blocks, of queries and keys, and the final one
+  kHead,    // the classifier that is not tied
 };
 constexpr auto words_of(ParamPart) {
-  return std::array{Word{"embeddings", ParamPart::kEmbeddings}, Word{"attention", ParamPart::kAttention},
-                    Word{"mlp", ParamPart::kMlp}, Word{"norms", ParamPart::kNorms},
+  return std::array{Word{"embeddings", ParamPart::kEmbeddings},
+                    Word{"attention", ParamPart::kAttention},
+                    Word{"mlp", ParamPart::kMlp},
+                    Word{"router", ParamPart::kRouter},
+                    Word{"norms", ParamPart::kNorms},
                     Word{"head", ParamPart::kHead}};
 }
 
 struct Linear {
   const char* name;  // of its tensors in the block: "attention.qkv"
-  ParamPart part;    // kAttention or kMlp
+  ParamPart part;    // kAttention, kMlp or kRouter
   LayerParts rows;   // outputs of each matrix that is a part of it: of q, k and v; of gate and up
   int64_t columns;   // inputs
   bool bias;

@@ -8,6 +8,7 @@
 #include "model/by_block.h"
 #include "model/context.h"
 #include "model/dropout.h"
+#include "model/experts.h"
 #include "model/fp8_linear.h"
 #include "model/keep.h"
 #include "model/losses/loss_rule.h"
@@ -54,7 +55,10 @@ struct Model {
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
   int64_t mlp_chunk = 0;         // rows of an MLP's hidden layer, likewise; where `keep` drops it
   LossRule loss = cross_entropy();
-  bool fused_head = false;  // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
+  RouterLosses router_losses = {};  // of a training step of so many tokens on all ranks, as the next
+  int64_t step_tokens = 0;
+  Tensor choice_counts = {};  // [ranks, E] int32: see ChooseExpertsBackward; with a balance loss
+  bool fused_head = false;    // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
   const Model* reference = nullptr;  // of a training whose loss needs one: fixed weights at the same batch
   const Fp8Layers* fp8 = nullptr;    // set for a training step in FP8, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
@@ -108,7 +112,8 @@ struct Pass {
   const Model& model;
   const Batch& batch;
   const ActiveDropout& dropout;
-  bool accumulate = true;  // gradients of parameters; else they are overwritten
+  bool accumulate = true;     // gradients of parameters; else they are overwritten
+  Tensor choice_counts = {};  // [E] int32: a forward adds how often experts are chosen; none: it does not
   // None: it writes nothing about itself. `probe` is of a forward, not of what a backward computes again.
   const Probe *probe = nullptr, *backward_probe = nullptr;
 };

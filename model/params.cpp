@@ -123,25 +123,43 @@ void for_each_param(const Params& params, const ModelConfig& config,
   for_each_param(const_cast<Params&>(params), config, ParamVisit(visit));
 }
 
-// A block of each kind is walked once, since every step asks.
-int64_t ModelConfig::parameters() const {
-  const BlockKinds kinds(*this);
+namespace {
+
+// Experts of a layer that a token goes through
+int64_t active_of(const ParamInfo& info, const ModelConfig& config) {
+  const bool is_of_experts = info.linear && info.linear->count > 1;
+  return is_of_experts ? info.shape.numel() / info.linear->count * config.experts.active
+                       : info.shape.numel() - info.padding * config.channels;
+}
+
+// The sum of what `count` says of each parameter. A block of each kind is walked once, since every step asks.
+template <class Count>
+int64_t sum_of(const ModelConfig& config, const Count& of_one) {
+  const BlockKinds kinds(config);
   std::vector<int64_t> blocks_of(kinds.distinct().size());
   for (const size_t kind : kinds.of_block()) ++blocks_of[kind];
   int64_t count = 0;
-  const auto add = [&](const ParamInfo& info, int64_t blocks) {
-    count += (info.shape.numel() - info.padding * channels) * blocks;
-  };
+  const auto add = [&](const ParamInfo& info, int64_t blocks) { count += of_one(info) * blocks; };
   Params outside;
-  for_each_param(outside, *this, kinds, [&](const ParamInfo& info, Tensor&) { add(info, 1); });
+  for_each_param(outside, config, kinds, [&](const ParamInfo& info, Tensor&) { add(info, 1); });
   for (size_t k = 0; k < kinds.distinct().size(); ++k) {
     BlockParams block;
     const auto each = [&](const ParamInfo& info, Tensor&) { add(info, blocks_of[k]); };
     visit_block_weights(block, kinds.distinct()[k], 0, each);
     for (const LinearOfStage& linear : kinds.distinct()[k].linears)
-      visit_adapter(linear, block, lora, prefix_of(0), 0, each);
+      visit_adapter(linear, block, config.lora, prefix_of(0), 0, each);
   }
   return count;
+}
+
+}  // namespace
+
+int64_t ModelConfig::parameters() const {
+  return sum_of(*this, [&](const ParamInfo& info) { return info.shape.numel() - info.padding * channels; });
+}
+
+int64_t ModelConfig::active_parameters() const {
+  return sum_of(*this, [&](const ParamInfo& info) { return active_of(info, *this); });
 }
 
 StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) const {
@@ -151,7 +169,8 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
   const bool multiplied = info.block >= 0
                               ? config.has_block(info.block, model.layers)
                               : config && config.head && (is_tied || info.part == ParamPart::kHead);
-  if (is_layer && frozen_blocks && info.block >= 0 && !place.trained) return StoredAs::kOnly;
+  if (is_layer && frozen_blocks && info.block >= 0 && !place.trained && info.part != ParamPart::kRouter)
+    return StoredAs::kOnly;
   if (!is_layer || !multiplied) return StoredAs::kNo;
   if (is_tied) return StoredAs::kCopied;
   if (!place.trained) return StoredAs::kOnly;
@@ -301,7 +320,8 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
   double flops = 0;
   for_each_frozen(config, freeze, [&](const ParamInfo& info, int64_t elements) {
     const bool looked_up = info.part == ParamPart::kEmbeddings && (!config.tied || info.name != kTokenTable);
-    if (info.decay && !looked_up) flops += 2.0 * static_cast<double>(elements);
+    const int64_t active = info.linear && info.linear->count > 1 ? active_of(info, config) : elements;
+    if (info.decay && !looked_up) flops += 2.0 * static_cast<double>(active);
   });
   return flops;
 }

@@ -22,6 +22,7 @@
 #include "kernels/base/arena.h"
 #include "model/attention.h"
 #include "model/block_kinds.h"
+#include "model/experts.h"
 #include "model/fp8_config.h"
 #include "model/freeze.h"
 #include "model/mlp.h"
@@ -34,7 +35,8 @@ struct BlockParams {
   AttentionWeights attention;
   NormWeights norm1_after;  // as the other `after`: only where BlockSpec::norms_after()
   NormWeights norm2;
-  MlpWeights mlp;
+  MlpWeights mlp;          // of blocks without experts
+  ExpertsWeights experts;  // of the others
   NormWeights norm2_after;
 };
 
@@ -120,7 +122,7 @@ struct ParamPlace {
 struct StorageRule {
   Fp8Config config = {};
   bool trained = false;
-  bool frozen_blocks = false;  // all frozen matrices of blocks, whatever `config` says
+  bool frozen_blocks = false;  // all frozen matrices of blocks but routers, whatever `config` says
   StoredAs of(const ParamPlace& place, const ModelConfig& model) const;
 };
 

@@ -128,6 +128,45 @@ ModelConfig olmo2(Sizes sizes) {
   return model;
 }
 
+// config.json of Qwen/Qwen3-30B-A3B
+ModelConfig qwen3_30b_a3b() {
+  ModelConfig model = untied(qwen3({.layers = 48, .heads = 32, .channels = 2048, .mlp_width = 768}));
+  model.kv_heads = 4;
+  model.experts = {.count = 128, .active = 8, .width = 768, .renormalise = true};
+  return model;
+}
+
+// config.json of allenai/OLMoE-1B-7B-0924
+ModelConfig olmoe_1b_7b() {
+  ModelConfig model = untied(llama({.vocab_size = 50304,
+                                    .context = 4096,
+                                    .layers = 16,
+                                    .heads = 16,
+                                    .kv_heads = 16,
+                                    .channels = 2048,
+                                    .mlp_width = 1024,
+                                    .theta = 1e4,
+                                    .norm_epsilon = 1e-5f}));
+  model.qk_norm = QkNorm::kAllHeads;
+  model.experts = {.count = 64, .active = 8, .width = 1024};
+  return model;
+}
+
+// config.json of mistralai/Mixtral-8x7B-v0.1
+ModelConfig mixtral_8x7b() {
+  ModelConfig model = untied(llama({.vocab_size = 32000,
+                                    .context = 32768,
+                                    .layers = 32,
+                                    .heads = 32,
+                                    .kv_heads = 8,
+                                    .channels = 4096,
+                                    .mlp_width = 14336,
+                                    .theta = 1e6,
+                                    .norm_epsilon = 1e-5f}));
+  model.experts = {.count = 8, .active = 2, .width = 14336, .renormalise = true};
+  return model;
+}
+
 // config.json of microsoft/Phi-4-mini-instruct
 ModelConfig phi4_mini() {
   ModelConfig model = llama({.vocab_size = 200064,
@@ -213,6 +252,8 @@ ModelConfig preset_model(Preset preset) {
       return untied(qwen3({.layers = 40, .heads = 40, .channels = 5120, .mlp_width = 17408}));
     case Preset::kQwen3_32b:
       return untied(qwen3({.layers = 64, .heads = 64, .channels = 5120, .mlp_width = 25600}));
+    case Preset::kQwen3_30bA3b:
+      return qwen3_30b_a3b();
     case Preset::kSmollm2_135m:
       return smollm2({.layers = 30, .heads = 9, .kv_heads = 3, .channels = 576, .mlp_width = 1536});
     case Preset::kSmollm2_360m:
@@ -245,6 +286,10 @@ ModelConfig preset_model(Preset preset) {
       return olmo2({.layers = 40, .heads = 40, .kv_heads = 40, .channels = 5120, .mlp_width = 13824});
     case Preset::kOlmo2_32b:
       return olmo2({.layers = 64, .heads = 40, .kv_heads = 8, .channels = 5120, .mlp_width = 27648});
+    case Preset::kOlmoe_1b7b:
+      return olmoe_1b_7b();
+    case Preset::kMixtral8x7b:
+      return mixtral_8x7b();
     case Preset::kPhi4Mini:
       return phi4_mini();
   }

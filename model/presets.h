@@ -27,6 +27,7 @@ enum class Preset : uint8_t {
   kQwen3_8b,
   kQwen3_14b,
   kQwen3_32b,
+  kQwen3_30bA3b,
   kSmollm2_135m,
   kSmollm2_360m,
   kSmollm2_17b,
@@ -37,6 +38,8 @@ enum class Preset : uint8_t {
   kOlmo2_7b,
   kOlmo2_13b,
   kOlmo2_32b,
+  kOlmoe_1b7b,
+  kMixtral8x7b,
   kPhi4Mini,
 };
 constexpr auto words_of(Preset) {  // of model.preset
@@ -61,6 +64,7 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"qwen3_8b", Preset::kQwen3_8b},
                     Word{"qwen3_14b", Preset::kQwen3_14b},
                     Word{"qwen3_32b", Preset::kQwen3_32b},
+                    Word{"qwen3_30b_a3b", Preset::kQwen3_30bA3b},
                     Word{"smollm2_135m", Preset::kSmollm2_135m},
                     Word{"smollm2_360m", Preset::kSmollm2_360m},
                     Word{"smollm2_1.7b", Preset::kSmollm2_17b},
@@ -71,6 +75,8 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"olmo2_7b", Preset::kOlmo2_7b},
                     Word{"olmo2_13b", Preset::kOlmo2_13b},
                     Word{"olmo2_32b", Preset::kOlmo2_32b},
+                    Word{"olmoe_1b_7b", Preset::kOlmoe_1b7b},
+                    Word{"mixtral_8x7b", Preset::kMixtral8x7b},
                     Word{"phi4_mini", Preset::kPhi4Mini}};
 }
 

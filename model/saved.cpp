@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "kernels/base/check.h"
+
 namespace tessera {
 namespace {
 
@@ -53,6 +55,11 @@ void take_slots(Arena& arena, const Model& model, Saved& saved) {
   const TakeSaved take = [&](const SavedInfo& info, Tensor& tensor) {
     tensor = arena.alloc(info.tag, info.name, info.dtype, info.shape);
   };
+  check(std::ranges::all_of(
+            model.params->layout().kinds.distinct(),
+            [&](const BlockKind& kind) { return kind.spec.experts == model.kind(0).spec.experts; }),
+        "memory.offload=activations needs blocks that are alike, and some have experts (model.experts.every, "
+        "model.experts.dense_layers) and some one MLP");
   std::vector<char> needed;  // of the tensors of a slot, in their order
   for (size_t l = 0; l < blocks; ++l) {
     size_t i = 0;
@@ -106,18 +113,24 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
   const size_t offloaded = model.offloaded_blocks;
   Saved saved;
   if (offloaded == 0) take({"embeddings", dtype, {N, C}}, saved.embedded);
+  const BlockKinds& kinds = model.params->layout().kinds;
   // What some block does not keep. residual_out may be shared because a block reads its input, which is then
   // the same tensor, before it writes residual_out.
   BlockSaved for_all;
   if (keep != kKeepAll) {
     Arena::Phase phase(arena, "block");
-    const size_t largest = largest_block(model);
-    const BlockKind& kind = model.kind(largest);
-    visit_block_saved(for_all, shape_of(model, largest),
-                      [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
-                        if (!keep.all_of([&](Keep each) { return kind.keeps(each, stage); }))
-                          take(info, tensor);
-                      });
+    std::vector<size_t> of_each_kind = {largest_block(model)};  // of the other kinds what it lacks
+    for (size_t k = 0; k < kinds.distinct().size(); ++k)
+      of_each_kind.push_back(
+          static_cast<size_t>(std::ranges::find(kinds.of_block(), k) - kinds.of_block().begin()));
+    for (const size_t layer : of_each_kind) {
+      const BlockKind& kind = model.kind(layer);
+      visit_block_saved(for_all, shape_of(model, layer),
+                        [&](Stage stage, const SavedInfo& info, Tensor& tensor) {
+                          if (!tensor && !keep.all_of([&](Keep each) { return kind.keeps(each, stage); }))
+                            take(info, tensor);
+                        });
+    }
   }
   saved.blocks.assign(layers, for_all);
   if (offloaded > 0) take_slots(arena, model, saved);
@@ -136,6 +149,8 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
   if (const int64_t bytes = model.attention.forward_workspace_bytes(); bytes > 0)
     take({"attention forward scratch", DType::kF32, {(bytes + 3) / 4}, MemoryTag::kAttention},
          saved.attention_workspace);
+  if (std::ranges::any_of(kinds.distinct(), [](const BlockKind& kind) { return kind.spec.experts; }))
+    take({"what experts add to their rows", dtype, {N * config.experts.active, C}}, saved.expert_rows);
   if (model.context)
     saved.context = allocate_context(arena, model.context->size(), model.attention.of(0).shape, dtype);
   return saved;

@@ -13,15 +13,16 @@ struct BranchSaved {
 };
 
 // The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
-// overwrites norm1.y, norm2.y and mlp with gradients. With Model::mlp_chunk, pre_activation, hidden and
-// expand_adapter have the rows of a chunk alone.
+// overwrites norm1.y, norm2.y, mlp and experts with gradients. With Model::mlp_chunk, pre_activation, hidden
+// and expand_adapter have the rows of a chunk alone.
 struct BlockSaved {
   NormSaved norm1;
   AttentionSaved attention;
   BranchSaved attention_branch;
   Tensor residual_mid;  // [N, C]   input + what attention adds
   NormSaved norm2;
-  MlpSaved mlp;
+  MlpSaved mlp;          // of blocks without experts
+  ExpertsSaved experts;  // of the others
   BranchSaved mlp_branch;
   Tensor residual_out;  // [N, C]   residual_mid + what the MLP adds: the next block's input
 };
@@ -32,6 +33,7 @@ struct Saved {
   NormSaved norm;              // norm.y: overwritten by its gradient in the backward
   Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it
   ContextBuffers context;      // likewise; where a context has several ranks
+  Tensor expert_rows;          // [R, C] of what each expert adds, and of its gradient; where there are any
 
   const Tensor& block_input(size_t layer) const {  // of the layer after the last: the final norm's
     return layer == 0 ? embedded : blocks[layer - 1].residual_out;

@@ -50,6 +50,7 @@ struct Block {
   const Tensor& x;  // [N, C]
   const Tensor& attention_workspace;
   const ContextBuffers& context_buffers;
+  const Tensor& expert_rows;
 
   Norm norm1() const;
   Norm norm2() const;

@@ -52,7 +52,12 @@ void forward(const Pass& pass, const Saved& saved) {
 }  // namespace
 
 void forward(const Stream& stream, const ForwardOf& of) {
-  forward({.stream = stream, .model = of.model, .batch = of.batch, .dropout = of.dropout}, of.saved);
+  forward({.stream = stream,
+           .model = of.model,
+           .batch = of.batch,
+           .dropout = of.dropout,
+           .choice_counts = of.choice_counts},
+          of.saved);
 }
 
 void evaluate_batch(const Stream& stream, Arena& arena, const EvaluateBatch& evaluated) {
@@ -65,6 +70,19 @@ void evaluate_batch(const Stream& stream, Arena& arena, const EvaluateBatch& eva
   forward(pass, saved);
   phase.next("head");
   head_losses(arena, pass, {.saved = saved, .losses = evaluated.losses});
+}
+
+void count_choices(const Stream& stream, Arena& arena, const CountChoices& counted) {
+  Model model = counted.model;  // no backward follows
+  model.offload = nullptr, model.offloaded_blocks = 0;
+  Arena::Scope scope(arena);
+  Arena::Phase phase(arena, "choices of experts");
+  const Saved saved = allocate_saved(arena, model, Keep::nothing());
+  forward(stream, {.model = model,
+                   .batch = counted.batch,
+                   .saved = saved,
+                   .dropout = counted.dropout,
+                   .choice_counts = counted.counts});
 }
 
 void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) {
@@ -82,8 +100,10 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
   if (offload) offload->use(saved, model);
   Pass probed = pass;  // not what the backward computes again
   probed.probe = trained.probe;
+  probed.choice_counts = trained.choice_counts;
   if (trained.probe && trained.probe->saturated) stream.run(FillZero{trained.probe->saturated});
   forward(probed, saved);
+  if (trained.after_forward) trained.after_forward();
 
   phase.next("backward");
   const Tensor& like = saved.embedded;

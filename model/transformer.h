@@ -6,6 +6,8 @@
 // allocate_saved(), whose tensors live as long as the caller's Scope.
 #pragma once
 
+#include <functional>
+
 #include "model/head.h"
 #include "model/model.h"
 #include "model/saved.h"
@@ -18,6 +20,7 @@ struct ForwardOf {
   const Batch& batch;
   const Saved& saved;
   ActiveDropout dropout = {};
+  Tensor choice_counts = {};  // see Pass
 };
 void forward(const Stream& stream, const ForwardOf& of);
 
@@ -28,6 +31,15 @@ struct EvaluateBatch {
   Tensor losses;
 };
 void evaluate_batch(const Stream& stream, Arena& arena, const EvaluateBatch& evaluated);
+
+// A forward of a batch that adds how often each expert is chosen to counts [E] int32.
+struct CountChoices {
+  const Model& model;
+  const Batch& batch;
+  ActiveDropout dropout;
+  Tensor counts;
+};
+void count_choices(const Stream& stream, Arena& arena, const CountChoices& counted);
 
 // Forward and backward of one micro-batch: losses [N], and the gradients of their sum, times gradient_scale
 // ([1] fp32), added to those of the store; or without `accumulate` in their place, whatever they were before.
@@ -40,7 +52,9 @@ struct TrainBatch {
   Tensor gradient_scale, losses;
   ActiveDropout dropout = {};
   bool accumulate = true;
-  const Probe* probe = nullptr;  // null: none
+  Tensor choice_counts = {};                 // see Pass
+  std::function<void()> after_forward = {};  // called before the first gradient
+  const Probe* probe = nullptr;              // null: none
 };
 void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained);
 

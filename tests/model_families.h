@@ -60,6 +60,30 @@ inline ModelConfig with_olmo_parts(ModelConfig model) {
   return model;
 }
 
+// The same with experts in every block
+inline ModelConfig with_experts(ModelConfig model) {
+  model.experts = {.count = 5, .active = 2, .width = 24, .renormalise = true};
+  return model;
+}
+
+inline std::vector<FamilyModel> models_with_experts(const ModelConfig& llama) {
+  const auto changed = [](ModelConfig model, const auto& how) {
+    how(model);
+    return model;
+  };
+  return {{"mixtral", "mixtral", changed(with_experts(llama), [](ModelConfig& m) { m.window = Windows(5); })},
+          {"qwen3_moe", "qwen3_moe", with_experts(with_qwen3_parts(llama))},
+          {"qwen3_moe_dense", "qwen3_moe",
+           changed(with_experts(with_qwen3_parts(llama)),
+                   [](ModelConfig& m) {
+                     m.layers = 4, m.bias = Bias::kAttention, m.tied = true;
+                     m.experts.renormalise = false, m.experts.every = 2, m.experts.dense_layers = {1};
+                   })},
+          {"olmoe", "olmoe", changed(with_experts(llama), [](ModelConfig& m) {
+             m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false;
+           })}};
+}
+
 inline std::vector<FamilyModel> family_models() {
   const ModelConfig llama = with_llama_parts({.vocab_size = 61,
                                               .context = 32,
@@ -74,7 +98,7 @@ inline std::vector<FamilyModel> family_models() {
     how(model);
     return model;
   };
-  return {
+  std::vector<FamilyModel> all{
       {"gpt2", "gpt2", {.vocab_size = 61, .context = 32, .layers = 2, .heads = 2, .channels = 32}},
       {"llama", "llama", llama},
       {"llama_tied", "llama", changed(llama, [](ModelConfig& m) { m.tied = true, m.kv_heads = 4; })},
@@ -151,6 +175,8 @@ inline std::vector<FamilyModel> family_models() {
       {"tessera", "tessera", with_race_parts(llama)},
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};
+  for (FamilyModel& one : models_with_experts(llama)) all.push_back(std::move(one));
+  return all;
 }
 
 }  // namespace tessera::testing

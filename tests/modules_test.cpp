@@ -49,7 +49,7 @@ const std::vector<Module> kModules{
       "kernels/attention/common", "kernels/attention/decode", "kernels/cuda"}},
     {"model/losses", {"kernels/base", "kernels"}},
     {"model", {"kernels/base", "kernels", "kernels/attention", "model/losses"}},
-    {"model/stages", {"kernels/base", "model", "model/losses"}},
+    {"model/stages", {"kernels", "kernels/base", "model", "model/losses"}},
     {"model/formats", {"kernels/base", "model"}},
     {"data/tokenizers", {"kernels/base"}},
     {"data/chat", {"kernels/base", "data/tokenizers"}},

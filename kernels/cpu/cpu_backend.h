@@ -7,6 +7,7 @@
 
 #include "kernels/attention/cpu_workspace.h"
 #include "kernels/backend.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera::cpu {
 
@@ -28,6 +29,15 @@ void run(const RotaryForward& a, const Launch& on);
 void run(const RotaryBackward& a, const Launch& on);
 void run(const GatedForward& a, const Launch& on);
 void run(const GatedBackward& a, const Launch& on);
+void run(const RouterForward& a, const Launch& on);
+void run(const RouterBackward& a, const Launch& on);
+void run(const ChooseExperts& a, const Launch& on);
+void run(const ChooseExpertsBackward& a, const Launch& on);
+void run(const AssignExperts& a, const Launch& on);
+void run(const ExpertsForward& a, const Launch& on);
+void run(const ExpertsBackward& a, const Launch& on);
+void run(const GatedExpertsBackward& a, const Launch& on);
+void run(const SumExperts& a, const Launch& on);
 void run(const Quantise& a, const Launch& on);
 void run(const CountSaturated& a, const Launch& on);
 void run(const Dequantise& a, const Launch& on);

@@ -11,6 +11,7 @@
 #include <initializer_list>
 
 #include "kernels/backend.h"
+#include "kernels/expert_ops.h"
 #include "kernels/cuda/gemm_runner.h"
 
 namespace tessera {
@@ -63,6 +64,15 @@ class CudaBackend final : public Backend {
   void run_op(const RotaryBackward& a, const Launch& on);
   void run_op(const GatedForward& a, const Launch& on);
   void run_op(const GatedBackward& a, const Launch& on);
+  void run_op(const RouterForward& a, const Launch& on);
+  void run_op(const RouterBackward& a, const Launch& on);
+  void run_op(const ChooseExperts& a, const Launch& on);
+  void run_op(const ChooseExpertsBackward& a, const Launch& on);
+  void run_op(const AssignExperts& a, const Launch& on);
+  void run_op(const ExpertsForward& a, const Launch& on);
+  void run_op(const ExpertsBackward& a, const Launch& on);
+  void run_op(const GatedExpertsBackward& a, const Launch& on);
+  void run_op(const SumExperts& a, const Launch& on);
   void run_op(const Quantise& a, const Launch& on);
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);

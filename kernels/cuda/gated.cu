@@ -1,9 +1,9 @@
 // SwiGLU and GeGLU: one pass over memory, a thread a pack of each of a row's halves. Threads past the last
 // pack stay to the end: where FP8 values are written, the whole block finds the largest element.
-#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/fp8_values.cuh"
+#include "kernels/cuda/gates.cuh"
 #include "kernels/workspace.h"
 
 namespace tessera {
@@ -19,28 +19,6 @@ struct Place {
 __device__ __forceinline__ Place place_of(uint32_t pack, uint32_t packs_of_row, int width) {
   const uint32_t n = pack / packs_of_row;
   return {static_cast<int64_t>(pack) * width, (static_cast<int64_t>(n) * packs_of_row + pack) * width};
-}
-
-struct GateGradients {
-  float gate, up;
-};
-struct Silu {
-  static __device__ __forceinline__ float value(float gate) { return gate * cuda::sigmoid(gate); }
-  // With s = sigmoid(gate): dgate = dy up s (1 + gate (1 - s)),  dup = dy gate s
-  static __device__ __forceinline__ GateGradients backward(float dy, float gate, float up) {
-    const float s = cuda::sigmoid(gate);
-    return {dy * up * s * (1.0f + gate * (1.0f - s)), dy * gate * s};
-  }
-};
-struct Gelu {
-  static __device__ __forceinline__ float value(float gate) { return cuda::TanhGelu::value(gate); }
-  static __device__ __forceinline__ GateGradients backward(float dy, float gate, float up) {
-    return {dy * up * cuda::TanhGelu::derivative(gate), dy * cuda::TanhGelu::value(gate)};
-  }
-};
-template <class F>
-void with_gate(Gate gate, F&& f) {
-  gate == Gate::kSilu ? f(Silu{}) : f(Gelu{});
 }
 
 template <class Of, class T, class Fp8>
@@ -77,7 +55,7 @@ __global__ __launch_bounds__(kThreads) void gated_backward_kernel(const T* dy, c
     load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const GateGradients gradients = Of::backward(d[i], gate[i], up[i]);
+      const cuda::GateGradients gradients = Of::backward(d[i], gate[i], up[i]);
       gate[i] = gradients.gate, up[i] = gradients.up;
     }
     result.store(d_gate_up, at.gate, gate);
@@ -105,7 +83,7 @@ void CudaBackend::run_op(const GatedForward& a, const Launch& on) {
   with_real_type(a.y.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.y, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
       with_fp8<T, __NV_E4M3>(a.fp8_y, [&](auto fp8_values) {
-        with_gate(a.gate, [&]<class Of>(Of) {
+        cuda::with_gate(a.gate, [&]<class Of>(Of) {
           gated_forward_kernel<Of><<<blocks, kThreads, 0, on.stream>>>(a.gate_up.as<T>(), a.y.as<T>(), packs,
                                                                        packs_of_row, fp8_values);
         });
@@ -120,7 +98,7 @@ void CudaBackend::run_op(const GatedBackward& a, const Launch& on) {
   with_real_type(a.dy.dtype, [&]<class T>() {
     with_packs<T>(a.kName, a.dy, [&](uint32_t packs, uint32_t packs_of_row, uint32_t blocks) {
       with_fp8<T, __NV_E5M2>(a.fp8_d_gate_up, [&](auto fp8_values) {
-        with_gate(a.gate, [&]<class Of>(Of) {
+        cuda::with_gate(a.gate, [&]<class Of>(Of) {
           gated_backward_kernel<Of><<<blocks, kThreads, 0, on.stream>>>(
               a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(), packs, packs_of_row, fp8_values);
         });

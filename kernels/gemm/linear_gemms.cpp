@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "kernels/base/present.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera {
 namespace {

@@ -33,8 +33,9 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
   for_each_model_key_of(supported, found, [&](std::string_view key, const auto& ours, const auto& theirs) {
     if (ours == theirs) return;
     const std::string setting = setting_of(ours);
-    const bool is_auto = key == "model.rope.local_theta" && setting == "0";
-    settings.push_back(fmt::format("{}={}", key, is_auto ? "auto" : setting));
+    const bool is_auto = key == "model.rope.local_theta" && setting == "0",
+               is_none = key.starts_with("model.experts.") && setting == "0";
+    settings.push_back(fmt::format("{}={}", key, is_auto ? "auto" : is_none ? "none" : setting));
   });
   // Its angles of blocks with a window are never scaled.
   if (&family == &kGemma3 && !model.window.all_full() && model.rope.scaling != RopeScaling::kNone &&
@@ -48,8 +49,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2,   &kLlama, &kMistral, &kQwen2,  &kQwen3,
-                                           &kGemma3, &kPhi3,  &kOlmo2,   &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kMistral, &kQwen2,    &kQwen3, &kGemma3,
+                                           &kPhi3, &kOlmo2, &kMixtral, &kQwen3Moe, &kOlmoe, &kTessera};
   return kAll;
 }
 
@@ -120,6 +121,10 @@ void fill_computed(ModelConfig& model) {
 
 ModelConfig canonical(ModelConfig model) {
   if (model.query_scalar == 0) model.query_scalar = model.head_dim;
+  if (!model.experts) model.experts = {};
+  if (model.experts.rule().sums_to_one())  // whatever the order
+    model.experts.router = Router::kSoftmax, model.experts.renormalise = true;
+  if (!model.has_dense_blocks()) model.mlp_width = model.experts.width;  // which no block has
   if (model.positions == Positions::kLearned) {
     model.rope = {};
     return model;

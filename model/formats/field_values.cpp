@@ -110,6 +110,12 @@ void Fields::read(std::string_view field, const json& value, QkNorm& out) const 
   read_word<QkNorm>(field, value.is_boolean() ? json(value.dump()) : value, words, out);
 }
 
+void Fields::read(std::string_view field, const json& value, Router& out) const {
+  constexpr auto words = words_of(Router{});
+  read_word<Router>(field, value, words, out);
+}
+
+json field_value(Router value) { return name_of(value); }
 json field_value(QkNorm value) {
   if (value == QkNorm::kAllHeads) return name_of(value);
   return value == QkNorm::kHeads;
@@ -121,6 +127,18 @@ void Fields::read(std::string_view field, const json& value, std::vector<double>
   for (size_t i = 0; i < value.size(); ++i) read(fmt::format("{}[{}]", field, i), value[i], out[i]);
 }
 
+void Fields::read(std::string_view field, const json& value, std::vector<int64_t>& out) const {
+  check(value.is_array(), "{}: \"{}\" must be a list of numbers of layers, found {}", file, name_of(field),
+        brief(value));
+  out.clear();
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string name = name_of(fmt::format("{}[{}]", field, i));
+    out.push_back(whole_number(json::object({{name, value[i]}}), name, file, 0, kMost));
+  }
+  std::ranges::sort(out);
+}
+
+json field_value(const std::vector<int64_t>& values) { return values; }
 json field_value(const std::vector<double>& values) { return values; }
 json field_value(NormPlace value) { return name_of(value); }
 json field_value(int64_t value) { return value; }

@@ -32,7 +32,10 @@ struct Fields {
             Mlp& out) const;
   void read(std::string_view field, const nlohmann::json& value, NormPlace& out) const;
   void read(std::string_view field, const nlohmann::json& value, QkNorm& out) const;  // or true, or false
+  void read(std::string_view field, const nlohmann::json& value, Router& out) const;
   void read(std::string_view field, const nlohmann::json& value, std::vector<double>& out) const;  // above 0
+  void read(std::string_view field, const nlohmann::json& value,
+            std::vector<int64_t>& out) const;  // from 0, rising
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
   // The fields of an object within, whose name is that of the field that has it
   Fields within(std::string_view name, nlohmann::json fields) const {
@@ -57,7 +60,9 @@ nlohmann::json field_value(float value);
 nlohmann::json field_value(double value);
 nlohmann::json field_value(NormPlace value);
 nlohmann::json field_value(QkNorm value);
+nlohmann::json field_value(Router value);
 nlohmann::json field_value(const std::vector<double>& values);
+nlohmann::json field_value(const std::vector<int64_t>& values);
 nlohmann::json field_value(Mlp value, std::span<const MlpWord> words);
 
 }  // namespace tessera

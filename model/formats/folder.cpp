@@ -320,6 +320,7 @@ bool says_nothing(const json& value, const json&) {
 bool is_angle(std::string_view key) { return key.starts_with("model.rope.") && key != "model.rope.share"; }
 
 bool is_one(const json& value, const json&) { return value == json(1); }
+bool is_zero(const json& value, const json&) { return value == json(0); }
 
 std::string FoundModel::field_of(std::string_view key) const {
   const auto found = fields.find(key);
@@ -356,6 +357,7 @@ FoundModel read_model_config(const fs::path& folder, const std::vector<std::stri
   read_biases(family, config, found);
   check_divides(config, found);
   fill_computed(found.model);
+  if (!found.model.has_dense_blocks()) found.model.mlp_width = found.model.experts.width;  // it has none
   check_sizes(config, found);
   read_dropout(family, config, found);
   const FoundWindows windows = read_windows(family, config, found.model.layers);
@@ -444,6 +446,9 @@ std::string setting_of(bool value) { return value ? "true" : "false"; }
 std::string setting_of(float value) { return fmt::format("{}", value); }
 std::string setting_of(double value) { return fmt::format("{}", value); }
 std::string setting_of(const Windows& value) { return text_of(value); }
+std::string setting_of(const std::vector<int64_t>& values) {
+  return values.empty() ? "none" : fmt::format("[{}]", fmt::join(values, ", "));
+}
 std::string setting_of(const std::vector<double>& values) {
   return values.empty() ? "none" : fmt::format("[{}]", fmt::join(values, ", "));
 }

@@ -72,6 +72,7 @@ std::string setting_of(float value);
 std::string setting_of(double value);
 std::string setting_of(const Windows& value);
 std::string setting_of(const std::vector<double>& values);
+std::string setting_of(const std::vector<int64_t>& values);
 template <HasWords E>
 std::string setting_of(E value) {
   return name_of(value);

@@ -160,6 +160,11 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "train with that setting",
           folder, key, found, family.title, expected);
   };
+  check(!model.experts,
+        "{} has experts (model_type {}), whose tensors Tessera does not write for llama.cpp yet. Export it "
+        "with "
+        "--format hf, which llama.cpp converts",
+        folder, family.name);
   check(&family != &kTessera,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "
         "it with --format hf",

@@ -8,9 +8,9 @@
 namespace tessera {
 
 // A table, and rows of a family's own behind it
-template <class Row, size_t kRows, size_t kMore>
-constexpr std::array<Row, kRows + kMore> joined(const Row (&table)[kRows], const Row (&more)[kMore]) {
-  std::array<Row, kRows + kMore> all{};
+template <class Table, class Row, size_t kMore>
+constexpr auto joined(const Table& table, const Row (&more)[kMore]) {
+  std::array<Row, std::size(Table{}) + kMore> all{};
   std::ranges::copy(more, std::ranges::copy(table, all.begin()).out);
   return all;
 }
@@ -50,6 +50,19 @@ inline constexpr TensorNames kLlamaTensors[] = {
     {.ours = "mlp.expand.", .theirs = {{{"mlp.up_proj."}}}},
     {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
 };
+
+// Of a mixture of experts, but for the tensors of its blocks without
+inline constexpr Field kExpertFields[] = {
+    {.name = "num_experts", .key = "model.experts.count", .synonym = "num_local_experts"},
+    {.name = "num_experts_per_tok", .key = "model.experts.active"},
+};
+inline constexpr TensorNames kExpertTensors[] = {
+    {.ours = "experts.router.", .theirs = {{{"mlp.gate."}}}},
+    {.ours = "experts.expand.", .theirs = {{{"mlp.experts.{}.gate_proj."}, {"mlp.experts.{}.up_proj."}}}},
+    {.ours = "experts.contract.", .theirs = {{{"mlp.experts.{}.down_proj."}}}},
+};
+// transformers adds a balance loss where output_router_logits says so, Tessera with train.experts.balance.
+inline constexpr std::string_view kExpertHarmless[] = {"output_router_logits", "router_aux_loss_coef"};
 
 // Older versions of transformers also save the frequencies of the rotary positions.
 inline constexpr std::string_view kLlamaBuffers = R"((model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq)";

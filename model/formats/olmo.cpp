@@ -1,5 +1,6 @@
 // OLMo 2: Walsh et al., arXiv:2501.00656. A Llama whose norms follow attention and the MLP, with a norm of
-// all heads of queries, and of keys, together.
+// all heads of queries, and of keys, together. OLMoE: Muennighoff et al., arXiv:2409.02060: norms before, and
+// experts in every block.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
@@ -17,6 +18,24 @@ constexpr TensorNames kOlmo2OwnTensors[] = {
     {.ours = "norm2_after.", .theirs = {{{"post_feedforward_layernorm."}}}},
 };
 constexpr auto kOlmo2Tensors = joined(kLlamaTensors, kOlmo2OwnTensors);
+
+// Every block has experts, so intermediate_size is theirs.
+constexpr Field kOlmoeFields[] = {
+    {.name = "vocab_size", .key = "model.vocab_size"},
+    {.name = "max_position_embeddings", .key = "model.context"},
+    {.name = "num_hidden_layers", .key = "model.layers"},
+    {.name = "num_attention_heads", .key = "model.heads"},
+    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
+    {.name = "hidden_size", .key = "model.channels"},
+    {.name = "intermediate_size", .key = "model.experts.width"},
+    {.name = "num_experts", .key = "model.experts.count", .synonym = "num_local_experts"},
+    {.name = "num_experts_per_tok", .key = "model.experts.active"},
+    {.name = "norm_topk_prob", .key = "model.experts.renormalise"},
+    {.name = "hidden_act", .key = "model.mlp"},
+    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
+    {.name = "tie_word_embeddings", .key = "model.tied"},
+};
+constexpr auto kOlmoeTensors = joined(kLlamaTensors, kExpertTensors);
 
 }  // namespace
 
@@ -50,6 +69,40 @@ constinit const Family kOlmo2{
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kOlmo2Tensors,
+    .buffers = kLlamaBuffers,
+    .pads = true,
+};
+
+constinit const Family kOlmoe{
+    .name = "olmoe",
+    .title = "OLMoE",
+    .architecture = "OlmoeForCausalLM",
+    .defaults = {.vocab_size = 50304,
+                 .context = 4096,
+                 .layers = 16,
+                 .heads = 16,
+                 .channels = 2048,
+                 .kv_heads = 0,
+                 .head_dim = 0,
+                 .mlp_width = 0,
+                 .norm = NormKind::kRmsNorm,
+                 .norm_epsilon = 1e-5f,
+                 .positions = Positions::kRope,
+                 .mlp = Mlp::kSwiglu,
+                 .experts = {.count = 64, .active = 8, .width = 2048},
+                 .bias = Bias::kNone,
+                 .qk_norm = QkNorm::kAllHeads,
+                 .tied = false},
+    .fields = kOlmoeFields,
+    .mlps = kLlamaMlps,
+    .biases = {.attention = "attention_bias"},
+    .harmless = kExpertHarmless,
+    .refused = kOlmo2Refused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kOlmoeTensors,
     .buffers = kLlamaBuffers,
     .pads = true,
 };

@@ -1,5 +1,7 @@
 #include "model/formats/pieces.h"
 
+#include <algorithm>
+
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -33,18 +35,26 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     lead += std::string(table.lead) + fmt::format(fmt::runtime(table.block), info.block);
     ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
   }
-  const bool is_matrix = info.shape.rank() == 2, is_adapter = info.adapter != AdapterMatrix::kNone;
-  const int64_t all = info.shape[0] - info.padding, columns = is_matrix ? info.shape[1] : 1;
+  const int64_t count = info.linear ? info.linear->count : 1;  // of layers, each with tensors of its own
+  const bool is_matrix = info.shape.rank() >= 2, is_adapter = info.adapter != AdapterMatrix::kNone;
+  const int64_t columns = is_matrix ? info.shape[-1] : 1;
+  const int64_t all = info.shape.numel() / columns - info.padding, each = all / count;
   for (const TensorNames& names : table.tensors) {
     if (!ours.starts_with(names.ours) || (names.gated && !model.gated())) continue;
     const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
     std::vector<TensorPiece> pieces;
     int64_t first = 0;
-    for (size_t i = 0; i < names.theirs.size() && !names.theirs[i].empty(); ++i) {
-      const int64_t rows = names.theirs[1].empty() ? all : rows_of(info, model, i);
+    const size_t of_one = static_cast<size_t>(
+        std::ranges::find_if(names.theirs, [](std::string_view name) { return name.empty(); }) -
+        names.theirs.begin());
+    for (size_t at = 0; at < of_one * static_cast<size_t>(count); ++at) {
+      const size_t i = at % of_one;
+      const int64_t rows = names.theirs[1].empty() ? each : rows_of(info, model, i);
       const bool transposed = names.transposed && is_matrix && !is_adapter;
       const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
-      pieces.push_back({.name = lead + std::string(names.theirs[i]) + rest,
+      const std::string theirs =
+          count == 1 ? std::string(names.theirs[i]) : fmt::format(fmt::runtime(names.theirs[i]), at / of_one);
+      pieces.push_back({.name = lead + theirs + rest,
                         .first = first,
                         .rows = rows,
                         .columns = columns,

@@ -1,5 +1,6 @@
 // Qwen2: Yang et al., arXiv:2407.10671; Qwen2.5, arXiv:2412.15115, is of the same family: biases of q, k and
-// v. Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own.
+// v. Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own; with
+// experts it is another family, whose files may say that some layers have none.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
@@ -11,6 +12,11 @@ constexpr std::string_view kQwen2Harmless[] = {"attention_bias"};
 constexpr RefusedField kQwen2Refused[] = {
     kNoPartialRotation, {"use_mrope", "rotary positions of several axes are not supported"}, kNoMlpBias};
 constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoPartialRotation};
+// transformers takes a window of every layer, or of none.
+constexpr RefusedField kQwen3MoeRefused[] = {kNoMlpBias, kNoPartialRotation, kNoOtherLayers, kNoSlidingWindow,
+                                             kNoWindow};
+constexpr std::string_view kQwen3MoeHarmless[] = {"output_router_logits", "router_aux_loss_coef",
+                                                  "max_window_layers"};
 
 // What transformers' defaults of both have in common
 constexpr ModelConfig kDefaults{.vocab_size = 151936,
@@ -35,6 +41,27 @@ constexpr ModelConfig qwen3_defaults() {
   model.qk_norm = QkNorm::kHeads;
   return model;
 }
+
+constexpr ModelConfig qwen3_moe_defaults() {
+  ModelConfig model = qwen3_defaults();
+  model.layers = 24;
+  model.channels = 2048;
+  model.kv_heads = 4;
+  model.head_dim = 0;
+  model.mlp_width = 6144;
+  model.experts = {.count = 128, .active = 8, .width = 768};
+  return model;
+}
+
+constexpr Field kQwen3MoeOwnFields[] = {
+    {.name = "moe_intermediate_size", .key = "model.experts.width"},
+    {.name = "norm_topk_prob", .key = "model.experts.renormalise"},
+    {.name = "decoder_sparse_step", .key = "model.experts.every"},
+    {.name = "mlp_only_layers", .key = "model.experts.dense_layers", .may_be_null = true},
+};
+constexpr auto kQwen3MoeShared = joined(kLlamaFields, kExpertFields);
+constexpr auto kQwen3MoeFields = joined(kQwen3MoeShared, kQwen3MoeOwnFields);
+constexpr auto kQwen3MoeTensors = joined(kLlamaTensors, kExpertTensors);
 
 }  // namespace
 
@@ -73,6 +100,25 @@ constinit const Family kQwen3{
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kLlamaTensors,
+    .buffers = kLlamaBuffers,
+};
+
+constinit const Family kQwen3Moe{
+    .name = "qwen3_moe",
+    .title = "Qwen3 with experts",
+    .architecture = "Qwen3MoeForCausalLM",
+    .defaults = qwen3_moe_defaults(),
+    .fields = kQwen3MoeFields,
+    .mlps = kLlamaMlps,
+    .biases = {.attention = "attention_bias"},
+    .harmless = kQwen3MoeHarmless,
+    .refused = kQwen3MoeRefused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .windows = WindowFields::kNone,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kQwen3MoeTensors,
     .buffers = kLlamaBuffers,
 };
 

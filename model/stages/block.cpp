@@ -14,7 +14,8 @@ Block::Block(const Pass& own, const Saved& saved, size_t number, LeaseFor use)
       s(saved.blocks[number]),
       x(saved.block_input(number)),
       attention_workspace(saved.attention_workspace),
-      context_buffers(saved.context) {
+      context_buffers(saved.context),
+      expert_rows(saved.expert_rows) {
   stream.enter(static_cast<int64_t>(number), use == LeaseFor::kBackward);
 }
 
@@ -29,7 +30,8 @@ Block::Block(const Block& whole, const BlockSaved& rows)
       s(rows),
       x(whole.x),
       attention_workspace(whole.attention_workspace),
-      context_buffers(whole.context_buffers) {}
+      context_buffers(whole.context_buffers),
+      expert_rows(whole.expert_rows) {}
 
 Norm Block::norm1() const {
   return {spec.norm, config.norm_epsilon, config.norm_offset(), w.norm1, s.norm1, x};

@@ -150,6 +150,7 @@ Offers offers_of_activation(const BlockSpec&) { return {.fp8_y = true, .fp8_dx =
 Offers offers_of_contract(const BlockSpec& spec) {
   return {.fp8_dx = !spec.gated(), .dx_sum = !spec.gated()};
 }
+bool has_one_mlp(const BlockSpec& spec) { return !spec.experts; }
 
 }  // namespace
 
@@ -157,6 +158,7 @@ constinit const StageRow kExpandRow{
     .stage = Stage::kExpand,
     .name = "the MLP's first layer",
     .dropped_by = {Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
+    .exists = has_one_mlp,
     .linears = expand_linears,
     .in_chunks = true,
     .offers = offers_of_expand,
@@ -169,7 +171,7 @@ constinit const StageRow kActivationRow{
     .stage = Stage::kActivation,
     .name = "the activation of a gated MLP",
     .dropped_by = {Recomputed::kActivation, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
-    .exists = [](const BlockSpec& spec) { return spec.gated(); },
+    .exists = [](const BlockSpec& spec) { return spec.gated() && !spec.experts; },
     .in_chunks = true,
     .offers = offers_of_activation,
     .saved = hidden_saved,
@@ -181,6 +183,7 @@ constinit const StageRow kContractRow{
     .stage = Stage::kContract,
     .name = "the MLP's second layer",
     .dropped_by = {Recomputed::kLinear, Recomputed::kBlock},
+    .exists = has_one_mlp,
     .linears = contract_linears,
     .in_chunks = true,
     .branch = BranchOfStage{.dropout = DropoutKind::kMlpBranch,

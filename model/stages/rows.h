@@ -9,6 +9,7 @@ namespace tessera {
 extern const StageRow kNorm1Row, kNorm1AfterRow, kNorm2Row, kNorm2AfterRow;
 extern const StageRow kQkvRow, kAttentionRow, kOutRow;
 extern const StageRow kExpandRow, kActivationRow, kContractRow;
+extern const StageRow kRouterRow, kChoicesRow, kExpertsRow, kExpertsActivationRow, kExpertsSumRow;
 
 constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }  // of a decode step
 

@@ -8,8 +8,9 @@ namespace tessera {
 namespace {
 
 constexpr std::array<const StageRow*, kStages.size()> kTable = {
-    &kNorm1Row, &kQkvRow,    &kAttentionRow,  &kOutRow,      &kNorm1AfterRow,
-    &kNorm2Row, &kExpandRow, &kActivationRow, &kContractRow, &kNorm2AfterRow};
+    &kNorm1Row,   &kQkvRow,     &kAttentionRow,         &kOutRow,        &kNorm1AfterRow,
+    &kNorm2Row,   &kExpandRow,  &kActivationRow,        &kContractRow,   &kRouterRow,
+    &kChoicesRow, &kExpertsRow, &kExpertsActivationRow, &kExpertsSumRow, &kNorm2AfterRow};
 
 }  // namespace
 

@@ -10,7 +10,7 @@ int64_t KeptState::rows_before(const Has& has, size_t bucket, size_t index) cons
   int64_t rows = 0;
   for (const ParamPlace& place : setting_.layout.places)
     if (place.bucket == bucket && place.index < index && place.trained && has(place.info))
-      rows += place.info.shape[0];
+      rows += place.info.shape.numel() / place.info.shape[-1];
   return rows;
 }
 

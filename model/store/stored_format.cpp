@@ -33,15 +33,16 @@ class Nf4Format final : public StoredFormat {
   // A value of NF4 in fp32 is rounded to itself, one that was rounded to bf16 need not be.
   DType rounds_from(DType /*plain*/) const override { return DType::kF32; }
   void check_matrix(const std::string& name, const Shape& matrix) const override {
-    check(matrix[1] % kNf4Block == 0,
+    check(matrix[-1] % kNf4Block == 0,
           "{} has {} inputs, and train.lora.base=nf4 stores multiples of {}: set train.lora.base=auto", name,
-          matrix[1], kNf4Block);
+          matrix[-1], kNf4Block);
   }
   void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const override {
     stream.run(RoundNf4{.x = plain, .y = {to.data, to.scales}});
   }
   void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const override {
-    stream.run(WidenNf4{.x = {from.data, from.scales}, .y = plain});
+    const int64_t columns = plain.shape[-1];
+    stream.run(WidenNf4{.x = {from.data, from.scales}, .y = plain.view({plain.numel() / columns, columns})});
   }
 };
 

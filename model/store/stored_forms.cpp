@@ -181,7 +181,7 @@ Tensor StoredForms::whole(const Params& weights, const ParamPlace& place) const 
 // buffer for a block has room for.
 void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
   const DType from = format_.rounds_from(setting_.dtype);
-  const int64_t columns = to.plain.shape[1], all_rows = to.plain.shape[0];
+  const int64_t columns = to.plain.shape[-1], all_rows = to.plain.numel() / columns;
   if (from == setting_.dtype) {
     fill(to.plain.view({to.plain.numel()}), 0);
     return format_.round(setting_.stream, to.plain, to.values);

@@ -1,6 +1,7 @@
 // The transformer in fp64, straight from its formulas: what the model is held against in every variant.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <string>
@@ -131,6 +132,40 @@ class ReferenceModel {
     return linear(hidden, name + "contract", F, C, bias);
   }
 
+  // Rows first .. first + count, each of so many numbers
+  static Values rows_of(const Values& all, int64_t first, int64_t count, int64_t columns) {
+    return {all.begin() + first * columns, all.begin() + (first + count) * columns};
+  }
+
+  Values experts(const Values& x, const std::string& name) const {
+    const ExpertsConfig& own = config_.experts;
+    const int64_t C = config_.channels, F = own.width, T = static_cast<int64_t>(x.size()) / C;
+    const Values logits = product(x, of(name + "router.weight"), C, own.count);
+    Values y(x.size());
+    for (int64_t t = 0; t < T; ++t) {
+      std::vector<std::pair<double, int64_t>> order;  // the largest logit first
+      double of_all = 0, of_chosen = 0;
+      for (int64_t e = 0; e < own.count; ++e) {
+        order.emplace_back(-logits[static_cast<size_t>(t * own.count + e)], e);
+        of_all += std::exp(-order.back().first);
+      }
+      std::sort(order.begin(), order.end());
+      order.resize(static_cast<size_t>(own.active));
+      for (const auto& [logit, e] : order) of_chosen += std::exp(-logit);
+      for (const auto& [logit, e] : order) {
+        const Values wide =
+            product(rows_of(x, t, 1, C), rows_of(of(name + "expand.weight"), e * 2 * F, 2 * F, C), C, 2 * F);
+        Values hidden(static_cast<size_t>(F));
+        for (size_t f = 0; f < hidden.size(); ++f) hidden[f] = gate(wide[f]) * wide[hidden.size() + f];
+        const Values one = product(hidden, rows_of(of(name + "contract.weight"), e * C, C, F), F, C);
+        const double weight = std::exp(-logit) / (own.rule().sums_to_one() ? of_chosen : of_all);
+        for (int64_t c = 0; c < C; ++c)
+          y[static_cast<size_t>(t * C + c)] += weight * one[static_cast<size_t>(c)];
+      }
+    }
+    return y;
+  }
+
   // One head of every token: [T, D], of rows with `heads` heads
   Values head_of(const Values& rows, int64_t T, int64_t heads, int64_t head) const {
     const int64_t D = config_.head_dim;
@@ -253,7 +288,10 @@ class ReferenceModel {
                                      config_.has_out_bias()),
                               "norm1_after"),
                  DropoutKind::kAttentionBranch);
-      add_branch(normed_after(mlp(normed_before("norm2"), block + "mlp."), "norm2_after"),
+      const Values of_mlp = normed_before("norm2");
+      const bool mixture = config_.experts.in_block(l);
+      add_branch(normed_after(mixture ? experts(of_mlp, block + "experts.") : mlp(of_mlp, block + "mlp."),
+                              "norm2_after"),
                  DropoutKind::kMlpBranch);
     }
     Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)

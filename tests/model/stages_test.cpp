@@ -26,6 +26,7 @@ std::vector<Variant> staged_models() {
 const BlockKind kGelu(kPlainStages, block_spec(kPlainStages, 0)),
     kSwiglu(kPlainStages, {.mlp = Mlp::kSwiglu}),
     kBoth(kPlainStages, {.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kBoth, .mlp = Mlp::kGeglu}),
+    kExperts(kPlainStages, {.mlp = Mlp::kSwiglu, .experts = true}),
     kAfter(kPlainStages, {.norm = NormKind::kRmsNorm, .norm_place = NormPlace::kAfter, .mlp = Mlp::kSwiglu});
 
 TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
@@ -34,10 +35,12 @@ TEST(Stages, EachHasAForwardABackwardAndWhatItSaves) {
     EXPECT_EQ(row.stage, stage);
     EXPECT_TRUE(row.forward && row.backward && row.saved);
   }
-  EXPECT_EQ(kBoth.stages.size(), kStages.size());
-  EXPECT_EQ(kSwiglu.stages.size(), kStages.size() - 2);
-  EXPECT_EQ(kAfter.stages.size(), kStages.size() - 2);
-  EXPECT_EQ(kGelu.stages.size(), kStages.size() - 3);
+  constexpr size_t kOfExperts = 5, kOfMlp = 3, kAll = kStages.size() - kOfExperts;  // of one MLP
+  EXPECT_EQ(kBoth.stages.size(), kAll);
+  EXPECT_EQ(kSwiglu.stages.size(), kAll - 2);
+  EXPECT_EQ(kAfter.stages.size(), kAll - 2);
+  EXPECT_EQ(kGelu.stages.size(), kAll - 3);
+  EXPECT_EQ(kExperts.stages.size(), kAll - 2 - kOfMlp + kOfExperts);
 }
 
 TEST(Stages, TheirNeighboursAreThoseThatExist) {
@@ -127,7 +130,8 @@ TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
       EXPECT_THROW(decode_stages(block, builder), Error);
     }
     const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
-                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora;
+                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora &&
+                          !model.experts.in_block(0);
     EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
   }
 }
@@ -276,7 +280,9 @@ TEST(BlockSpecs, OfBlocksThatAreAlikeShareAPlan) {
                                        .dtype = DType::kF32,
                                        .device = {}});
     for (size_t layer = 0; layer < static_cast<size_t>(model.layers); ++layer) {
-      const bool alike = model.window.at(layer) == model.window.at(0);
+      const bool alike =
+          model.window.at(layer) == model.window.at(0) &&
+          model.experts.in_block(static_cast<int64_t>(layer)) == model.experts.in_block(0);
       EXPECT_EQ(&kinds.of(layer) == &kinds.of(0), alike) << name;
       EXPECT_EQ(&plans.of(layer) == &plans.of(0), alike) << name;
       const int64_t window = model.window.at(layer);

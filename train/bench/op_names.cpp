@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/expert_ops.h"
 #include "kernels/op_cost.h"
 #include "model/params.h"
 

@@ -85,6 +85,54 @@ void check_longrope(const SourcedConfig& sourced) {
                   "must be at least 2, with", "model.rope.scaling");
 }
 
+// What an expert has none of yet is refused by name.
+void check_experts(const SourcedConfig& sourced) {
+  const auto& model = sourced.config.model;
+  const auto& train = sourced.config.train;
+  const ExpertsConfig &experts = model.experts, none;
+  const char* const count = "model.experts.count";
+  const auto needs = [&](bool is_default, const char* key) {
+    sourced.require(experts || is_default, key, "has no effect with", count,
+                    "set the number of experts too, such as --set model.experts.count=8");
+  };
+  needs(experts.active == none.active, "model.experts.active");
+  needs(experts.width == none.width, "model.experts.width");
+  needs(experts.router == none.router, "model.experts.router");
+  needs(experts.renormalise == none.renormalise, "model.experts.renormalise");
+  needs(experts.every == none.every, "model.experts.every");
+  needs(experts.dense_layers == none.dense_layers, "model.experts.dense_layers");
+  needs(train.experts.balance == 0, "train.experts.balance");
+  needs(train.experts.z == 0, "train.experts.z");
+  needs(!train.freeze.names(ParamPart::kRouter), "train.freeze");
+  if (!experts) return;
+  sourced.require(experts.active > 0, count, "is given without", "model.experts.active",
+                  "set how many of them a token goes through, such as --set model.experts.active=2");
+  sourced.require(experts.active <= experts.count, "model.experts.active", "is more than", count);
+  sourced.require(experts.width > 0, count, "is given without", "model.experts.width",
+                  "set the width of their hidden layer, such as --set model.experts.width=512");
+  sourced.require(is_gated(model.mlp), count, "is of gated MLPs, unlike", "model.mlp",
+                  "set model.mlp=swiglu, or geglu");
+  sourced.require(!model.has_mlp_bias(), count, "is of MLPs without biases, unlike", "model.bias",
+                  "set model.bias=none, qkv or attention");
+  sourced.require(experts.router == Router::kSoftmax || !experts.renormalise, "model.experts.renormalise",
+                  "has no effect with", "model.experts.router", "those weights always sum to 1");
+  const int64_t last = experts.dense_layers.empty() ? -1 : experts.dense_layers.back();
+  sourced.require(last < model.layers, "model.experts.dense_layers",
+                  fmt::format("names block {}, and the last is block {} with", last, model.layers - 1),
+                  "model.layers");
+  int64_t blocks = 0;
+  for (int64_t layer = 0; layer < model.layers; ++layer) blocks += experts.in_block(layer);
+  sourced.require(blocks > 0, "model.experts.every", "leaves no block with experts, with", "model.layers",
+                  "set model.experts.every=1 and model.experts.dense_layers=none");
+  sourced.require(!train.fp8, "train.gemm_dtype", "has no GEMM for experts, which there are with", count,
+                  "set train.gemm_dtype=bf16");
+  sourced.require(!train.lora || !train.lora.parts.names(Adapted::kMlp), "train.lora.parts",
+                  "names layers that are experts, which have no adapters yet, with", count,
+                  "set train.lora.parts=attention");
+  sourced.require(train.mlp_chunk == 0, "train.mlp_chunk", "cannot divide the rows of experts, with", count,
+                  "set train.mlp_chunk=0; train.recompute=mlp saves memory too");
+}
+
 void check_rope(const SourcedConfig& sourced) {
   const auto& model = sourced.config.model;
   const Rope& rope = model.rope;
@@ -351,6 +399,7 @@ void check_across(const SourcedConfig& sourced) {
   check_heads(sourced);
   check_norms(sourced);
   check_windows(sourced);
+  check_experts(sourced);
   check_rope(sourced);
   check_family(sourced);
   sourced.config.train.context_schedule.empty() ? check_step(sourced) : check_schedule(sourced);

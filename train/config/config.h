@@ -16,6 +16,7 @@
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"
 #include "model/config.h"
+#include "model/experts.h"
 #include "model/formats/positions.h"
 #include "model/fp8_config.h"
 #include "model/freeze.h"
@@ -163,6 +164,7 @@ struct Config {
     Freeze freeze = {};
     LoraConfig lora = {};
     LoraBase lora_base = LoraBase::kAuto;  // train.lora.base
+    RouterLosses experts = {};  // losses of the routers; 0: none
     OnBadStep on_bad_step = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk

@@ -76,6 +76,39 @@ void visit_model(Section& model, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_experts(Section& experts, Visit& visit) {
+  visit("model.experts.count", experts.count,
+        Whole{.at_least = 1, .at_most = most_of("model.experts.count"), .zero = "none"},
+        "A mixture of experts: how many gated MLPs stand in place of the MLP of a block; none: there is one "
+        "MLP");
+  visit("model.experts.active", experts.active,
+        Whole{.at_least = 1, .at_most = most_of("model.experts.active"), .zero = "none"},
+        "How many of them each token goes through, those of the largest logits of its router");
+  visit("model.experts.width", experts.width,
+        Whole{.at_least = 8, .at_most = most_of("model.experts.width"), .multiple_of = 8, .zero = "none"},
+        "Width of the hidden layer of an expert; model.mlp_width is that of blocks without experts");
+  visit(
+      "model.experts.router", experts.router, OneOf<Router>{},
+      "The weights of a token's experts; softmax: of the logits of all experts, Qwen3's; softmax_of_chosen: "
+      "of those of the chosen ones only");
+  visit("model.experts.renormalise", experts.renormalise, Flag{},
+        "softmax: the weights of a token are divided by their sum, as Qwen3 and Mixtral do");
+  visit("model.experts.every", experts.every, Whole{.at_least = 1, .at_most = most_of("model.experts.every")},
+        "Of so many blocks the last one has experts, the others one MLP; 1: every block has experts");
+  visit("model.experts.dense_layers", experts.dense_layers, BlockNumbers{},
+        "Numbers of blocks, counted from 0, that have one MLP in place of experts");
+}
+
+template <class Section, class Visit>
+void visit_router_losses(Section& losses, Visit& visit) {
+  visit("train.experts.balance", losses.balance, Number{.at_least = 0, .at_most = 1e6},
+        "Experts: what the loss of uneven choices is multiplied by before it is added to the loss of the "
+        "tokens, router_aux_loss_coef of transformers; 0: it is not added");
+  visit("train.experts.z", losses.z, Number{.at_least = 0, .at_most = 1e6},
+        "Experts: the same for the square of the logarithm of the sum of exponentials of a router's logits");
+}
+
+template <class Section, class Visit>
 void visit_rope(Section& rope, Visit& visit) {
   visit("model.rope.theta", rope.theta, Number{.above = 1, .at_most = 1e12},
         "The base of the frequencies: pair i of a head turns by theta^(-2 i / R) a position, with R the "
@@ -388,11 +421,13 @@ void for_each_field(C& config, Visit&& visit) {
   visit("device", config.device, OneOf<DeviceRequest>{},
         "Where to compute; auto: a GPU if there is one, else the CPU");
   fields::visit_model(config.model, visit);
+  fields::visit_experts(config.model.experts, visit);
   fields::visit_rope(config.model.rope, visit);
   fields::visit_dropout(config.model.dropout, visit);
   fields::visit_data(config.data, visit);
   fields::visit_train(config.train, visit);
   fields::visit_lora(config.train.lora, config.train.lora_base, visit);
+  fields::visit_router_losses(config.train.experts, visit);
   fields::visit_bad_step(config.train.on_bad_step, visit);
   fields::visit_fp8(config.train.fp8, visit);
   fields::visit_parallel(config.parallel, visit);

@@ -119,6 +119,7 @@ std::string unknown_key(std::string_view key) {
   std::vector<std::string_view> candidates = all_names();
   for (const std::string_view section : all_sections())
     if (takes_one_value(section)) candidates.push_back(section);
+  if (asked.leaf.empty()) candidates.clear();  // nothing is near to a name of one letter
   return unknown_word("key", key, nearest(candidates, asked.leaf.size(), distance_to), known);
 }
 

@@ -138,7 +138,10 @@ std::string Numbers::expected() const {
   return fmt::format("none, or a list of numbers above 0 and at most {}, such as [1, 1.5]", at_most);
 }
 
-std::vector<double> Numbers::read(const Written& value) const {
+namespace {
+
+// The entries of a list, also of one that is a text; none for "none"
+std::vector<std::string> entries_of(const Written& value, const std::string& expected) {
   const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
   if (is_text && value.text == "none") return {};
   std::vector<std::string> texts;
@@ -150,9 +153,15 @@ std::vector<double> Numbers::read(const Written& value) const {
   }
   for (const Written& one : value.values)
     texts.push_back(one.kind == Written::Kind::kPlain ? one.text : one.describe());
-  if (texts.empty() || value.kind == Written::Kind::kMap) refuse(value, expected());
+  if (texts.empty() || value.kind == Written::Kind::kMap) refuse(value, expected);
+  return texts;
+}
+
+}  // namespace
+
+std::vector<double> Numbers::read(const Written& value) const {
   std::vector<double> numbers;
-  for (const std::string& text : texts) {
+  for (const std::string& text : entries_of(value, expected())) {
     double number = 0;
     if (parse(text, number) != std::errc{} || number <= 0 || number > at_most)
       refuse(value, expected(), fmt::format(", with {}", in_quotes(text)));
@@ -166,6 +175,26 @@ std::string Numbers::write(const std::vector<double>& values) const {
   std::string text;
   for (const double value : values) text += (text.empty() ? "[" : ", ") + shortest(value);
   return text + "]";
+}
+
+std::string BlockNumbers::expected() const {
+  return "none, or a list of numbers of blocks, rising, from 0, such as [0, 3]";
+}
+
+std::vector<int64_t> BlockNumbers::read(const Written& value) const {
+  std::vector<int64_t> numbers;
+  for (const std::string& text : entries_of(value, expected())) {
+    int64_t number = -1;
+    const int64_t least = numbers.empty() ? 0 : numbers.back() + 1;
+    if (parse(text, number) != std::errc{} || number < least || number > most_of("model.layers"))
+      refuse(value, expected(), fmt::format(", with {}", in_quotes(text)));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::string BlockNumbers::write(const std::vector<int64_t>& values) const {
+  return values.empty() ? "none" : fmt::format("[{}]", fmt::join(values, ", "));
 }
 
 std::string Probability::write(double value) const { return shortest(value); }

@@ -180,6 +180,13 @@ struct Numbers {
   std::string write(const std::vector<double>& values) const;
 };
 
+// none, or a list of numbers of blocks, rising, from 0: [0, 3], also written 0,3
+struct BlockNumbers {
+  std::string expected() const;
+  std::vector<int64_t> read(const Written& value) const;
+  std::string write(const std::vector<int64_t>& values) const;
+};
+
 // none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
 struct Phases {
   std::string expected() const;

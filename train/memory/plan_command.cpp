@@ -100,9 +100,14 @@ void print_limits(const RunPlan& plan) {
 void print_plan(const Config& config, const PlannedRun& run, const RunPlan& plan, const std::string& notice) {
   const RunShape& s = plan.shape;
   const MemoryLedger& ledger = plan.memory.ledger;
-  fmt::print("model    {} parameters, context {}, {}, {} attention\n",
-             format_count(static_cast<double>(s.model.base().parameters())), s.model.context,
-             name_of(s.dtype), name_of(s.attention));
+  fmt::print("model    {} parameters{}, context {}, {}, {} attention\n",
+             format_count(static_cast<double>(s.model.base().parameters())),
+             s.model.experts
+                 ? fmt::format(" ({} of them for a token, {} of {} experts)",
+                               format_count(static_cast<double>(s.model.base().active_parameters())),
+                               s.model.experts.active, s.model.experts.count)
+                 : "",
+             s.model.context, name_of(s.dtype), name_of(s.attention));
   fmt::print("{}{}", frozen_line(plan), fp8_line(plan));
   fmt::print("step     {} tokens: {}{} x {}{} sequences of {}{}\n",
              format_count(static_cast<double>(s.tokens_per_step())), s.ranks_text(), s.micro_steps,
@@ -160,6 +165,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
   Json json{{"device", plan.device.name},
             {"arch", plan.device.arch},
             {"parameters", s.model.parameters()},
+            {"active_parameters", s.model.active_parameters()},
             {"context", s.model.context},
             {"ranks", s.ranks()},
             {"context_ranks", s.mesh.context},

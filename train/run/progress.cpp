@@ -97,8 +97,13 @@ std::vector<std::string> describe(const RunDescription& run) {
       labelled(
           "model",
           fmt::format(
-              "{} parameters: {} layers, {} heads{}, {} channels, context {}, vocabulary {}",
-              count_of(model.base().parameters()), model.layers, model.heads,
+              "{} parameters{}: {} layers, {} heads{}, {} channels, context {}, vocabulary {}",
+              count_of(model.base().parameters()),
+              model.experts ? fmt::format(" ({} of them for a token, {} of {} experts)",
+                                          count_of(model.base().active_parameters()), model.experts.active,
+                                          model.experts.count)
+                            : "",
+              model.layers, model.heads,
               model.kv_heads == model.heads ? "" : fmt::format(" ({} of keys and values)", model.kv_heads),
               model.channels, model.context, model.vocab_size)),
       labelled("device",

@@ -87,6 +87,7 @@ void RunLog::begin(const RunDescription& description, const std::filesystem::pat
       {"ranks", shape_.ranks()},
       {"context_ranks", shape_.mesh.context},
       {"parameters", shape_.model.parameters()},
+      {"active_parameters", shape_.model.active_parameters()},
       {"tokens_per_step", shape_.tokens_per_step()},
       {"sequence_length", shape_.sequence_length},
       {"steps", config_.steps()},

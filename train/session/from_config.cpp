@@ -139,6 +139,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .rule = c.optimizer.rule == OptimizerRule::kMuon
                              ? muon(c.optimizer.muon, c.optimizer.moments)
                              : adamw(c.optimizer.moments),
+                 .router_losses = c.train.experts,
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,
                  .keep = c.train.recompute.value_or(kKeepAll),

@@ -90,7 +90,9 @@ InsideFigures Inside::sampled() {
     }
     figures.attention_logit.push_back(largest);
     figures.attention_entropy.push_back(entropies / static_cast<double>(heads));
-    figures.dead_units.push_back(dead[layer] / units);
+    const bool has_experts = store_.model().experts.in_block(static_cast<int64_t>(layer));
+    figures.dead_units.push_back(has_experts ? std::numeric_limits<double>::quiet_NaN()
+                                             : dead[layer] / units);
   }
   return figures;
 }

@@ -50,6 +50,7 @@ struct RunShape {
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
+  RouterLosses router_losses = {};  // train.experts
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   ByBlock<Keep> keep = {};          // train.recompute

@@ -4,6 +4,7 @@
 #include <array>
 #include <deque>
 
+#include "kernels/expert_ops.h"
 #include "kernels/op_cost.h"
 #include "train/session/plan_ranks.h"
 #include "train/session/train_state.h"

@@ -62,6 +62,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   model_.fp8 = fp8_.layers();
   model_.fused_head = shape.fused_head;
   model_.loss = shape.loss;
+  model_.router_losses = shape.router_losses, model_.step_tokens = shape.tokens_per_step();
   if (shape.loss.needs_reference)
     model_.reference = &reference_.emplace(be, arena, session_.shape(), context).model;
   if (shape.offload.activations) {
@@ -85,6 +86,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
+  if (shape.router_losses.balance > 0 && shape.model.experts)
+    model_.choice_counts = choice_counts_ =
+        take("choices of experts", DType::kI32, {shape.ranks(), shape.model.experts.count});
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
   if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows(), fp8_.places());
@@ -192,6 +196,13 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   observed_ = inside_ && step % shape_.inside_every == 0;
   fp8_.begin_step(stream());
   store().begin_step();
+  const auto dropout_of = [&](int64_t m) -> ActiveDropout {
+    return {.probabilities = shape_.model.dropout,
+            .key = dropout_key(shape_.seed, step),
+            .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)};
+  };
+  if (choice_counts_) stream().run(FillZero{choice_counts_});
+  if (counts_apart()) count_choices(micro_steps, dropout_of);
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
@@ -199,12 +210,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
     for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &dealt_})
       copy_row(input->device(), m, 0);
-    run({.first = m == 0,
-         .last = last,
-         .probed = observed_ && m == 0,
-         .dropout = {.probabilities = shape_.model.dropout,
-                     .key = dropout_key(shape_.seed, step),
-                     .first_sequence = static_cast<uint32_t>(first + m * shape_.micro_batch)}});
+    run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
     keep_pace();
     if (continues && !continues(m + 1) && !last) return false;
@@ -230,17 +236,46 @@ void TrainState::keep_pace() {
   enqueued_->stop();
 }
 
-void TrainState::compute(const MicroStep& micro_step) {
+// As the inputs of the step have it in that row
+Batch TrainState::batch_of(int64_t row) {
   const Shape shape{shape_.micro_batch, shape_.tokens()};
-  const Tensor &documents = documents_.device(), &losses = losses_.device();
-  Batch batch{.tokens = tokens_.device().rows(0, 1).view(shape),
-              .targets = targets_.device().rows(0, 1).view(shape)};
+  const Tensor& documents = documents_.device();
+  Batch batch{.tokens = tokens_.device().rows(row, 1).view(shape),
+              .targets = targets_.device().rows(row, 1).view(shape)};
   if (documents) {
-    batch.documents = documents.rows(0, 1).view({shape[0], shape[1], 2});
-    batch.positions = positions_.device().rows(0, 1).view(shape);
+    batch.documents = documents.rows(row, 1).view({shape[0], shape[1], 2});
+    batch.positions = positions_.device().rows(row, 1).view(shape);
   }
   if (const Tensor& dealt = dealt_.device())
-    dealt_shape().set_tables(dealt.rows(0, 1).view({dealt.shape[1]}), batch);
+    dealt_shape().set_tables(dealt.rows(row, 1).view({dealt.shape[1]}), batch);
+  return batch;
+}
+
+// The gradient of a balance loss is a product of two means over the step, of which one, the share of each
+// expert, is needed before the first backward. With one micro-batch its own forward gives it, else a forward
+// of all of them that comes before.
+void TrainState::count_choices(int64_t micro_steps, const std::function<ActiveDropout(int64_t)>& dropout) {
+  for (int64_t m = 0; m < micro_steps; ++m) {
+    stream().backend().place() = {.micro_batch = m};
+    tessera::count_choices(stream(), arena_,
+                           {.model = model_,
+                            .batch = batch_of(m),
+                            .dropout = dropout(m),
+                            .counts = choice_counts_.rows(rank(), 1).view({choice_counts_.shape[1]})});
+  }
+  share_choices();
+}
+
+void TrainState::share_choices() {
+  if (shape_.ranks() == 1) return;
+  store().axis().all_gather({.part = choice_counts_.rows(rank(), 1), .whole = choice_counts_});
+  store().axis().wait();
+}
+
+void TrainState::compute(const MicroStep& micro_step) {
+  const Tensor& losses = losses_.device();
+  const Batch batch = batch_of(0);
+  const bool counts = choice_counts_ && !counts_apart();
   train_batch(
       stream(), arena_,
       {.model = model_,
@@ -249,12 +284,15 @@ void TrainState::compute(const MicroStep& micro_step) {
        .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
        .dropout = micro_step.dropout,
        .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
+       .choice_counts = counts ? choice_counts_.rows(rank(), 1).view({choice_counts_.shape[1]}) : Tensor{},
+       .after_forward = counts ? std::function<void()>([this] { share_choices(); }) : nullptr,
        .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
 }
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
   return shape_.cuda_graphs && stepped_ && !micro_step.dropout.probabilities &&
-         !store().communicates({micro_step.first, micro_step.last}) && !activations_ && !model_.context &&
+         !store().communicates({micro_step.first, micro_step.last}) &&
+         (!choice_counts_ || counts_apart() || shape_.ranks() == 1) && !activations_ && !model_.context &&
          !arena_.ledger().recording();
 }
 

@@ -117,6 +117,10 @@ class TrainState {
   void send_limits();
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
+  Batch batch_of(int64_t micro_step);
+  void count_choices(int64_t micro_steps, const std::function<ActiveDropout(int64_t)>& dropout);
+  void share_choices();
+  bool counts_apart() const { return choice_counts_ && shape_.micro_steps > 1; }
   void run(const MicroStep& micro_step);
   void compute(const MicroStep& micro_step);
   bool can_be_graph(const MicroStep& micro_step);
@@ -141,7 +145,8 @@ class TrainState {
   FetchedTensor losses_;  // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor norms_;   // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
-  Tensor loss_sums_;  // [ranks] fp32
+  Tensor loss_sums_;      // [ranks] fp32
+  Tensor choice_counts_;  // [ranks, E] int32, of a step's experts; with a balance loss
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};
   SentTensor device_limits_;              // [2] fp32, see JudgeStep

@@ -175,6 +175,13 @@ inline unsigned __ballot_sync(unsigned mask, bool value) {
     if (mask >> i & 1) votes |= all[i] << i;
   return votes;
 }
+inline unsigned __match_any_sync(unsigned mask, unsigned value) {
+  const auto all = emulator::give("__match_any_sync", mask, value);
+  unsigned same = 0;
+  for (int i = 0; i < 32; ++i)
+    if (mask >> i & 1) same |= static_cast<unsigned>(all[i] == value) << i;
+  return same;
+}
 inline int __any_sync(unsigned mask, bool value) { return __ballot_sync(mask, value) != 0; }
 template <class T, class F>
 T reduce_lanes(const char* operation, unsigned mask, T value, F f) {

@@ -112,6 +112,10 @@ void randomize(Random& random, std::vector<double>& member, const Numbers& kind)
   for (int64_t i = random_whole(random, 0, 9); i > 0; --i)
     randomize(random, member.emplace_back(), Number{.above = 0, .at_most = kind.at_most});
 }
+void randomize(Random& random, std::vector<int64_t>& member, const BlockNumbers&) {
+  for (int64_t i = random_whole(random, 0, 5), block = 0; i > 0; --i)
+    member.push_back(block += random_whole(random, 1, 100));
+}
 void randomize(Random& random, std::vector<DataSource>& member, const Sources&) {
   member.resize(1 + random() % 3);
   for (DataSource& source : member) {
@@ -134,6 +138,7 @@ void make_valid(Random& random, Config::Model& model) {
   model.channels = model.heads * 8 * random_whole(random, 1, 100);
   model.layers = std::max(model.layers, model.window.pattern_blocks());
   model.head_dim = 0;
+  const ExpertsConfig experts = std::exchange(model.experts, {});
   model.kv_heads = random() % 2 == 0 ? 0 : model.heads;
   model.qk_norm = QkNorm::kNone;
   const bool rotary = random() % 2 == 0;
@@ -160,6 +165,11 @@ void make_valid(Random& random, Config::Model& model) {
     if (model.bias != Bias::kNone && model.bias != Bias::kQkv) model.window = {};
     model.logit_cap = 0;
     make_plain(model);
+    if (model.bias == Bias::kNone && experts.active > 0 && experts.width > 0)  // Mixtral's
+      model.experts = {.count = std::max(experts.count, experts.active),
+                       .active = experts.active,
+                       .width = experts.width,
+                       .renormalise = true};
   }
   if (model.norm_place != NormPlace::kBefore) model.dropout.residual = 0;
   Rope& rope = model.rope;
@@ -209,6 +219,13 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.train.tokens_per_step = 6 * std::max<int64_t>(1, config.train.micro_batch);
     }
     make_valid(random, config.model);
+    if (config.model.experts) {
+      config.train.mlp_chunk = 0;
+      config.train.lora.parts = {};
+      config.train.lora.parts.add(Adapted::kAttention);
+    } else {
+      config.train.experts = {};
+    }
     OnBadStep& rule = config.train.on_bad_step;
     if (!rule.judges_spikes()) rule.spike_score = OnBadStep().spike_score;
     if (config.optimizer.rule != OptimizerRule::kMuon) config.optimizer.muon = {};
@@ -223,7 +240,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     } else {
       config.train.fp8.gemm_dtype = GemmDtype::kFp8;
       const int64_t context = config.model.context;
-      config.model = {};  // whose widths are multiples of 16
+      config.model = {}, config.train.experts = {};  // whose widths are multiples of 16
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }

@@ -37,7 +37,8 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
       {Preset::kOlmo2_1b, 1'484'916'736},     {Preset::kOlmo2_7b, 7'298'617'344},
       {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
-      {Preset::kPhi4Mini, 3'836'021'760}};
+      {Preset::kPhi4Mini, 3'836'021'760},     {Preset::kQwen3_30bA3b, 30'532'122'624},
+      {Preset::kOlmoe_1b7b, 6'919'161'856},   {Preset::kMixtral8x7b, 46'702'792'704}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -55,6 +56,18 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_7b)), "qwen2");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_8b)), "qwen3");
   EXPECT_STREQ(family_of(preset_model(Preset::kOlmo2_32b)), "olmo2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_30bA3b)), "qwen3_moe");
+  EXPECT_STREQ(family_of(preset_model(Preset::kOlmoe_1b7b)), "olmoe");
+  EXPECT_STREQ(family_of(preset_model(Preset::kMixtral8x7b)), "mixtral");
+}
+
+// The names say them: 3 billion, 1 billion and 13 billion
+TEST(Presets, ATokenGoesThroughAPartOfTheExperts) {
+  EXPECT_EQ(preset_model(Preset::kQwen3_30bA3b).active_parameters(), 3'353'032'704);
+  EXPECT_EQ(preset_model(Preset::kOlmoe_1b7b).active_parameters(), 1'282'017'280);
+  EXPECT_EQ(preset_model(Preset::kMixtral8x7b).active_parameters(), 12'879'925'248);
+  const ModelConfig dense = preset_model(Preset::kQwen3_06b);
+  EXPECT_EQ(dense.active_parameters(), dense.parameters());
 }
 
 TEST_F(PresetKeys, SetsTheModel) {

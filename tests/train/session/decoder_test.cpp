@@ -150,8 +150,9 @@ TEST_P(Generated, TextsAreThoseOfTransformers) {
   for (const int64_t prefill : {2048, 7, 1}) expect_texts(0, 4, prefill);
 }
 INSTANTIATE_TEST_SUITE_P(All, Generated,
-                         ::testing::Values("gpt2", "llama", "qwen3", "mistral", "mistral_window", "qwen2",
-                                           "olmo2", "gemma3", "phi3", "phi3_longrope"),
+                         ::testing::Values("gpt2", "llama", "qwen3", "qwen3_moe", "olmoe", "mistral",
+                                           "mistral_window", "qwen2", "olmo2", "gemma3", "phi3",
+                                           "phi3_longrope"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(Decoder, HasTheLogitsOfAForwardAfterEveryToken) {

@@ -85,7 +85,7 @@ TEST_F(RandomFamilies, AreThoseOfTransformers) {
   const char* seed = std::getenv("TESSERA_SEED");
   const ProcessResult made = run_process(
       python_program(),
-      {TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_, "28", seed ? seed : "1"},
+      {TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_, "40", seed ? seed : "1"},
       {.folder = folder_});
   ASSERT_EQ(made.status, 0) << made.out << made.error;
   for (const auto& one : std::filesystem::directory_iterator(folder_)) {

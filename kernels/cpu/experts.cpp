@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/gates.h"
+#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gradients.h"
+
+namespace tessera::cpu {
+namespace {
+
+// What a token's experts are worth
+struct Weighed {
+  int64_t experts, active;
+
+  // The weights of `choices` by the rule, from logits
+  void operator()(const float* logits, const int32_t* choices, const RouterRule& rule, float* weights) const {
+    const float largest = *std::max_element(logits, logits + experts);
+    float all = 0, chosen = 0;
+    for (int64_t e = 0; e < experts; ++e) all += std::exp(logits[e] - largest);
+    for (int64_t j = 0; j < active; ++j) {
+      weights[j] = std::exp(logits[choices[j]] - largest);
+      if (rule.router == Router::kSoftmax) weights[j] /= all;
+      chosen += weights[j];
+    }
+    for (int64_t j = 0; rule.sums_to_one() && j < active; ++j) weights[j] /= chosen;
+  }
+};
+
+// The rows of an expert
+struct ExpertRows {
+  int64_t first, count;
+};
+ExpertRows rows_of(const Tensor& offsets, int64_t expert) {
+  const auto* at = offsets.as<int32_t>() + expert;
+  return {.first = at[0], .count = at[1] - at[0]};
+}
+
+// Rows first .. first + count of x, or with `choices` those of their tokens
+const float* gathered(const Tensor& x, const Tensor& choices, int64_t active, ExpertRows of,
+                      std::vector<float>& room) {
+  const int64_t columns = x.shape[1];
+  if (!choices) return x.as<float>() + of.first * columns;
+  room.resize(static_cast<size_t>(of.count * columns));
+#pragma omp parallel for
+  for (int64_t r = 0; r < of.count; ++r)
+    std::memcpy(room.data() + r * columns,
+                x.as<float>() + choices.as<int32_t>()[of.first + r] / active * columns,
+                static_cast<size_t>(columns) * sizeof(float));
+  return room.data();
+}
+
+}  // namespace
+
+void run(const RouterForward& a, const Launch& /*on*/) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
+  multiply({.rows = N,
+            .columns = E,
+            .terms = C,
+            .a = {a.x.as<float>(), C},
+            .b = {a.weight.as<float>(), C, true},
+            .result = a.logits.as<float>(),
+            .row = E});
+}
+
+void run(const RouterBackward& a, const Launch& /*on*/) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
+  const float* d = a.d_logits.as<float>();
+  if (a.dweight)
+    multiply({.rows = E,
+              .columns = C,
+              .terms = N,
+              .a = {d, E, true},
+              .b = {a.x.as<float>(), C},
+              .keep = a.accumulate ? 1.0f : 0.0f,
+              .result = a.dweight.as<float>(),
+              .row = C});
+  if (a.add && a.add.data != a.dx.data) std::memcpy(a.dx.data, a.add.data, a.dx.bytes());
+  multiply({.rows = N,
+            .columns = C,
+            .terms = E,
+            .a = {d, E},
+            .b = {a.weight.as<float>(), C},
+            .keep = a.add ? 1.0f : 0.0f,
+            .result = a.dx.as<float>(),
+            .row = C});
+}
+
+void run(const ChooseExperts& a, const Launch& /*on*/) {
+  const int64_t N = a.logits.shape[0], E = a.logits.shape[1], k = a.choices.shape[1];
+  const Weighed weigh{.experts = E, .active = k};
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float* logits = a.logits.as<float>() + n * E;
+    int32_t* choices = a.choices.as<int32_t>() + n * k;
+    for (int64_t j = 0; j < k; ++j) {  // NaN counts as the smallest
+      int32_t best = -1;
+      for (int32_t e = 0; e < E; ++e) {
+        if (std::find(choices, choices + j, e) != choices + j) continue;
+        if (best < 0 || logits[e] > logits[best] || (std::isnan(logits[best]) && !std::isnan(logits[e])))
+          best = e;
+      }
+      choices[j] = best;
+    }
+    weigh(logits, choices, a.rule, a.weights.as<float>() + n * k);
+  }
+}
+
+// With w the weights, g their gradients and p the softmax of all logits:
+//   weights that sum to one    d[c_j] = w_j (g_j - sum_i g_i w_i)
+//   others                     d[e] = p_e (g_e - sum_i g_i p_i), g_e = 0 of experts that are not chosen
+//   balance                    the latter, with g_e = balance counts_e
+//   z                          d[e] += z log(sum exp) p_e
+void run(const ChooseExpertsBackward& a, const Launch& /*on*/) {
+  const int64_t N = a.logits.shape[0], E = a.logits.shape[1], k = a.choices.shape[1];
+  const bool apart = a.rule.sums_to_one();
+  std::vector<float> even(static_cast<size_t>(E));  // gradients of p that every token has
+  for (int64_t i = 0; a.balance != 0 && i < a.counts.numel(); ++i)
+    even[static_cast<size_t>(i % E)] += static_cast<float>(a.counts.as<int32_t>()[i]);
+  for (float& each : even) each *= a.balance;
+#pragma omp parallel
+  {
+    std::vector<float> p(static_cast<size_t>(E)), g(static_cast<size_t>(E));
+#pragma omp for
+    for (int64_t n = 0; n < N; ++n) {
+      float* logits = a.logits.as<float>() + n * E;
+      const int32_t* choices = a.choices.as<int32_t>() + n * k;
+      const float* d_weights = a.d_weights.as<float>() + n * k;
+      const float largest = *std::max_element(logits, logits + E);
+      float all = 0;
+      for (size_t e = 0; e < p.size(); ++e) all += p[e] = std::exp(logits[e] - largest);
+      float chosen = 0, of_chosen = 0;
+      for (int64_t j = 0; j < k; ++j) {
+        const float weight = p[static_cast<size_t>(choices[j])];
+        chosen += weight, of_chosen += weight * d_weights[j];
+      }
+      g = even;
+      for (float& each : p) each /= all;
+      for (int64_t j = 0; !apart && j < k; ++j) g[static_cast<size_t>(choices[j])] += d_weights[j];
+      float mean = 0;
+      for (size_t e = 0; e < p.size(); ++e) mean += p[e] * g[e];
+      const float of_z = a.z * (largest + std::log(all));
+      std::vector<float>& d = g;
+      for (size_t e = 0; e < p.size(); ++e) d[e] = p[e] * (g[e] - mean + of_z);
+      for (int64_t j = 0; apart && j < k; ++j) {
+        const float weight = std::exp(logits[choices[j]] - largest) / chosen;
+        d[static_cast<size_t>(choices[j])] += weight * (d_weights[j] - of_chosen / chosen);
+      }
+      std::copy(d.begin(), d.end(), logits);
+    }
+  }
+}
+
+void run(const AssignExperts& a, const Launch& /*on*/) {
+  const int64_t E = a.offsets.shape[0] - 1, choices = a.choices.numel();
+  const auto* expert = a.choices.as<int32_t>();
+  auto *offsets = a.offsets.as<int32_t>(), *rows = a.rows.as<int32_t>(), *places = a.places.as<int32_t>();
+  std::vector<int32_t> next(static_cast<size_t>(E) + 1);
+  for (int64_t i = 0; i < choices; ++i) ++next[static_cast<size_t>(expert[i]) + 1];
+  for (size_t e = 0; a.counts && e < static_cast<size_t>(E); ++e) a.counts.as<int32_t>()[e] += next[e + 1];
+  for (size_t e = 0; e < static_cast<size_t>(E); ++e) next[e + 1] += next[e];
+  std::copy(next.begin(), next.end(), offsets);
+  for (int64_t i = 0; i < choices; ++i) {
+    const int32_t row = next[static_cast<size_t>(expert[i])]++;
+    rows[row] = static_cast<int32_t>(i), places[i] = row;
+  }
+}
+
+void run(const ExpertsForward& a, const Launch& /*on*/) {
+  const int64_t E = a.weight.shape[0], O = a.weight.shape[1], C = a.weight.shape[2];
+  std::vector<float> room;
+  for (int64_t e = 0; e < E; ++e) {
+    const ExpertRows rows = rows_of(a.offsets, e);
+    if (rows.count == 0) continue;
+    multiply({.rows = rows.count,
+              .columns = O,
+              .terms = C,
+              .a = {gathered(a.x, a.x_rows, a.active(), rows, room), C},
+              .b = {a.weight.as<float>() + e * O * C, C, true},
+              .result = a.y.as<float>() + rows.first * O,
+              .row = O});
+  }
+}
+
+void run(const ExpertsBackward& a, const Launch& /*on*/) {
+  const int64_t E = a.weight.shape[0], O = a.weight.shape[1], C = a.weight.shape[2], k = a.active();
+  begin_gradients(a.accumulate, {a.dweight});
+  std::vector<float> of_x, of_dy, weighted;
+  for (int64_t e = 0; e < E; ++e) {
+    const ExpertRows rows = rows_of(a.offsets, e);
+    if (rows.count == 0) continue;
+    const float* dy = gathered(a.dy, a.dy_rows, k, rows, of_dy);
+    if (a.dweight) {
+      const float* times = dy;
+      if (a.weights) {
+        weighted.resize(static_cast<size_t>(rows.count * O));
+        for (int64_t r = 0; r < rows.count; ++r) {
+          const float weight = a.weights.as<float>()[a.dy_rows.as<int32_t>()[rows.first + r]];
+          for (int64_t o = 0; o < O; ++o) weighted[static_cast<size_t>(r * O + o)] = weight * dy[r * O + o];
+        }
+        times = weighted.data();
+      }
+      multiply({.rows = O,
+                .columns = C,
+                .terms = rows.count,
+                .a = {times, O, true},
+                .b = {gathered(a.x, a.x_rows, k, rows, of_x), C},
+                .keep = 1,
+                .result = a.dweight.as<float>() + e * O * C,
+                .row = C});
+    }
+    multiply({.rows = rows.count,
+              .columns = C,
+              .terms = O,
+              .a = {dy, O},
+              .b = {a.weight.as<float>() + e * O * C, C},
+              .result = a.dx.as<float>() + rows.first * C,
+              .row = C});
+  }
+}
+
+void run(const GatedExpertsBackward& a, const Launch& /*on*/) {
+  const int64_t R = a.dy.shape[0], F = a.dy.shape[1];
+  with_gate(a.gate, [&]<class Of>(Of) {
+#pragma omp parallel for
+    for (int64_t r = 0; r < R; ++r) {
+      const float* dy = a.dy.as<float>() + r * F;
+      const float *gate = a.gate_up.as<float>() + r * 2 * F, *up = gate + F;
+      float *dgate = a.d_gate_up.as<float>() + r * 2 * F, *dup = dgate + F;
+      float& choice = a.weights.as<float>()[a.rows.as<int32_t>()[r]];
+      const float weight = choice;
+      float sum = 0;
+      for (int64_t f = 0; f < F; ++f) {
+        sum += dy[f] * Of::forward(gate[f], up[f]);
+        const GateGradients d = Of::backward(weight * dy[f], gate[f], up[f]);
+        dgate[f] = d.gate, dup[f] = d.up;
+      }
+      choice = sum;
+    }
+  });
+}
+
+void run(const SumExperts& a, const Launch& /*on*/) {
+  const int64_t N = a.y.shape[0], C = a.y.shape[1], k = a.places.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    float* y = a.y.as<float>() + n * C;
+    const float* add = a.add ? a.add.as<float>() + n * C : nullptr;
+    for (int64_t c = 0; c < C; ++c) y[c] = add ? add[c] : 0.0f;
+    for (int64_t j = 0; j < k; ++j) {
+      const float weight = a.weights ? a.weights.as<float>()[n * k + j] : 1.0f;
+      const float* x = a.x.as<float>() + a.places.as<int32_t>()[n * k + j] * C;
+      for (int64_t c = 0; c < C; ++c) y[c] += weight * x[c];
+    }
+  }
+}
+
+}  // namespace tessera::cpu

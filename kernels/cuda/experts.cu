@@ -1,0 +1,359 @@
+// A mixture of experts but for its products: choices of experts, their rows, gates, sums over a token's rows.
+//
+//   choose          a warp a token: k times the largest logit behind the last one, by (logit, -expert)
+//   choose backward a warp a token, in place
+//   assign          choices sorted by expert, stable, in three passes over chunks of choices:
+//                     count   a warp a chunk: of each expert how many
+//                     begin   a block: the first row of each expert, and of each chunk in it
+//                     place   a warp a chunk, 32 choices at a time: those of one expert in their order
+//   gated backward  a block a row; the gradient of its weight is the sum of dy h over it
+//   sum             a thread a pack of a token: over its k rows, in their order
+#include <limits>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/gates.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+namespace tessera {
+namespace {
+
+constexpr int kTokens = 8, kTokenThreads = kTokens * kWarp;  // of a block of choices, a warp each
+constexpr int kChunk = 2048;                                 // choices that a warp sorts
+constexpr int kBeginThreads = 1024, kRowThreads = 128, kSumThreads = 256;
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+// A logit and its expert; the lower expert is the larger of equals. NaN is the lowest.
+struct Candidate {
+  float logit;
+  int expert;
+  __device__ bool above(const Candidate& other) const {
+    return logit > other.logit || (logit == other.logit && expert < other.expert);
+  }
+};
+__device__ __forceinline__ float logit_of(float value) { return value == value ? value : kLowest; }
+
+// The largest of the warp's candidates below `last`
+__device__ __forceinline__ Candidate next_choice(const float* logits, int experts, const Candidate& last) {
+  Candidate best{kLowest, INT32_MAX};
+  for (int e = threadIdx.x % kWarp; e < experts; e += kWarp) {
+    const Candidate one{logit_of(logits[e]), e};
+    if (last.above(one) && one.above(best)) best = one;
+  }
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const Candidate other{__shfl_xor_sync(kWholeWarp, best.logit, offset),
+                          __shfl_xor_sync(kWholeWarp, best.expert, offset)};
+    if (other.above(best)) best = other;
+  }
+  return best;
+}
+
+__device__ __forceinline__ float sum_of_exponentials(const float* logits, int experts, float largest) {
+  float sum = 0;
+  for (int e = threadIdx.x % kWarp; e < experts; e += kWarp) sum += expf(logits[e] - largest);
+  return warp_sum(sum);
+}
+
+struct ChooseArgs {
+  const float* logits;
+  int32_t* choices;
+  float* weights;
+  int64_t tokens;
+  int experts, active;
+  bool of_chosen;  // the weights are a softmax of the chosen logits
+};
+__global__ __launch_bounds__(kTokenThreads) void choose_kernel(ChooseArgs a) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokens + threadIdx.x / kWarp;
+  if (token >= a.tokens) return;
+  const float* logits = a.logits + token * a.experts;
+  const int lane = threadIdx.x % kWarp;
+  float largest = 0, chosen = 0;
+  float own[ChooseExperts::kMost / kWarp] = {};  // the lane's logits of choices lane, lane + 32
+  Candidate last{-kLowest, -1};
+  for (int j = 0; j < a.active; ++j) {
+    last = next_choice(logits, a.experts, last);
+    if (j == 0) largest = last.logit;
+    chosen += expf(last.logit - largest);
+    if (j % kWarp != lane) continue;
+    own[j / kWarp] = last.logit;
+    a.choices[token * a.active + j] = last.expert;
+  }
+  const float sum = a.of_chosen ? chosen : sum_of_exponentials(logits, a.experts, largest);
+#pragma unroll
+  for (int i = 0; i < ChooseExperts::kMost / kWarp; ++i) {
+    const int j = i * kWarp + lane;
+    if (j < a.active) a.weights[token * a.active + j] = expf(own[i] - largest) / sum;
+  }
+}
+
+struct ChooseBackwardArgs {
+  float* logits;
+  const int32_t *choices, *counts;
+  const float* d_weights;
+  int64_t tokens;
+  int experts, active, ranks;  // ranks: of counts; 0: none
+  bool of_chosen;
+  float balance, z;
+};
+__global__ __launch_bounds__(kTokenThreads) void choose_backward_kernel(ChooseBackwardArgs a) {
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kTokens + threadIdx.x / kWarp;
+  if (token >= a.tokens) return;
+  float* logits = a.logits + token * a.experts;
+  const int lane = threadIdx.x % kWarp;
+  constexpr int kOwn = ChooseExperts::kMost / kWarp;
+  float largest = kLowest;
+  for (int e = lane; e < a.experts; e += kWarp) largest = fmaxf(largest, logits[e]);
+  largest = warp_max(largest);
+  const float all = sum_of_exponentials(logits, a.experts, largest);
+  int expert[kOwn];
+  float exponential[kOwn], gradient[kOwn], chosen = 0, of_chosen = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int j = i * kWarp + lane;
+    const bool is_choice = j < a.active;
+    expert[i] = is_choice ? a.choices[token * a.active + j] : -1;
+    exponential[i] = is_choice ? expf(logits[expert[i]] - largest) : 0;
+    gradient[i] = is_choice ? a.d_weights[token * a.active + j] : 0;
+    chosen += exponential[i], of_chosen += exponential[i] * gradient[i];
+  }
+  chosen = warp_sum(chosen), of_chosen = warp_sum(of_chosen);
+  // The gradient of p that every token has
+  const auto even = [&](int e) {
+    float count = 0;
+    for (int r = 0; r < a.ranks; ++r) count += static_cast<float>(a.counts[r * a.experts + e]);
+    return a.balance * count;
+  };
+  float mean = 0;
+  if (a.ranks > 0) {
+    for (int e = lane; e < a.experts; e += kWarp) mean += expf(logits[e] - largest) * even(e);
+    mean = warp_sum(mean);
+  }
+  mean = (mean + (a.of_chosen ? 0 : of_chosen)) / all;
+  const float of_z = a.z * (largest + logf(all));
+  __syncwarp();  // the logits of all choices have been read
+  for (int e = lane; e < a.experts; e += kWarp)
+    logits[e] = expf(logits[e] - largest) / all * (even(e) - mean + of_z);
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i)
+    if (expert[i] >= 0)
+      logits[expert[i]] += a.of_chosen ? exponential[i] / chosen * (gradient[i] - of_chosen / chosen)
+                                       : exponential[i] / all * gradient[i];
+}
+
+struct AssignArgs {
+  const int32_t* choices;
+  int32_t *offsets, *rows, *places, *counts;
+  int32_t* of_chunks;  // [chunks, E]: how many, then the first row
+  int64_t count;       // of choices
+  int experts, chunks;
+};
+// The warp's choices of a chunk, 32 at a time: place(choice, next[expert]) for each, which then is one more
+template <class Place>
+__device__ __forceinline__ void each_choice(const AssignArgs& a, int32_t* next, const Place& place) {
+  const int lane = threadIdx.x;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kChunk;
+  for (int first = 0; first < kChunk && begin + first < a.count; first += kWarp) {
+    const int64_t i = begin + first + lane;
+    const int expert = i < a.count ? a.choices[i] : -1;
+    const unsigned same = __match_any_sync(kWholeWarp, static_cast<unsigned>(expert));
+    const int before = __popc(same & ((1u << lane) - 1));
+    const int32_t at = expert >= 0 ? next[expert] + before : 0;
+    __syncwarp();
+    if (expert >= 0 && before == 0) next[expert] += __popc(same);
+    __syncwarp();
+    if (expert >= 0) place(i, at);
+  }
+}
+__global__ __launch_bounds__(kWarp) void count_choices_kernel(AssignArgs a) {
+  extern __shared__ int32_t counts[];
+  for (int e = threadIdx.x; e < a.experts; e += kWarp) counts[e] = 0;
+  __syncwarp();
+  each_choice(a, counts, [](int64_t, int32_t) {});
+  for (int e = threadIdx.x; e < a.experts; e += kWarp)
+    a.of_chunks[static_cast<int64_t>(blockIdx.x) * a.experts + e] = counts[e];
+}
+__global__ __launch_bounds__(kBeginThreads) void begin_experts_kernel(AssignArgs a) {
+  extern __shared__ int32_t begins[];  // [E + 1]
+  for (int e = threadIdx.x; e < a.experts; e += kBeginThreads) {
+    int32_t sum = 0;
+    for (int chunk = 0; chunk < a.chunks; ++chunk)
+      sum += a.of_chunks[static_cast<int64_t>(chunk) * a.experts + e];
+    begins[e + 1] = sum;
+    if (a.counts) a.counts[e] += sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    begins[0] = 0;
+    for (int e = 0; e < a.experts; ++e) begins[e + 1] += begins[e];
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e <= a.experts; e += kBeginThreads) a.offsets[e] = begins[e];
+  for (int e = threadIdx.x; e < a.experts; e += kBeginThreads) {
+    int32_t next = begins[e];
+    for (int chunk = 0; chunk < a.chunks; ++chunk) {
+      int32_t& of_chunk = a.of_chunks[static_cast<int64_t>(chunk) * a.experts + e];
+      const int32_t count = of_chunk;
+      of_chunk = next, next += count;
+    }
+  }
+}
+__global__ __launch_bounds__(kWarp) void place_choices_kernel(AssignArgs a) {
+  extern __shared__ int32_t next[];
+  for (int e = threadIdx.x; e < a.experts; e += kWarp)
+    next[e] = a.of_chunks[static_cast<int64_t>(blockIdx.x) * a.experts + e];
+  __syncwarp();
+  each_choice(a, next,
+              [&](int64_t i, int32_t row) { a.rows[row] = static_cast<int32_t>(i), a.places[i] = row; });
+}
+
+template <class Of, class T>
+__global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(const T* dy, const T* gate_up,
+                                                                             T* d_gate_up,
+                                                                             const int32_t* rows,
+                                                                             float* weights, int width) {
+  constexpr int kWidth = kPackWidth<T>;
+  __shared__ float scratch[kMaxWarps][1];
+  const int64_t row = blockIdx.x;
+  float& weight_of_row = weights[rows[row]];
+  const float weight = weight_of_row;
+  float sum[1] = {0};
+  for (int f = threadIdx.x * kWidth; f < width; f += kRowThreads * kWidth) {
+    float d[kWidth], gate[kWidth], up[kWidth];
+    load_floats(dy + row * width + f, d);
+    load_floats(gate_up + row * 2 * width + f, gate);
+    load_floats(gate_up + row * 2 * width + width + f, up);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      sum[0] += d[i] * Of::value(gate[i]) * up[i];
+      const cuda::GateGradients gradients = Of::backward(weight * d[i], gate[i], up[i]);
+      gate[i] = gradients.gate, up[i] = gradients.up;
+    }
+    store_floats(d_gate_up + row * 2 * width + f, gate);
+    store_floats(d_gate_up + row * 2 * width + width + f, up);
+  }
+  block_sum(sum, scratch);  // behind its barrier every thread has read the weight
+  if (threadIdx.x == 0) weight_of_row = sum[0];
+}
+
+template <class T>
+struct SumArgs {
+  const T *x, *add;
+  const int32_t* places;
+  const float* weights;
+  T* y;
+  int64_t packs;
+  int packs_of_row, active;
+};
+template <class T>
+__global__ __launch_bounds__(kSumThreads) void sum_experts_kernel(SumArgs<T> a) {
+  constexpr int kWidth = kPackWidth<T>;
+  const int64_t pack = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (pack >= a.packs) return;
+  const int64_t token = pack / a.packs_of_row, column = pack % a.packs_of_row * kWidth,
+                channels = static_cast<int64_t>(a.packs_of_row) * kWidth;
+  float sum[kWidth] = {};
+  if (a.add) load_floats(a.add + pack * kWidth, sum);
+  for (int j = 0; j < a.active; ++j) {
+    const int64_t choice = token * a.active + j;
+    const float weight = a.weights ? a.weights[choice] : 1.0f;
+    float x[kWidth];
+    load_floats(a.x + a.places[choice] * channels + column, x);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[i] += weight * x[i];
+  }
+  store_floats(a.y + pack * kWidth, sum);
+}
+
+}  // namespace
+
+void CudaBackend::run_op(const ChooseExperts& a, const Launch& on) {
+  const int64_t tokens = a.logits.shape[0];
+  const ChooseArgs args{.logits = a.logits.as<float>(),
+                        .choices = a.choices.as<int32_t>(),
+                        .weights = a.weights.as<float>(),
+                        .tokens = tokens,
+                        .experts = static_cast<int>(a.logits.shape[1]),
+                        .active = static_cast<int>(a.choices.shape[1]),
+                        .of_chosen = a.rule.sums_to_one()};
+  const auto blocks = static_cast<unsigned>(cuda::divide_up(tokens, kTokens));
+  choose_kernel<<<blocks, kTokenThreads, 0, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const ChooseExpertsBackward& a, const Launch& on) {
+  const int64_t tokens = a.logits.shape[0];
+  const ChooseBackwardArgs args{.logits = a.logits.as<float>(),
+                                .choices = a.choices.as<int32_t>(),
+                                .counts = a.counts.as<int32_t>(),
+                                .d_weights = a.d_weights.as<float>(),
+                                .tokens = tokens,
+                                .experts = static_cast<int>(a.logits.shape[1]),
+                                .active = static_cast<int>(a.choices.shape[1]),
+                                .ranks = a.balance != 0 ? static_cast<int>(a.counts.shape[0]) : 0,
+                                .of_chosen = a.rule.sums_to_one(),
+                                .balance = a.balance,
+                                .z = a.z};
+  const auto blocks = static_cast<unsigned>(cuda::divide_up(tokens, kTokens));
+  choose_backward_kernel<<<blocks, kTokenThreads, 0, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const AssignExperts& a, const Launch& on) {
+  const int64_t count = a.choices.numel(), experts = a.offsets.shape[0] - 1,
+                chunks = cuda::divide_up(count, kChunk);
+  const AssignArgs args{.choices = a.choices.as<int32_t>(),
+                        .offsets = a.offsets.as<int32_t>(),
+                        .rows = a.rows.as<int32_t>(),
+                        .places = a.places.as<int32_t>(),
+                        .counts = a.counts.as<int32_t>(),
+                        .of_chunks = reinterpret_cast<int32_t*>(
+                            on.scratch(a.kName, chunks * experts * static_cast<int64_t>(sizeof(int32_t)))),
+                        .count = count,
+                        .experts = static_cast<int>(experts),
+                        .chunks = static_cast<int>(chunks)};
+  const auto blocks = static_cast<unsigned>(chunks);
+  const size_t shared = static_cast<size_t>(experts + 1) * sizeof(int32_t);
+  count_choices_kernel<<<blocks, kWarp, shared, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+  begin_experts_kernel<<<1, kBeginThreads, shared, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+  place_choices_kernel<<<blocks, kWarp, shared, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const GatedExpertsBackward& a, const Launch& on) {
+  check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
+  const auto rows = static_cast<unsigned>(a.dy.shape[0]);
+  const int width = static_cast<int>(a.dy.shape[1]);
+  with_real_type(a.dy.dtype, [&]<class T>() {
+    cuda::with_gate(a.gate, [&]<class Of>(Of) {
+      gated_experts_backward_kernel<Of>
+          <<<rows, kRowThreads, 0, on.stream>>>(a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(),
+                                                a.rows.as<int32_t>(), a.weights.as<float>(), width);
+    });
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const SumExperts& a, const Launch& on) {
+  check_packs(a.kName, {{"x", a.x}, {"add", a.add}, {"y", a.y}});
+  with_real_type(a.y.dtype, [&]<class T>() {
+    const int64_t packs = a.y.numel() / kPackWidth<T>;
+    const SumArgs<T> args{.x = a.x.as<T>(),
+                          .add = a.add.as<T>(),
+                          .places = a.places.as<int32_t>(),
+                          .weights = a.weights.as<float>(),
+                          .y = a.y.as<T>(),
+                          .packs = packs,
+                          .packs_of_row = static_cast<int>(a.y.shape[1] / kPackWidth<T>),
+                          .active = static_cast<int>(a.places.shape[1])};
+    const auto blocks = static_cast<unsigned>(cuda::divide_up(packs, kSumThreads));
+    sum_experts_kernel<T><<<blocks, kSumThreads, 0, on.stream>>>(args);
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+}  // namespace tessera

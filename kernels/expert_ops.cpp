@@ -1,0 +1,150 @@
+#include "kernels/expert_ops.h"
+
+#include <cmath>
+
+#include "kernels/base/check.h"
+#include "kernels/op_checks.h"
+
+namespace tessera {
+namespace {
+
+// [N, k], which other tensors are compared with
+Shape check_choices(const char* op, const char* name, const Tensor& choices, DType dtype, Device device) {
+  const bool fits = choices && choices.shape.rank() == 2 && choices.numel() > 0 && choices.dtype == dtype &&
+                    choices.device == device;
+  if (!fits)
+    fail("{}: {} must be {} [N, k] on {}, found {}", op, name, name_of(dtype), name_of(device),
+         choices.to_string());
+  return choices.shape;
+}
+
+Shape check_logits(const char* op, const Tensor& logits, Device device) {
+  check_anchor(op, "logits", logits, 2, device);
+  check_fields(op, device, {{"logits", logits, DType::kF32, logits.shape}});
+  return logits.shape;
+}
+
+void check_active(const char* op, int64_t active, int64_t experts) {
+  check(active >= 1 && active <= std::min(experts, ChooseExperts::kMost),
+        "{}: a token must choose 1 to {} of {} experts, found {}", op,
+        std::min(experts, ChooseExperts::kMost), experts, active);
+}
+
+void check_weight(const char* op, const Tensor& weight, const Tensor& offsets, Device device) {
+  check_anchor(op, "weight", weight, 3, device);
+  check_fields(op, device, {{"offsets", offsets, DType::kI32, {weight.shape[0] + 1}}});
+}
+
+// `rows` of tokens, which those of choices are a multiple of
+void check_gathered(const char* op, const char* name, const Tensor& rows, int64_t choices) {
+  check(rows.shape.rank() == 2 && rows.shape[0] > 0 && choices % rows.shape[0] == 0,
+        "{}: {} must be rows of tokens, of which {} rows are a multiple, found {}", op, name, choices,
+        rows.to_string());
+}
+
+}  // namespace
+
+void RouterForward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  check_fields(kName, device,
+               {{"weight", weight, x.dtype, {weight.shape[0], x.shape[1]}},
+                {"logits", logits, DType::kF32, {x.shape[0], weight.shape[0]}}});
+}
+
+void RouterBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  check_fields(kName, device,
+               {{"weight", weight, x.dtype, {weight.shape[0], x.shape[1]}},
+                {"d_logits", d_logits, DType::kF32, {x.shape[0], weight.shape[0]}},
+                {"dx", dx, x.dtype, x.shape},
+                {"dweight", dweight, x.dtype, weight.shape, true},
+                {"add", add, x.dtype, x.shape, true}});
+}
+
+void ChooseExperts::check_on(Device device) const {
+  const Shape all = check_logits(kName, logits, device),
+              chosen = check_choices(kName, "choices", choices, DType::kI32, device);
+  check_active(kName, chosen[1], all[1]);
+  check_fields(kName, device,
+               {{"choices", choices, DType::kI32, {all[0], chosen[1]}},
+                {"weights", weights, DType::kF32, {all[0], chosen[1]}}});
+}
+
+void ChooseExpertsBackward::check_on(Device device) const {
+  const Shape all = check_logits(kName, logits, device),
+              chosen = check_choices(kName, "choices", choices, DType::kI32, device);
+  check_active(kName, chosen[1], all[1]);
+  check_fields(kName, device,
+               {{"choices", choices, DType::kI32, {all[0], chosen[1]}},
+                {"d_weights", d_weights, DType::kF32, {all[0], chosen[1]}},
+                {"counts", counts, DType::kI32, {counts ? counts.shape[0] : 1, all[1]}, balance == 0}});
+  check(std::isfinite(balance) && std::isfinite(z), "{}: balance and z must be numbers, found {} and {}",
+        kName, balance, z);
+}
+
+void AssignExperts::check_on(Device device) const {
+  const Shape chosen = check_choices(kName, "choices", choices, DType::kI32, device);
+  const int64_t experts = offsets ? offsets.shape[0] - 1 : 1;
+  check_active(kName, chosen[1], experts);
+  check_fields(kName, device,
+               {{"offsets", offsets, DType::kI32, {experts + 1}},
+                {"rows", rows, DType::kI32, {chosen.numel()}},
+                {"places", places, DType::kI32, chosen},
+                {"counts", counts, DType::kI32, {experts}, true}});
+}
+
+void ExpertsForward::check_on(Device device) const {
+  check_weight(kName, weight, offsets, device);
+  check_anchor(kName, "y", y, 2, device);
+  const int64_t rows = y.shape[0];
+  if (x_rows) check_gathered(kName, "x", x, rows);
+  check_fields(kName, device,
+               {{"x", x, weight.dtype, {x_rows ? x.shape[0] : rows, weight.shape[2]}},
+                {"y", y, weight.dtype, {rows, weight.shape[1]}},
+                {"x_rows", x_rows, DType::kI32, {rows}, true}});
+}
+
+void ExpertsBackward::check_on(Device device) const {
+  check_weight(kName, weight, offsets, device);
+  check_anchor(kName, "dx", dx, 2, device);
+  const int64_t rows = dx.shape[0];
+  check(!x_rows || !dy_rows, "{}: x_rows and dy_rows exclude each other", kName);
+  if (x_rows) check_gathered(kName, "x", x, rows);
+  if (dy_rows) check_gathered(kName, "dy", dy, rows);
+  const int64_t of_dy = dy_rows ? dy.shape[0] : rows;
+  check_fields(kName, device,
+               {{"x", x, weight.dtype, {x_rows ? x.shape[0] : rows, weight.shape[2]}},
+                {"dy", dy, weight.dtype, {of_dy, weight.shape[1]}},
+                {"dx", dx, weight.dtype, {rows, weight.shape[2]}},
+                {"dweight", dweight, weight.dtype, weight.shape, true},
+                {"x_rows", x_rows, DType::kI32, {rows}, true},
+                {"dy_rows", dy_rows, DType::kI32, {rows}, true},
+                {"weights", weights, DType::kF32, {of_dy, rows / of_dy}, !dy_rows}});
+  check(dy_rows || !weights, "{}: weights are of rows of dy that dy_rows gathers", kName);
+}
+
+void GatedExpertsBackward::check_on(Device device) const {
+  check_anchor(kName, "dy", dy, 2, device);
+  const int64_t rows = dy.shape[0], width = dy.shape[1];
+  const Shape chosen = check_choices(kName, "weights", weights, DType::kF32, device);
+  check(chosen.numel() == rows, "{}: weights must be of {} choices, found {}", kName, rows,
+        weights.to_string());
+  check_fields(kName, device,
+               {{"gate_up", gate_up, dy.dtype, {rows, 2 * width}},
+                {"d_gate_up", d_gate_up, dy.dtype, {rows, 2 * width}},
+                {"rows", this->rows, DType::kI32, {rows}}});
+}
+
+void SumExperts::check_on(Device device) const {
+  check_anchor(kName, "y", y, 2, device);
+  const Shape chosen = check_choices(kName, "places", places, DType::kI32, device);
+  check_fields(kName, device,
+               {{"places", places, DType::kI32, {y.shape[0], chosen[1]}},
+                {"x", x, y.dtype, {chosen.numel(), y.shape[1]}},
+                {"weights", weights, DType::kF32, chosen, true},
+                {"add", add, y.dtype, y.shape, true}});
+}
+
+}  // namespace tessera

@@ -1,0 +1,132 @@
+// The operations of a mixture of experts (Shazeer et al., arXiv:1701.06538). AnyOp in ops.h lists them.
+//
+// Shape letters besides those of ops.h: E experts, k of them for each token, R = N k rows, F their width.
+//
+// Choices: number n k + j is the j-th expert of token n. A row is a choice, sorted by its expert: the rows of
+// expert e are those from offsets[e] to offsets[e + 1], in the order of their numbers. So an expert may have
+// no row, or all tokens: none is dropped, and sums of rows have a fixed order.
+#pragma once
+
+#include "kernels/base/activation.h"
+#include "kernels/base/router.h"
+#include "kernels/base/tensor.h"
+
+namespace tessera {
+
+// logits = x weight^T, in fp32 whatever the dtype of x is
+struct RouterForward {
+  static constexpr const char* kName = "router forward";
+  Tensor x, weight;  // [N, C] [E, C]
+  Tensor logits;     // [N, E] fp32
+
+  void check_on(Device device) const;
+};
+struct RouterBackward {
+  static constexpr const char* kName = "router backward";
+  Tensor d_logits;      // [N, E] fp32
+  Tensor x, weight;     // [N, C] [E, C]
+  Tensor dx;            // [N, C]; may be x itself: dweight is computed first
+  Tensor dweight = {};  // [E, C], added to; none: the weight is frozen
+  Tensor add = {};      // [N, C]: dx = add + ...; may be dx itself, which with dweight is not x
+  bool accumulate = true;
+
+  void check_on(Device device) const;
+};
+
+// Each token chooses the experts of its largest logits; where several are equal, the first ones. The weights
+// are those of `rule`, all in fp32.
+struct ChooseExperts {
+  static constexpr const char* kName = "choose experts";
+  static constexpr int64_t kMost = 64;  // k
+  Tensor logits;                        // [N, E] fp32
+  RouterRule rule;
+  Tensor choices;  // [N, k] int32, by falling logits
+  Tensor weights;  // [N, k] fp32
+
+  void check_on(Device device) const;
+};
+// With a step of L layers and M tokens on all ranks, in which expert e was chosen c[e] times, and p the
+// softmax of all logits of a token, two losses may be added to that of the model:
+//   balance: b E sum_e (c[e] / (L M)) (the mean of p[e] over L M)
+//   z:       z (the mean of log(sum_e exp(logits[e]))^2 over L M)
+struct ChooseExpertsBackward {
+  static constexpr const char* kName = "choose experts backward";
+  Tensor logits;     // [N, E] fp32, overwritten by its gradient
+  Tensor choices;    // [N, k] int32
+  Tensor d_weights;  // [N, k] fp32
+  RouterRule rule;
+  Tensor counts = {};  // [ranks, E] int32, whose sum over ranks is c
+  float balance = 0;   // b E / (L M)^2; needs counts
+  float z = 0;         // 2 z / (L M)
+
+  void check_on(Device device) const;
+};
+
+// Sorts the choices by their experts.
+struct AssignExperts {
+  static constexpr const char* kName = "assign experts";
+  Tensor choices;      // [N, k] int32, each below E
+  Tensor offsets;      // [E + 1] int32
+  Tensor rows;         // [R] int32: the number of the choice that each row is
+  Tensor places;       // [N, k] int32: the row of each choice
+  Tensor counts = {};  // [E] int32, added to: how many rows each expert has
+
+  void check_on(Device device) const;
+};
+
+// y = x weight[e]^T for the rows of each expert e. Row r of x is row r, or with x_rows that of its token.
+struct ExpertsForward {
+  static constexpr const char* kName = "experts forward";
+  Tensor x, weight, y;  // [R, C], with x_rows [N, C]; [E, O, C]; [R, O]
+  Tensor offsets;       // [E + 1] int32
+  Tensor x_rows = {};   // [R] int32: AssignExperts::rows
+
+  int64_t active() const { return x_rows ? y.shape[0] / x.shape[0] : 1; }  // k
+  void check_on(Device device) const;
+};
+// dx = dy weight[e],  dweight[e] += sum over its rows of w dy x^T. Likewise, row r of dy may be that of its
+// token; then w is the weight of its choice, else 1.
+struct ExpertsBackward {
+  static constexpr const char* kName = "experts backward";
+  Tensor dy, x, weight;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; [E, O, C]
+  Tensor dx;             // [R, C]; may be x itself, if that has no x_rows: dweight is computed first
+  Tensor dweight = {};   // [E, O, C], added to; none: the weights are frozen
+  Tensor offsets;        // [E + 1] int32
+  Tensor x_rows = {}, dy_rows = {};  // [R] int32: not both
+  Tensor weights = {};               // [N, k] fp32: only and always with dy_rows
+  bool accumulate = true;
+
+  int64_t active() const {  // k; 1 where no rows are gathered
+    return x_rows ? dx.shape[0] / x.shape[0] : dy_rows ? dx.shape[0] / dy.shape[0] : 1;
+  }
+  void check_on(Device device) const;
+};
+
+// The backward of GatedForward, of rows that the weights of their choices multiply later. With h the
+// forward's y: the weight of a choice becomes the sum over f of dy h, and d_gate_up is GatedBackward's for
+// weight dy.
+struct GatedExpertsBackward {
+  static constexpr const char* kName = "gated experts backward";
+  Tensor dy;         // [R, F], without the weights
+  Tensor gate_up;    // [R, 2 F]
+  Tensor d_gate_up;  // [R, 2 F]; may be gate_up itself
+  Tensor rows;       // [R] int32: AssignExperts::rows
+  Tensor weights;    // [N, k] fp32, overwritten by their gradients
+  Gate gate = Gate::kSilu;
+
+  void check_on(Device device) const;
+};
+
+// y[n] = add[n] + sum over j = 0, 1, .. of weights[n, j] x[places[n, j]], in fp32
+struct SumExperts {
+  static constexpr const char* kName = "sum experts";
+  Tensor x;             // [R, C]
+  Tensor places;        // [N, k] int32
+  Tensor weights = {};  // [N, k] fp32; none: 1
+  Tensor add = {};      // [N, C]; may be y itself
+  Tensor y;             // [N, C]
+
+  void check_on(Device device) const;
+};
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+// The weights of a mixture of experts: a router, and of each expert a gated MLP as in mlp.h, without biases.
+// Its stages are in model/stages/experts.cpp.
+#pragma once
+
+#include "model/lora.h"
+
+namespace tessera {
+
+struct ExpertsWeights {
+  LinearWeights router;    // [E, C]
+  LinearWeights expand;    // [E, 2 F, C], the gates' rows first
+  LinearWeights contract;  // [E, C, F]
+};
+
+// R = N k rows, see expert_ops.h. What a token chooses is never computed again: so a backward goes through
+// the experts of its forward, whatever attention's arithmetic.
+struct ExpertsSaved {
+  Tensor logits;                 // [N, E] fp32
+  Tensor choices, weights;       // [N, k] int32, fp32; the backward writes the weights' gradients there
+  Tensor offsets, rows, places;  // [E + 1] [R] [N, k] int32
+  Tensor gate_up;                // [R, 2 F]
+  Tensor hidden;                 // [R, F]
+};
+
+// What a training adds to its loss for the routers, as ChooseExpertsBackward has it
+struct RouterLosses {
+  double balance = 0, z = 0;  // b, z
+
+  bool operator==(const RouterLosses&) const = default;
+};
+
+}  // namespace tessera

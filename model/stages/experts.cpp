@@ -1,0 +1,239 @@
+#include "kernels/expert_ops.h"
+#include "model/stages/rows.h"
+
+namespace tessera {
+namespace {
+
+// Rows of tokens, choices and rows of experts, of the batch
+int64_t choices_of(const SavedShape& shape) { return shape.rows() * shape.config.experts.active; }
+bool has_experts(const BlockSpec& spec) { return spec.experts; }
+int64_t blocks_with_experts(const ModelConfig& config) {
+  int64_t blocks = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) blocks += config.experts.in_block(layer);
+  return blocks;
+}
+// No adapter is beside these layers: check_config.cpp refuses them.
+const Tensor& no_adapter(const BlockSaved&) {
+  static const Tensor none;
+  return none;
+}
+
+// router: logits = norm2 W^T, in fp32
+
+std::vector<LinearOfStage> router_linears(const ModelConfig& c, const BlockSpec&) {
+  return {{.linear = {.name = "experts.router",
+                      .part = ParamPart::kRouter,
+                      .rows = {c.experts.count},
+                      .columns = c.channels,
+                      .bias = false,
+                      .init = Init::kNormal},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.router; },
+           .adapter = no_adapter}};
+}
+void router_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"router logits", DType::kF32, {shape.rows(), shape.config.experts.count}}, s.experts.logits);
+}
+const Tensor& experts_input(const Block& b) { return read_by(b, b.s.norm2.y, b.s.residual_mid); }
+void router_forward(const Block& b, const Neighbours&) {
+  b.stream.run(RouterForward{
+      .x = experts_input(b), .weight = b.w.experts.router.weight, .logits = b.s.experts.logits});
+}
+// The gradient of the tokens is that of the router and those of their rows, which kExperts left.
+void router_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+  const Tensor& x = experts_input(b);
+  const Tensor& dx = read_by(b, x, g.d);
+  b.stream.run(RouterBackward{.d_logits = b.s.experts.logits,
+                              .x = x,
+                              .weight = b.w.experts.router.weight,
+                              .dx = dx,
+                              .dweight = g.w.experts.router.weight,
+                              .add = read_by(b, {}, g.d),
+                              .accumulate = g.accumulate});
+  b.stream.run(SumExperts{.x = b.expert_rows, .places = b.s.experts.places, .add = dx, .y = dx});
+}
+
+// choices: of each token its experts and their weights; of each expert its rows
+
+void choices_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const Shape per_choice{shape.rows(), shape.config.experts.active};
+  take({"chosen experts", DType::kI32, per_choice}, s.experts.choices);
+  take({"weights of experts", DType::kF32, per_choice}, s.experts.weights);
+  take({"first rows of experts", DType::kI32, {shape.config.experts.count + 1}}, s.experts.offsets);
+  take({"rows of experts", DType::kI32, {choices_of(shape)}}, s.experts.rows);
+  take({"places among the rows of experts", DType::kI32, per_choice}, s.experts.places);
+}
+void choices_forward(const Block& b, const Neighbours&) {
+  const ExpertsSaved& s = b.s.experts;
+  b.stream.run(ChooseExperts{
+      .logits = s.logits, .rule = b.config.experts.rule(), .choices = s.choices, .weights = s.weights});
+  b.stream.run(AssignExperts{.choices = s.choices,
+                             .offsets = s.offsets,
+                             .rows = s.rows,
+                             .places = s.places,
+                             .counts = b.pass.choice_counts});
+}
+void choices_backward(const Block& b, const BlockGradients&, const Neighbours&) {
+  const Model& model = b.pass.model;
+  const auto [balance, z] = model.router_losses;
+  const double all = static_cast<double>(blocks_with_experts(b.config) * model.step_tokens);
+  ChooseExpertsBackward op{.logits = b.s.experts.logits,
+                           .choices = b.s.experts.choices,
+                           .d_weights = b.s.experts.weights,
+                           .rule = b.config.experts.rule()};
+  if (balance > 0) {
+    op.counts = model.choice_counts;
+    op.balance = static_cast<float>(balance * static_cast<double>(b.config.experts.count) / (all * all));
+  }
+  if (z > 0) op.z = static_cast<float>(2 * z / all);
+  b.stream.run(op);
+}
+
+// experts: gate_up = norm2 W^T of each row's expert
+
+std::vector<LinearOfStage> experts_expand_linears(const ModelConfig& c, const BlockSpec&) {
+  const int64_t F = c.experts.width;
+  return {{.linear = {.name = "experts.expand",
+                      .part = ParamPart::kMlp,
+                      .rows = {F, F},
+                      .columns = c.channels,
+                      .bias = false,
+                      .init = Init::kNormal,
+                      .count = c.experts.count},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.expand; },
+           .adapter = no_adapter}};
+}
+void experts_expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"gate and up of experts", shape.plan.dtype, {choices_of(shape), 2 * shape.config.experts.width}},
+       s.experts.gate_up);
+}
+void experts_expand_forward(const Block& b, const Neighbours&) {
+  b.stream.run(ExpertsForward{.x = experts_input(b),
+                              .weight = b.w.experts.expand.weight,
+                              .y = b.s.experts.gate_up,
+                              .offsets = b.s.experts.offsets,
+                              .x_rows = b.s.experts.rows});
+}
+void experts_expand_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+  b.stream.run(ExpertsBackward{.dy = b.s.experts.gate_up,
+                               .x = experts_input(b),
+                               .weight = b.w.experts.expand.weight,
+                               .dx = b.expert_rows,
+                               .dweight = g.w.experts.expand.weight,
+                               .offsets = b.s.experts.offsets,
+                               .x_rows = b.s.experts.rows,
+                               .accumulate = g.accumulate});
+}
+
+// activation: hidden = a(gate) up
+
+void experts_hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  take({"hidden layer of experts", shape.plan.dtype, {choices_of(shape), shape.config.experts.width}},
+       s.experts.hidden);
+}
+void experts_activation_forward(const Block& b, const Neighbours&) {
+  b.stream.run(
+      GatedForward{.gate_up = b.s.experts.gate_up, .y = b.s.experts.hidden, .gate = gate_of(b.spec.mlp)});
+}
+void experts_activation_backward(const Block& b, const BlockGradients&, const Neighbours&) {
+  const ExpertsSaved& s = b.s.experts;
+  b.stream.run(GatedExpertsBackward{.dy = s.hidden,
+                                    .gate_up = s.gate_up,
+                                    .d_gate_up = s.gate_up,
+                                    .rows = s.rows,
+                                    .weights = s.weights,
+                                    .gate = gate_of(b.spec.mlp)});
+}
+
+// sum: residual_out = residual_mid + dropout(the sum over a token's rows of weight (hidden W^T))
+
+std::vector<LinearOfStage> sum_linears(const ModelConfig& c, const BlockSpec&) {
+  return {{.linear = {.name = "experts.contract",
+                      .part = ParamPart::kMlp,
+                      .rows = {c.channels},
+                      .columns = c.experts.width,
+                      .bias = false,
+                      .init = Init::kNormalResidual,
+                      .count = c.experts.count},
+           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.contract; },
+           .adapter = no_adapter}};
+}
+void sum_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
+  const Shape rows{shape.rows(), shape.config.channels};
+  if (shape.kind.spec.norms_after())
+    take({"MLP branch", shape.plan.dtype, rows}, s.mlp_branch.x);
+  else
+    take({"residual after MLP", shape.plan.dtype, rows}, s.residual_out);
+}
+void sum_forward(const Block& b, const Neighbours&) {
+  const ExpertsSaved& s = b.s.experts;
+  b.stream.run(ExpertsForward{
+      .x = s.hidden, .weight = b.w.experts.contract.weight, .y = b.expert_rows, .offsets = s.offsets});
+  b.stream.run(SumExperts{.x = b.expert_rows,
+                          .places = s.places,
+                          .weights = s.weights,
+                          .add = residual_of(b, DropoutKind::kMlpBranch, b.s.residual_mid),
+                          .y = b.spec.norms_after() ? b.s.mlp_branch.x : b.s.residual_out});
+}
+void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+  b.stream.run(ExpertsBackward{.dy = g.branch,
+                               .x = b.s.experts.hidden,
+                               .weight = b.w.experts.contract.weight,
+                               .dx = b.s.experts.hidden,
+                               .dweight = g.w.experts.contract.weight,
+                               .offsets = b.s.experts.offsets,
+                               .dy_rows = b.s.experts.rows,
+                               .weights = b.s.experts.weights,
+                               .accumulate = g.accumulate});
+}
+
+}  // namespace
+
+constinit const StageRow kRouterRow{.stage = Stage::kRouter,
+                                    .name = "the router of experts",
+                                    .dropped_by = {Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
+                                    .exists = has_experts,
+                                    .linears = router_linears,
+                                    .saved = router_saved,
+                                    .forward = router_forward,
+                                    .backward = router_backward};
+
+constinit const StageRow kChoicesRow{.stage = Stage::kChoices,
+                                     .name = "the choice of experts",
+                                     .exists = has_experts,
+                                     .saved = choices_saved,
+                                     .forward = choices_forward,
+                                     .backward = choices_backward};
+
+constinit const StageRow kExpertsRow{
+    .stage = Stage::kExperts,
+    .name = "the first layers of experts",
+    .dropped_by = {Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
+    .exists = has_experts,
+    .linears = experts_expand_linears,
+    .saved = experts_expand_saved,
+    .forward = experts_expand_forward,
+    .backward = experts_expand_backward};
+
+constinit const StageRow kExpertsActivationRow{
+    .stage = Stage::kExpertsActivation,
+    .name = "the activation of experts",
+    .dropped_by = {Recomputed::kActivation, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
+    .exists = has_experts,
+    .saved = experts_hidden_saved,
+    .forward = experts_activation_forward,
+    .backward = experts_activation_backward};
+
+constinit const StageRow kExpertsSumRow{
+    .stage = Stage::kExpertsSum,
+    .name = "the sum of experts",
+    .dropped_by = {Recomputed::kLinear, Recomputed::kBlock},
+    .exists = has_experts,
+    .linears = sum_linears,
+    .branch = BranchOfStage{.dropout = DropoutKind::kMlpBranch,
+                            .add = [](const Block& b) -> const Tensor& { return b.s.residual_mid; },
+                            .sum = [](const Block& b) -> const Tensor& { return b.s.residual_out; }},
+    .saved = sum_saved,
+    .forward = sum_forward,
+    .backward = sum_backward};
+
+}  // namespace tessera

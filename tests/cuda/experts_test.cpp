@@ -1,0 +1,227 @@
+// A mixture of experts on CUDA against the CPU backend: choices and their rows are equal, and the products
+// hold for experts with no row, one, and all.
+#include "kernels/expert_ops.h"
+#include "tests/cuda/twin.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  int64_t N, E, k, C, F;
+  RouterRule rule = {};
+  bool to_one = false;  // all tokens choose the same experts
+  int64_t R() const { return N * k; }
+};
+std::string text_of(const Case& c, DType dtype) {
+  return fmt::format("{} N {} E {} k {} C {} F {}{}", name_of(dtype), c.N, c.E, c.k, c.C, c.F,
+                     c.to_one ? ", all tokens to one" : "");
+}
+const Case kCases[] = {{1, 1, 1, 8, 8},
+                       {7, 5, 2, 64, 24, {.renormalise = true}},
+                       {130, 4, 4, 72, 136},
+                       {333, 128, 8, 128, 64, {.renormalise = true}},
+                       {200, 9, 3, 96, 80, {.router = Router::kSoftmaxOfChosen}},
+                       {150, 6, 1, 64, 64, {}, true},
+                       {1000, 70, 33, 16, 8}};
+
+struct CudaExperts : CudaTest {
+  Twin ints(Shape shape) { return output(DType::kI32, shape); }
+  void expect_equal(const Twin& twin, const char* what) {
+    const std::vector<char> bytes = bytes_of(twin.cuda);
+    EXPECT_EQ(std::memcmp(bytes.data(), twin.cpu.data, bytes.size()), 0) << what;
+  }
+  struct Choices {
+    Twin logits, choices, weights, offsets, rows, places;
+  };
+  Choices choose(const Case& c) {
+    Choices s{.logits = with_values(DType::kF32, {c.N, c.E}, [&](int64_t i) { return logit_of(c, i); }),
+              .choices = ints({c.N, c.k}),
+              .weights = output(DType::kF32, {c.N, c.k}),
+              .offsets = ints({c.E + 1}),
+              .rows = ints({c.R()}),
+              .places = ints({c.N, c.k})};
+    run_on_both({s.choices, s.weights}, [&](auto on) {
+      return ChooseExperts{
+          .logits = on(s.logits), .rule = c.rule, .choices = on(s.choices), .weights = on(s.weights)};
+    });
+    run_on_both({s.offsets, s.rows, s.places}, [&](auto on) {
+      return AssignExperts{
+          .choices = on(s.choices), .offsets = on(s.offsets), .rows = on(s.rows), .places = on(s.places)};
+    });
+    return s;
+  }
+
+ private:
+  // Some are equal within a token
+  float logit_of(const Case& c, int64_t i) {
+    if (c.to_one) return static_cast<float>(i % c.E) * 0.5f;
+    std::uniform_int_distribution<int> uniform(-20, 20);
+    return static_cast<float>(uniform(random_)) * 0.125f;
+  }
+};
+
+TEST_F(CudaExperts, ChoicesAndRowsAreThoseOfTheCpu) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(text_of(c, DType::kF32));
+    const Choices s = choose(c);
+    expect_equal(s.choices, "choices");
+    expect_same(s.weights, "weights");
+    expect_equal(s.offsets, "offsets");
+    expect_equal(s.rows, "rows");
+    expect_equal(s.places, "places");
+    const Twin counts = indices({c.E}, [](int64_t e) { return static_cast<int32_t>(e); });
+    cpu().run(AssignExperts{.choices = s.choices.cpu,
+                            .offsets = s.offsets.cpu,
+                            .rows = s.rows.cpu,
+                            .places = s.places.cpu,
+                            .counts = counts.cpu});
+    cuda().run(AssignExperts{.choices = s.choices.cuda,
+                             .offsets = s.offsets.cuda,
+                             .rows = s.rows.cuda,
+                             .places = s.places.cuda,
+                             .counts = counts.cuda});
+    expect_equal(counts, "counts are added to");
+  }
+}
+
+TEST_F(CudaExperts, GradientsOfLogitsAreThoseOfTheCpu) {
+  for (const Case& c : kCases)
+    for (const bool losses : {false, true}) {
+      SCOPED_TRACE(text_of(c, DType::kF32));
+      const Choices s = choose(c);
+      const Twin d_weights = input(DType::kF32, {c.N, c.k}), counts = random_indices({3, c.E}, 50);
+      run_on_both({s.logits}, [&](auto on) {
+        return ChooseExpertsBackward{.logits = on(s.logits),
+                                     .choices = on(s.choices),
+                                     .d_weights = on(d_weights),
+                                     .rule = c.rule,
+                                     .counts = losses ? on(counts) : Tensor{},
+                                     .balance = losses ? 0.01f : 0,
+                                     .z = losses ? 0.1f : 0};
+      });
+      expect_same(s.logits, "gradients of logits", 4);
+    }
+}
+
+TEST_F(CudaExperts, RouterIsThatOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(text_of(c, dtype));
+      const Twin x = input(dtype, {c.N, c.C}), weight = input(dtype, {c.E, c.C}),
+                 logits = output(DType::kF32, {c.N, c.E});
+      run_on_both({logits}, [&](auto on) {
+        return RouterForward{.x = on(x), .weight = on(weight), .logits = on(logits)};
+      });
+      expect_same(logits, "logits");
+      const Twin d = input(DType::kF32, {c.N, c.E}), add = input(dtype, {c.N, c.C});
+      for (const bool accumulate : {false, true}) {
+        const Twin dx = output(dtype, {c.N, c.C}), dweight = input(dtype, {c.E, c.C});
+        run_on_both({dx, dweight}, [&](auto on) {
+          return RouterBackward{.d_logits = on(d),
+                                .x = on(x),
+                                .weight = on(weight),
+                                .dx = on(dx),
+                                .dweight = on(dweight),
+                                .add = accumulate ? on(add) : Tensor{},
+                                .accumulate = accumulate};
+        });
+        expect_same(dx, "dx");
+        expect_same(dweight, "dweight", 2);
+      }
+    }
+}
+
+TEST_F(CudaExperts, ProductsAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const Case& c : kCases) {
+      SCOPED_TRACE(text_of(c, dtype));
+      const Choices s = choose(c);
+      const Twin x = input(dtype, {c.N, c.C}), expand = input(dtype, {c.E, 2 * c.F, c.C}, 0.3f),
+                 contract = input(dtype, {c.E, c.C, c.F}, 0.3f), wide = output(dtype, {c.R(), 2 * c.F}),
+                 each = output(dtype, {c.R(), c.C}), y = output(dtype, {c.N, c.C}),
+                 hidden = input(dtype, {c.R(), c.F});
+      run_on_both({wide}, [&](auto on) {
+        return ExpertsForward{
+            .x = on(x), .weight = on(expand), .y = on(wide), .offsets = on(s.offsets), .x_rows = on(s.rows)};
+      });
+      expect_same(wide, "gathered rows");
+      run_on_both({each}, [&](auto on) {
+        return ExpertsForward{
+            .x = on(hidden), .weight = on(contract), .y = on(each), .offsets = on(s.offsets)};
+      });
+      expect_same(each, "rows of experts");
+      const Twin rows = input(dtype, {c.R(), c.C}), add = input(dtype, {c.N, c.C});
+      for (const bool weighted : {false, true}) {
+        run_on_both({y}, [&](auto on) {
+          return SumExperts{.x = on(rows),
+                            .places = on(s.places),
+                            .weights = weighted ? on(s.weights) : Tensor{},
+                            .add = weighted ? on(add) : Tensor{},
+                            .y = on(y)};
+        });
+        expect_same(y, "sums", 2);
+      }
+    }
+}
+
+TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const Case& c : kCases)
+      for (const bool accumulate : {false, true}) {
+        SCOPED_TRACE(text_of(c, dtype));
+        const Choices s = choose(c);
+        const Twin x = input(dtype, {c.N, c.C}), expand = input(dtype, {c.E, 2 * c.F, c.C}, 0.3f),
+                   contract = input(dtype, {c.E, c.C, c.F}, 0.3f), dy = input(dtype, {c.N, c.C}),
+                   hidden = input(dtype, {c.R(), c.F}), d_hidden = output(dtype, {c.R(), c.F}),
+                   d_contract = input(dtype, {c.E, c.C, c.F}), d_expand = input(dtype, {c.E, 2 * c.F, c.C}),
+                   d_rows = output(dtype, {c.R(), c.C}), d_wide = input(dtype, {c.R(), 2 * c.F});
+        run_on_both({d_hidden, d_contract}, [&](auto on) {
+          return ExpertsBackward{.dy = on(dy),
+                                 .x = on(hidden),
+                                 .weight = on(contract),
+                                 .dx = on(d_hidden),
+                                 .dweight = on(d_contract),
+                                 .offsets = on(s.offsets),
+                                 .dy_rows = on(s.rows),
+                                 .weights = on(s.weights),
+                                 .accumulate = accumulate};
+        });
+        expect_same(d_hidden, "dx of gathered gradients");
+        expect_same(d_contract, "dweight of weighted gradients", 4);
+        run_on_both({d_rows, d_expand}, [&](auto on) {
+          return ExpertsBackward{.dy = on(d_wide),
+                                 .x = on(x),
+                                 .weight = on(expand),
+                                 .dx = on(d_rows),
+                                 .dweight = on(d_expand),
+                                 .offsets = on(s.offsets),
+                                 .x_rows = on(s.rows),
+                                 .accumulate = accumulate};
+        });
+        expect_same(d_rows, "dx");
+        expect_same(d_expand, "dweight of gathered rows", 2);
+      }
+}
+
+TEST_F(CudaExperts, GatesAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const Gate gate : {Gate::kSilu, Gate::kGelu})
+      for (const Case& c : kCases) {
+        SCOPED_TRACE(text_of(c, dtype));
+        const Choices s = choose(c);
+        const Twin dy = input(dtype, {c.R(), c.F}), gate_up = input(dtype, {c.R(), 2 * c.F});
+        run_on_both({gate_up, s.weights}, [&](auto on) {
+          return GatedExpertsBackward{.dy = on(dy),
+                                      .gate_up = on(gate_up),
+                                      .d_gate_up = on(gate_up),
+                                      .rows = on(s.rows),
+                                      .weights = on(s.weights),
+                                      .gate = gate};
+        });
+        expect_same(gate_up, "d_gate_up");
+        expect_same(s.weights, "gradients of weights", 4);
+      }
+}
+
+}  // namespace
+}  // namespace tessera
