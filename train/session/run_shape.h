@@ -50,6 +50,7 @@ struct RunShape {
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
+  bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   ByBlock<Keep> keep = {};       // train.recompute
