@@ -19,7 +19,7 @@ constexpr uint32_t kVersion = 1;
 struct IndexHeader {
   char magic[8];
   uint32_t version;
-  uint32_t zero;
+  uint32_t pairs;
   int64_t first_token, tokens, documents, runs;
 };
 static_assert(sizeof(IndexHeader) == 48);
@@ -41,7 +41,7 @@ IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   check(header.tokens == tokens,
         "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
         header.tokens, tokens, again);
-  check(header.zero == 0 && header.first_token >= 0 &&
+  check(header.pairs <= 1 && header.first_token >= 0 &&
             header.first_token <= std::numeric_limits<int64_t>::max() - tokens && header.documents >= 0 &&
             header.documents <= tokens && header.runs >= 0 && header.runs <= tokens,
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
@@ -93,6 +93,14 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
     uncounted_ += count;
   }
   const bool follows = !parts_.empty() && parts_.back().follows == header.first_token;
+  const bool pairs = header.pairs == 1;
+  check(parts_.empty() || pairs == pairs_,
+        "{} has {}, and the shards before it have not: name the shards of one data set", path.string(),
+        pairs ? "pairs of documents" : "documents that are no pairs");
+  check(!pairs || follows || header.first_token == 0,
+        "{} has pairs of documents, and may begin within one: name all shards of its data set",
+        path.string());
+  pairs_ = pairs;
   const bool begins = !follows && (starts.empty() || starts[0] != 0);
   parts_.push_back({.file = std::move(file),
                     .first_token = tokens_,
@@ -156,7 +164,8 @@ std::vector<const MappedFile*> DocumentIndex::files() const {
   return files;
 }
 
-void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks) {
+void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks, bool pairs) {
+  pairs_ = pairs;
   const int64_t size = options_.tokens_per_shard;
   auto start = marks.starts.begin();
   auto run = marks.uncounted.begin();
@@ -193,7 +202,7 @@ void DocumentIndexWriter::add_run(int64_t first, int64_t count) {
 void DocumentIndexWriter::write_shard() {
   IndexHeader header{.magic = {},
                      .version = kVersion,
-                     .zero = 0,
+                     .pairs = pairs_ ? 1U : 0U,
                      .first_token = shards_ * options_.tokens_per_shard,
                      .tokens = shard_tokens_,
                      .documents = std::ssize(starts_),

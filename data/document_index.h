@@ -2,7 +2,7 @@
 // train_000000.documents beside train_000000.bin. Little-endian:
 //   bytes 0 to 7    the letters "tessdocs"
 //   8 to 11         uint32  version 1
-//   12 to 15        0
+//   12 to 15        uint32  1: documents are pairs, a chosen one and the rejected one that follows; else 0
 //   16 to 23        int64   the shard's first token, counted in the whole data set
 //   24 to 31        int64   T, the tokens of the shard
 //   32 to 39        int64   N, the documents that begin in the shard
@@ -35,10 +35,12 @@ class DocumentIndex {
   // `shard` has `tokens` tokens; shards are added in the order of the stream. Where a shard does not
   // follow the one before it in its data set, a document begins with it. Reads the whole file.
   // Error, naming the file: missing, not an index, another version, truncated or longer, made for a shard of
-  // another size, first tokens or runs that do not ascend or lie outside the shard.
+  // another size, first tokens or runs that do not ascend or lie outside the shard; pairs beside other
+  // documents, or without those before them.
   void add_shard(const std::filesystem::path& shard, int64_t tokens);
 
   int64_t count() const { return count_; }                         // documents
+  bool has_pairs() const { return pairs_; }                        // all of them
   int64_t tokens() const { return tokens_; }                       // of all of them
   int64_t document_of(int64_t token) const;                        // that has it. Error: outside the stream
   TokenRange document(int64_t i) const;                            // Error: i < 0, i >= count()
@@ -68,6 +70,7 @@ class DocumentIndex {
 
   std::vector<Part> parts_;
   int64_t count_ = 0, tokens_ = 0, uncounted_ = 0;
+  bool pairs_ = false;
 };
 
 // The marks of some consecutive tokens, counted from the first of them
@@ -88,7 +91,8 @@ class DocumentIndexWriter {
  public:
   explicit DocumentIndexWriter(DocumentIndexWriterOptions options) : options_(std::move(options)) {}
 
-  void append(int64_t tokens, const DocumentMarks& marks);
+  // `pairs`: whether the documents are pairs, as all others of the data set
+  void append(int64_t tokens, const DocumentMarks& marks, bool pairs = false);
   void finish();  // completes the last file; required
 
   int64_t uncounted_tokens() const { return uncounted_; }
@@ -101,6 +105,7 @@ class DocumentIndexWriter {
   DocumentIndexWriterOptions options_;
   std::vector<uint32_t> starts_, runs_;  // of the current shard
   int64_t shards_ = 0, shard_tokens_ = 0, uncounted_ = 0;
+  bool pairs_ = false;
   FileChecksums checksums_;
 };
 

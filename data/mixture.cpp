@@ -91,6 +91,7 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
   out.tokens.clear();
   out.targets.clear();
   out.documents.clear();
+  out.kinds.clear();
   Sequences one;
   const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
     to.insert(to.end(), from.begin(), from.end());
@@ -101,6 +102,7 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
     append(out.tokens, one.tokens);
     append(out.targets, one.targets);
     append(out.documents, one.documents);
+    append(out.kinds, one.kinds);
   }
 }
 

@@ -28,6 +28,10 @@ const PackedLoaderOptions& checked(const PackedLoaderOptions& options) {
             options.first_document <= all - options.document_count,
         "the documents {} to {} are not all in {}, which has {}", options.first_document,
         options.first_document + options.document_count - 1, options.stream->path().string(), all);
+  check(!options.stream->documents()->has_pairs() ||
+            (options.first_document % 2 == 0 && options.document_count % 2 == 0),
+        "the documents of {} are pairs, and {} from {} on are not whole pairs",
+        options.stream->path().string(), options.document_count, options.first_document);
   return options;
 }
 
@@ -37,6 +41,7 @@ const PackedLoaderOptions& checked(const PackedLoaderOptions& options) {
 struct PackedLoader::Row {
   std::span<int32_t> tokens, targets;  // [T]
   std::span<int32_t> documents;        // [T, 2]
+  std::span<int32_t> kinds;            // [T]; empty without pairs
 };
 
 PackedLoader::PackedLoader(const PackedLoaderOptions& options)
@@ -45,20 +50,44 @@ PackedLoader::PackedLoader(const PackedLoaderOptions& options)
       packing_(pack()),
       order_(packing_.sequences(), options.seed, true) {}
 
-int64_t PackedLoader::inputs(int64_t document) const {
-  return documents_.document(options_.first_document + document).token_count - 1;
+int64_t PackedLoader::inputs_of_document(int64_t document) const {
+  return documents_.document(document).token_count - 1;
 }
 
-Packing PackedLoader::pack() const {
+int64_t PackedLoader::inputs(int64_t number) const {
+  if (!has_pairs()) return inputs_of_document(options_.first_document + number);
+  const int64_t chosen = options_.first_document + 2 * number;
+  return std::min(inputs_of_document(chosen) + inputs_of_document(chosen + 1), options_.sequence_length);
+}
+
+std::vector<PackedLoader::Side> PackedLoader::sides(const Packing::Piece& piece) const {
+  const auto first_of = [&](int64_t document) { return documents_.document(document).first_token; };
+  if (!has_pairs())
+    return {{DocumentKind::kPlain, first_of(options_.first_document + piece.document) + piece.first,
+             piece.count}};
+  const int64_t chosen = options_.first_document + 2 * piece.document, T = options_.sequence_length;
+  const int64_t a = inputs_of_document(chosen), b = inputs_of_document(chosen + 1);
+  return {{DocumentKind::kChosen, first_of(chosen), std::min(a, std::max(T / 2, T - b))},
+          {DocumentKind::kRejected, first_of(chosen + 1), std::min(b, std::max(T / 2, T - a))}};
+}
+
+Packing PackedLoader::pack() {
   std::vector<int32_t> targets;
-  const auto counts = [&](int64_t document, int64_t first, int64_t count) {
-    targets.assign(static_cast<size_t>(count), 0);
-    const int64_t begin = documents_.document(options_.first_document + document).first_token;
-    documents_.drop_uncounted(begin + first + 1, targets);
+  const auto has_target = [&](const Side& side) {
+    targets.assign(static_cast<size_t>(side.count), 0);
+    documents_.drop_uncounted(side.first + 1, targets);
     return std::ranges::any_of(targets, [](int32_t target) { return target != kNoTarget; });
   };
-  return Packing({.documents = options_.document_count,
-                  .inputs = [this](int64_t document) { return inputs(document); },
+  const auto counts = [&](int64_t number, int64_t first, int64_t count) {
+    return std::ranges::all_of(sides({.document = number, .first = first, .count = count}), has_target);
+  };
+  for (int64_t i = 0; has_pairs() && i < packed(); ++i) {
+    const int64_t chosen = options_.first_document + 2 * i;
+    const int64_t all = inputs_of_document(chosen) + inputs_of_document(chosen + 1);
+    cut_pairs_ += all > options_.sequence_length ? 1 : 0;
+  }
+  return Packing({.documents = packed(),
+                  .inputs = [this](int64_t number) { return inputs(number); },
                   .sequence_length = options_.sequence_length,
                   .seed = options_.seed,
                   .counts = counts});
@@ -78,22 +107,23 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
       row.documents[2 * t + 1] = static_cast<int32_t>(end);
     }
   };
-  const auto add = [&](const Packing::Piece& piece) {
-    const int64_t document = options_.first_document + piece.document;
-    const int64_t first = documents_.document(document).first_token + piece.first;
-    const auto count = static_cast<size_t>(piece.count);
+  const auto add = [&](const Side& side) {
+    const auto count = static_cast<size_t>(side.count);
     const std::span<int32_t> targets = row.targets.subspan(filled, count);
-    options_.stream->read(first, row.tokens.subspan(filled, count));
-    options_.stream->read(first + 1, targets);
-    documents_.drop_uncounted(first + 1, targets);
+    options_.stream->read(side.first, row.tokens.subspan(filled, count));
+    options_.stream->read(side.first + 1, targets);
+    documents_.drop_uncounted(side.first + 1, targets);
     mark(filled, filled + count);
+    if (has_pairs()) std::ranges::fill(row.kinds.subspan(filled, count), static_cast<int32_t>(side.kind));
     filled += count;
   };
   packing_.visit(
-      sequence, [this](int64_t document) { return inputs(document); }, add);
+      sequence, [this](int64_t number) { return inputs(number); },
+      [&](const Packing::Piece& piece) { std::ranges::for_each(sides(piece), add); });
   std::ranges::fill(row.tokens.subspan(filled), 0);
   std::ranges::fill(row.targets.subspan(filled), kNoTarget);
   mark(filled, row.tokens.size());
+  if (has_pairs()) std::ranges::fill(row.kinds.subspan(filled), static_cast<int32_t>(DocumentKind::kPlain));
 }
 
 int64_t PackedLoader::sequence_at(int64_t position) const {
@@ -104,13 +134,13 @@ std::vector<SequencePiece> PackedLoader::pieces(int64_t position) const {
   std::vector<SequencePiece> pieces;
   int64_t begin = 0;
   packing_.visit(
-      sequence_at(position), [this](int64_t document) { return inputs(document); },
+      sequence_at(position), [this](int64_t number) { return inputs(number); },
       [&](const Packing::Piece& piece) {
-        const int64_t first =
-            documents_.document(options_.first_document + piece.document).first_token + piece.first;
-        const std::vector<SequencePiece> more = options_.stream->pieces({first, piece.count}, begin);
-        pieces.insert(pieces.end(), more.begin(), more.end());
-        begin += piece.count;
+        for (const Side& side : sides(piece)) {
+          const std::vector<SequencePiece> more = options_.stream->pieces({side.first, side.count}, begin);
+          pieces.insert(pieces.end(), more.begin(), more.end());
+          begin += side.count;
+        }
       });
   return pieces;
 }
@@ -120,24 +150,26 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
   out.tokens.resize(static_cast<size_t>(count * T));
   out.targets.resize(out.tokens.size());
   out.documents.resize(2 * out.tokens.size());
+  out.kinds.resize(has_pairs() ? out.tokens.size() : 0);
   for (int64_t i = 0; i < count; ++i) {
     const auto part = [&](std::vector<int32_t>& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
     };
     fill(sequence_at(position + i), {.tokens = part(out.tokens, 1),
                                      .targets = part(out.targets, 1),
-                                     .documents = part(out.documents, 2)});
+                                     .documents = part(out.documents, 2),
+                                     .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>()});
   }
 }
 
 int64_t documents_to_train_on(const TokenStream& stream, double fraction) {
   check(fraction > 0 && fraction < 1, "the validation fraction must be between 0 and 1, found {}", fraction);
   const DocumentIndex& documents = documents_of(stream);
-  check(
-      documents.count() >= 2,
-      "{} has one document, and whole documents are held out: name validation data with data.validation, or "
-      "set data.documents=join",
-      stream.path().string());
+  check(documents.count() >= (documents.has_pairs() ? 4 : 2),
+        "{} has one document or pair, and whole documents are held out: name validation data with "
+        "data.validation, or "
+        "set data.documents=join",
+        stream.path().string());
   const auto target = static_cast<double>(stream.size()) * (1 - fraction);
   const auto begin = [&](int64_t i) { return static_cast<double>(documents.document(i).first_token); };
   int64_t low = 1, high = documents.count() - 1;  // the first document that begins at `target` or after it
@@ -148,7 +180,8 @@ int64_t documents_to_train_on(const TokenStream& stream, double fraction) {
     else
       high = middle;
   }
-  return low > 1 && target - begin(low - 1) < begin(low) - target ? low - 1 : low;
+  const int64_t nearest = low > 1 && target - begin(low - 1) < begin(low) - target ? low - 1 : low;
+  return documents.has_pairs() ? std::max<int64_t>(nearest / 2 * 2, 2) : nearest;
 }
 
 }  // namespace tessera

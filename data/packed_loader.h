@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "data/document_index.h"
 #include "data/loader.h"
@@ -27,6 +28,10 @@ struct PackedLoaderOptions {
 // The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
 // Packing is by length: another one in each epoch, or the same if `shuffle` is false. The rest of a sequence
 // is padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
+//
+// A pair of a chosen and a rejected document is packed as one: the second follows the first in its sequence. Of
+// a pair with more inputs than a sequence, each side keeps the first half of a sequence, or more where the
+// other side leaves room. A pair of which a side then has no target that counts is left out.
 class PackedLoader : public SequenceSource {
  public:
   // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing.
@@ -38,16 +43,28 @@ class PackedLoader : public SequenceSource {
 
   TokenRange range() const;  // of the documents
   const Packing& packing() const { return packing_; }
+  bool has_pairs() const { return documents_.has_pairs(); }
+  int64_t cut_pairs() const { return cut_pairs_; }  // whose sides are not whole
 
  private:
   struct Row;
-  int64_t inputs(int64_t document) const;  // counted from the first of the range
-  Packing pack() const;
+  // A part of a document
+  struct Side {
+    DocumentKind kind;
+    int64_t first, count;  // the first token in the stream, inputs
+  };
+  // What is packed as one, counted from the first of the range: a document, or a pair
+  int64_t packed() const { return options_.document_count / (has_pairs() ? 2 : 1); }
+  int64_t inputs(int64_t number) const;
+  std::vector<Side> sides(const Packing::Piece& piece) const;
+  int64_t inputs_of_document(int64_t document) const;  // in the stream
+  Packing pack();
   int64_t sequence_at(int64_t position) const;  // of the packing
   void fill(int64_t sequence, const Row& row) const;
 
   PackedLoaderOptions options_;
   const DocumentIndex& documents_;
+  int64_t cut_pairs_ = 0;
   Packing packing_;
   SequenceOrder order_;
 };

@@ -64,7 +64,9 @@ void declare_texts(Options& app) {
   app.footer(
       "Inputs:   *.jsonl        one JSON object a line, each a document (a line has at most 1 GiB):\n"
       "                         {\"text\": \"...\"}, {\"prompt\": \"...\", \"completion\": \"...\"} or\n"
-      "                         {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]}\n"
+      "                         {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, ...]}; or a "
+      "pair,\n"
+      "                         {\"prompt\": \"...\", \"chosen\": \"...\", \"rejected\": \"...\"}\n"
       "          anything else  plain text; each file is a document\n"
       "          .gz, .zst      either of them, compressed: part.jsonl.zst\n"
       "          -              standard input, with --format\n"
@@ -208,9 +210,14 @@ class Pipeline {
     bytes_running_ -= running_.front().bytes;
     running_.pop_front();
     for (const int32_t id : encoded.ids) largest_token_ = std::max<int64_t>(largest_token_, id);
-    shards_.append(encoded.ids);
-    index_.append(std::ssize(encoded.ids), encoded.marks);
     totals_.add(encoded);
+    check(
+        totals_.first_pair.empty() || totals_.first_unpaired.empty(),
+        "{} is a pair of a chosen and a rejected answer, and {} is not: a data set has only pairs, or none. "
+        "Prepare them into two folders",
+        totals_.first_pair, totals_.first_unpaired);
+    shards_.append(encoded.ids);
+    index_.append(std::ssize(encoded.ids), encoded.marks, !totals_.first_pair.empty());
   }
 
   const SampleEncoder& encoder_;
@@ -318,8 +325,9 @@ void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const Sa
   folder.publish();
   if (chat) tell_turn_ends(totals, tokenizer, *chat);
   const bool all_count = pipeline.counted_tokens() == pipeline.tokens();
-  fmt::print("prepare: wrote {}: documents {}, tokens {}, {}shards {}, seconds {:.1f}\n",
-             options.output.string(), totals.documents, pipeline.tokens(),
+  fmt::print("prepare: wrote {}: documents {}, {}tokens {}, {}shards {}, seconds {:.1f}\n",
+             options.output.string(), totals.documents,
+             totals.pairs > 0 ? fmt::format("pairs {}, ", totals.pairs) : "", pipeline.tokens(),
              all_count ? "" : fmt::format("counted {}, ", pipeline.counted_tokens()), pipeline.shards(),
              std::chrono::duration<double>(Clock::now() - start).count());
 }

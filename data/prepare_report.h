@@ -34,15 +34,18 @@ struct Places {
 
 // What the pieces had, added up
 struct Totals {
-  int64_t documents = 0, conversations = 0, skipped_bytes = 0, special_names = 0;
+  int64_t documents = 0, conversations = 0, pairs = 0, skipped_bytes = 0, special_names = 0;
   Places dropped, unfit, joined, lost_thoughts;
-  std::string why_unfit, first_special_name;
+  std::string why_unfit, first_special_name, first_pair, first_unpaired;
   std::map<std::string, Places> refused;  // by the reason
   std::set<int32_t> turn_ends;
 
   void add(const EncodedPiece& piece) {
     documents += piece.documents;
     conversations += piece.conversations;
+    pairs += piece.pairs;
+    if (first_pair.empty()) first_pair = piece.first_pair;
+    if (first_unpaired.empty()) first_unpaired = piece.first_unpaired;
     skipped_bytes += piece.skipped_bytes;
     if (special_names == 0) first_special_name = piece.first_special_name;
     special_names += piece.special_names;

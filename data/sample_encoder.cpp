@@ -8,6 +8,33 @@
 namespace tessera {
 namespace {
 
+template <class List>
+void append_list(const List& more, List& out) {
+  out.insert(out.end(), more.begin(), more.end());
+}
+
+// The documents of `more` after those of `out`
+void append(const EncodedPiece& more, EncodedPiece& out) {
+  const int64_t first = std::ssize(out.ids);
+  append_list(more.ids, out.ids);
+  for (const int64_t start : more.marks.starts) out.marks.starts.push_back(first + start);
+  for (const auto& [token, count] : more.marks.uncounted)
+    out.marks.uncounted.push_back({first + token, count});
+  out.documents += more.documents;
+  out.conversations += more.conversations;
+  out.pairs += more.pairs;
+  append_list(more.dropped, out.dropped);
+  if (out.unfit.empty()) out.why_unfit = more.why_unfit;
+  append_list(more.unfit, out.unfit);
+  append_list(more.refused, out.refused);
+  append_list(more.lost_thoughts, out.lost_thoughts);
+  if (out.special_names == 0) out.first_special_name = more.first_special_name;
+  out.special_names += more.special_names;
+  append_list(more.joined, out.joined);
+  out.turn_ends.insert(more.turn_ends.begin(), more.turn_ends.end());
+  out.skipped_bytes += more.skipped_bytes;
+}
+
 [[noreturn]] void refuse_byte(const ByteWithoutToken& error, const Piece& piece, int64_t line) {
   fail("{}:{}: {}. --bytes-without-token skip leaves such bytes out and counts them", piece.input, line,
        error.what());
@@ -110,10 +137,44 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
   ++out.conversations;
 }
 
+void SampleEncoder::add_completion(const Completion& completion, const std::string& place,
+                                   EncodedPiece& out) const {
+  begin(out);
+  add_ids(options_.tokenizer->before_text(), false, out);
+  add_document_text(completion.prompt, TextPlace::kStart, place, false, out);
+  const TextPlace after = completion.prompt.empty() ? TextPlace::kStart : TextPlace::kWithin;
+  add_document_text(completion.completion, after, place, true, out);
+  end(out);
+}
+
+void SampleEncoder::add_preference(const Preference& pair, const std::string& place,
+                                   EncodedPiece& out) const {
+  EncodedPiece both;
+  for (const auto* side : {&pair.chosen, &pair.rejected}) {
+    const int64_t before = both.documents;
+    if (const auto* completion = std::get_if<Completion>(side))
+      add_completion(*completion, place, both);
+    else
+      add_conversation(std::get<Conversation>(*side), place, both);
+    if (both.documents == before) break;  // dropped, and so is the other side
+  }
+  if (both.documents < 2) {
+    both.ids.clear();
+    both.marks = {};
+    both.documents = both.conversations = 0;
+    both.joined.clear(), both.lost_thoughts.clear();
+  }
+  both.pairs = both.documents / 2;
+  append(both, out);
+}
+
 void SampleEncoder::add_line(std::string_view line, const std::string& input, int64_t number,
                              EncodedPiece& out) const {
   const Sample sample = parse_sample(line, input, number, options_.text_field);
   const std::string place = fmt::format("{}:{}", input, number);
+  std::string& first_of_kind =
+      std::holds_alternative<Preference>(sample) ? out.first_pair : out.first_unpaired;
+  if (first_of_kind.empty()) first_of_kind = place;
   if (const auto* text = std::get_if<std::string>(&sample)) {
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
@@ -122,12 +183,9 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
   } else if (const auto* completion = std::get_if<Completion>(&sample)) {
     if (completion->completion.empty() && options_.loss != CountedLoss::kAll)
       return drop(place, "its completion is empty", out);
-    begin(out);
-    add_ids(options_.tokenizer->before_text(), false, out);
-    add_document_text(completion->prompt, TextPlace::kStart, place, false, out);
-    const TextPlace after = completion->prompt.empty() ? TextPlace::kStart : TextPlace::kWithin;
-    add_document_text(completion->completion, after, place, true, out);
-    end(out);
+    add_completion(*completion, place, out);
+  } else if (const auto* pair = std::get_if<Preference>(&sample)) {
+    add_preference(*pair, place, out);
   } else {
     add_conversation(std::get<Conversation>(sample), place, out);
   }
@@ -147,6 +205,7 @@ EncodedPiece SampleEncoder::encode(const Piece& piece) const {
     return out;
   }
   if (piece.begins) {
+    out.first_unpaired = piece.input;
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
   }

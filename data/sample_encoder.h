@@ -44,21 +44,23 @@ struct SampleEncoderOptions {
 struct EncodedPiece {
   std::vector<int32_t> ids;
   DocumentMarks marks;
-  int64_t documents = 0;             // that end in the piece
-  int64_t conversations = 0;         // of these
-  std::vector<std::string> dropped;  // file:line of samples of which no token would count
-  std::vector<std::string> unfit;    // of conversations that their template does not fit
-  std::string why_unfit;             // the first of them
+  int64_t documents = 0;      // that end in the piece
+  int64_t conversations = 0;  // of these
+  int64_t pairs = 0;          // of these: a chosen document, and the rejected one that follows it
+  std::string first_pair, first_unpaired;  // file:line of a pair, and of any other document
+  std::vector<std::string> dropped;        // file:line of samples of which no token would count
+  std::vector<std::string> unfit;          // of conversations that their template does not fit
+  std::string why_unfit;                   // the first of them
   struct Refused {
     std::string place, why;
   };
   std::vector<Refused> refused;            // conversations that their template raises an error for
   std::vector<std::string> lost_thoughts;  // file:line of conversations with EncodedChat::lost_thoughts
-  int64_t special_names = 0;         // of special tokens, in texts
-  std::string first_special_name;    // file:line
-  std::vector<std::string> joined;   // file:line of conversations with EncodedChat::joined
-  std::set<int32_t> turn_ends;       // special tokens that end what counts in conversations
-  int64_t skipped_bytes = 0;         // for which the vocabulary has no token
+  int64_t special_names = 0;               // of special tokens, in texts
+  std::string first_special_name;          // file:line
+  std::vector<std::string> joined;         // file:line of conversations with EncodedChat::joined
+  std::set<int32_t> turn_ends;             // special tokens that end what counts in conversations
+  int64_t skipped_bytes = 0;               // for which the vocabulary has no token
 };
 
 // Writes a document as
@@ -67,6 +69,8 @@ struct EncodedPiece {
 //                 and what follows it
 //   conversation  as ChatTemplate does; end of text, unless the template ends with it. It counts where it
 //                 ends an assistant's turn and no other special token does
+//   preference    two documents, each as a completion or a conversation. An empty completion counts by what
+//                 follows it. A pair of which one side is dropped is
 // Special tokens come from the templates alone, unless `special` says otherwise.
 class SampleEncoder {
  public:
@@ -79,6 +83,8 @@ class SampleEncoder {
   EncodedPiece encode(const Piece& piece) const;
 
  private:
+  void add_completion(const Completion& completion, const std::string& place, EncodedPiece& out) const;
+  void add_preference(const Preference& pair, const std::string& place, EncodedPiece& out) const;
   void add_line(std::string_view line, const std::string& input, int64_t number, EncodedPiece& out) const;
   void add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const;
   void encode_text(std::string_view text, SpecialTokens special, TextPlace begin, std::vector<int32_t>& ids,

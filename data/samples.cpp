@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "kernels/base/check.h"
@@ -17,6 +18,7 @@ using nlohmann::json;
 constexpr const char* kPrompt = "prompt";
 constexpr const char* kCompletion = "completion";
 constexpr const char* kMessages = "messages";
+constexpr const char *kChosen = "chosen", *kRejected = "rejected";
 
 std::string names_in(const json& object) {
   std::string found;
@@ -98,18 +100,17 @@ void add_messages(const nlohmann::ordered_json& object, const char* field, const
   for (const auto& message : *found) add_message(message, where, conversation);
 }
 
-// `line` has been read by parse_json(). Here the fields of an object keep their order, which a template may
-// write.
-Conversation take_conversation(std::string_view line, const std::string& where) {
-  const auto object = jinja::parse_json_exactly(line);
+// Of which messages a conversation is made
+struct Turns {
+  const char *prompt, *answer;  // fields; no prompt: the answer is all of it
+  size_t prompt_messages = 0;   // without a prompt: so many messages of the answer are one
+};
+Conversation take_conversation(const nlohmann::ordered_json& object, const std::string& where,
+                               const Turns& turns) {
   Conversation conversation;
-  if (object.contains(kMessages)) {
-    add_messages(object, kMessages, where, conversation);
-  } else {
-    add_messages(object, kPrompt, where, conversation);
-    conversation.first_answer = conversation.messages.size();
-    add_messages(object, kCompletion, where, conversation);
-  }
+  if (turns.prompt) add_messages(object, turns.prompt, where, conversation);
+  conversation.first_answer = turns.prompt ? conversation.messages.size() : turns.prompt_messages;
+  add_messages(object, turns.answer, where, conversation);
   for (const char* name : {"functions", "function_call"})
     check(!object.contains(name) || object[name].is_null(),
           "{}: '{}' is not read; transformers' name is 'tools'", where, name);
@@ -125,6 +126,55 @@ Conversation take_conversation(std::string_view line, const std::string& where) 
     conversation.values = *jinja::value_of(values, jinja::kOtherData).dict();
   }
   return conversation;
+}
+
+// How many of its first values two lists, or of its first characters two texts, have in common; not all of
+// the shorter one
+template <class List>
+size_t alike(const List& a, const List& b) {
+  const size_t most = std::min(a.size(), b.size());
+  size_t count = 0;
+  while (count + 1 < most && a[count] == b[count]) ++count;
+  return count;
+}
+
+Preference take_texts(json& object, const std::string& where) {
+  std::string chosen = take_text(object, kChosen, where), rejected = take_text(object, kRejected, where);
+  std::string prompt;
+  if (object.contains(kPrompt)) {
+    prompt = take_text(object, kPrompt, where);
+  } else {
+    size_t count = alike(chosen, rejected);
+    const bool differs = !chosen.empty() && !rejected.empty() && chosen[count] != rejected[count];
+    const auto is_within = [&](size_t at) {  // a character
+      return at < chosen.size() && (static_cast<unsigned char>(chosen[at]) & 0xc0) == 0x80;
+    };
+    while (count > 0 && is_within(count)) --count;
+    if (count > 0 && differs && chosen[count - 1] == ' ') --count;
+    prompt = chosen.substr(0, count);
+    chosen.erase(0, count), rejected.erase(0, count);
+  }
+  return {Completion{prompt, std::move(chosen)}, Completion{prompt, std::move(rejected)}};
+}
+
+Preference take_preference(json& object, std::string_view line, const std::string& where) {
+  for (const char* name : {kChosen, kRejected})
+    check(object.contains(name), "{}: expected the fields 'chosen' and 'rejected', found {}", where,
+          names_in(object));
+  const bool lists = object[kChosen].is_array();
+  check(lists == object[kRejected].is_array() &&
+            (!object.contains(kPrompt) || lists == object[kPrompt].is_array()),
+        "{}: 'prompt', 'chosen' and 'rejected' have to be all texts, or all lists of messages", where);
+  if (!lists) return take_texts(object, where);
+  const auto exact = jinja::parse_json_exactly(line);
+  const bool has_prompt = exact.contains(kPrompt);
+  const auto side = [&](const char* field) {
+    return take_conversation(exact, where,
+                             {.prompt = has_prompt ? kPrompt : nullptr,
+                              .answer = field,
+                              .prompt_messages = alike(exact[kChosen], exact[kRejected])});
+  };
+  return {side(kChosen), side(kRejected)};
 }
 
 // Calls on_text for each text that a message says.
@@ -148,17 +198,23 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
   check(object.is_object(), "{}: expected a JSON object with a document in its fields, found a JSON {}",
         where, object.type_name());
   std::vector<std::string> kinds;  // by the field that only this kind has
-  for (const std::string& field : {text_field, std::string(kCompletion), std::string(kMessages)})
+  for (const std::string& field :
+       {text_field, std::string(kCompletion), std::string(kMessages), std::string(kChosen)})
     if (object.contains(field) && std::ranges::find(kinds, field) == kinds.end()) kinds.push_back(field);
   check(!kinds.empty(),
-        "{}: expected the field '{}', or 'prompt' and 'completion', or 'messages', found {}; --text-field "
-        "names the field of a text",
+        "{}: expected the field '{}', or 'prompt' and 'completion', or 'messages', or 'chosen' and "
+        "'rejected', found {}; --text-field names the field of a text",
         where, text_field, names_in(object));
   check(kinds.size() == 1,
         "{}: found the fields '{}' and '{}', so the line may be two kinds of document; keep one of them",
         where, kinds[0], kinds.back());
   if (kinds[0] == text_field) return take_text(object, text_field, where);
-  if (kinds[0] == kMessages || object[kCompletion].is_array()) return take_conversation(line, where);
+  if (kinds[0] == kChosen) return take_preference(object, line, where);
+  // `line` has been read. Here the fields of an object keep their order, which a template may write.
+  if (kinds[0] == kMessages)
+    return take_conversation(jinja::parse_json_exactly(line), where, {nullptr, kMessages});
+  if (object[kCompletion].is_array())
+    return take_conversation(jinja::parse_json_exactly(line), where, {kPrompt, kCompletion});
   return Completion{take_text(object, kPrompt, where), take_text(object, kCompletion, where)};
 }
 
@@ -168,17 +224,27 @@ void for_each_text(const Piece& piece, const std::string& text_field,
   for_each_line(piece, [&](std::string_view line, int64_t number) {
     const Sample sample = parse_sample(line, piece.input, number, text_field);
     if (const auto* text = std::get_if<std::string>(&sample)) on_text(*text);
-    if (const auto* completion = std::get_if<Completion>(&sample)) {
-      on_text(completion->prompt);
-      on_text(completion->completion);
-    }
-    if (const auto* conversation = std::get_if<Conversation>(&sample))
-      for (const jinja::Value& message : conversation->messages)
+    const auto of_completion = [&](const Completion& completion, bool prompt) {
+      if (prompt) on_text(completion.prompt);
+      on_text(completion.completion);
+    };
+    const auto of_conversation = [&](const Conversation& conversation, size_t first) {
+      for (const jinja::Value& message : std::span(conversation.messages).subspan(first))
         for (const auto& [name, value] : *message.dict()) {
           const bool again = std::ranges::find(kThoughts, name.bytes()) > std::begin(kThoughts) &&
                              std::ranges::find(kThoughts, name.bytes()) != std::end(kThoughts);
           if (name.bytes() != "role" && !again) for_each_said(value, on_text);
         }
+    };
+    if (const auto* completion = std::get_if<Completion>(&sample)) of_completion(*completion, true);
+    if (const auto* conversation = std::get_if<Conversation>(&sample)) of_conversation(*conversation, 0);
+    if (const auto* pair = std::get_if<Preference>(&sample))  // the prompt once
+      for (const auto* side : {&pair->chosen, &pair->rejected}) {
+        const bool first = side == &pair->chosen;
+        if (const auto* completion = std::get_if<Completion>(side)) of_completion(*completion, first);
+        if (const auto* conversation = std::get_if<Conversation>(side))
+          of_conversation(*conversation, first ? 0 : conversation->first_answer);
+      }
   });
 }
 

@@ -16,12 +16,18 @@ namespace tessera {
 struct Completion {
   std::string prompt, completion;
 };
-using Sample = std::variant<std::string, Completion, Conversation>;
+// Two answers to one prompt, of which the first is preferred
+struct Preference {
+  std::variant<Completion, Conversation> chosen, rejected;
+};
+using Sample = std::variant<std::string, Completion, Conversation, Preference>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
-// "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there. "prompt"
-// and "completion" may be such lists as well: a conversation of which the completion counts. Other fields are
-// metadata. As in transformers, a key of a message that is null is left out, and thoughts have all the names
+// "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there; "chosen"
+// and "rejected", two completions of "prompt". "prompt" and completions may be such lists as well: a
+// conversation of which the completion counts. Without a "prompt", what "chosen" and "rejected" begin with
+// alike is theirs, as in TRL: the same messages, or the same characters, up to a space before the first that
+// differs; something is left of each. Other fields are metadata. As in transformers, a key of a message that is null is left out, and thoughts have all the names
 // under which templates read them. `place` is file:line, for messages.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
 // another type; thoughts that differ.

@@ -192,6 +192,12 @@ OpCost cost(const CrossEntropy& a) {
   return moved(a.logits, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{},
                fp8_values(a.fp8_dlogits));
 }
+OpCost cost(const Distillation& a) {
+  return moved(a.logits, a.teacher, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{});
+}
+OpCost cost(const PreferenceLoss& a) {
+  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.weights, a.figures);
+}
 OpCost cost(const HeadLoss& a) {
   return gemm(a.x, a.weight) +
          moved(a.x, a.weight, a.targets, a.weights, a.e, a.losses, a.scaled_x, a.factors);

@@ -253,6 +253,15 @@ void list(const CrossEntropy& a, const Lists& to) {
   to.written("losses", a.losses);
   if (a.want_gradient) to.written("logits", a.logits)("fp8_dlogits", a.fp8_dlogits.y.data);
 }
+void list(const Distillation& a, const Lists& to) {
+  to.read("logits", a.logits)("teacher", a.teacher)("gradient_scale", a.gradient_scale)("weights", a.weights);
+  to.written("losses", a.losses);
+  if (a.want_gradient) to.written("logits", a.logits);
+}
+void list(const PreferenceLoss& a, const Lists& to) {
+  to.read("losses", a.losses)("reference", a.reference);
+  to.written("weights", a.weights)("figures", a.figures);
+}
 void list(const HeadLoss& a, const Lists& to) {
   to.read("x", a.x)("weight", a.weight)("gradient_scale", a.gradient_scale)("weights", a.weights);
   to.written("losses", a.losses)("e", a.e)("scaled_x", a.scaled_x)("factors", a.factors);

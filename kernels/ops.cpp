@@ -560,8 +560,47 @@ void CrossEntropy::check_on(Device device) const {
   if (vocab_size <= 0 || vocab_size > logits.shape[1])
     fail("{}: vocab_size {} does not fit logits {}", kName, vocab_size, logits.to_string());
   check(cap >= 0, "{}: cap must be at least 0, found {}", kName, cap);
+  check(z_loss >= 0, "{}: z_loss must be at least 0, found {}", kName, z_loss);
+  check(label_smoothing >= 0 && label_smoothing < 1,
+        "{}: label_smoothing must be at least 0 and below 1, found {}", kName, label_smoothing);
   check(want_gradient || !fp8_dlogits, "{}: fp8_dlogits needs want_gradient", kName);
   check_fp8_output(kName, device, "fp8_dlogits", fp8_dlogits, DType::kE5M2, logits);
+}
+
+void Distillation::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  check_anchor(kName, "teacher", teacher, 2, device);
+  const int64_t N = logits.shape[0];
+  check_fields(kName, device,
+               {{"teacher", teacher, logits.dtype, {N, teacher.shape[1]}},
+                {"targets", targets, DType::kI32, {N}},
+                {"losses", losses, DType::kF32, {N}},
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
+                {"weights", weights, DType::kF32, {N}, true}});
+  if (vocab_size <= 0 || vocab_size > std::min(logits.shape[1], teacher.shape[1]))
+    fail("{}: vocab_size {} does not fit logits {} and teacher {}", kName, vocab_size, logits.to_string(),
+         teacher.to_string());
+  check(temperature > 0, "{}: temperature must be above 0, found {}", kName, temperature);
+  check(cross_entropy >= 0 && cross_entropy <= 1, "{}: cross_entropy must be 0 to 1, found {}", kName,
+        cross_entropy);
+}
+
+void PreferenceLoss::check_on(Device device) const {
+  check_anchor(kName, "losses", losses, 1, device);
+  check(kinds && kinds.shape.rank() == 2, "{}: kinds must have 2 dimensions, found {}", kName,
+        kinds.to_string());
+  const int64_t B = kinds.shape[0], T = kinds.shape[1], N = B * T;
+  const bool given = static_cast<bool>(reference);
+  check(given == rule.needs_reference(), "{}: reference is {}, and the rule needs {}", kName,
+        given ? "given" : "none", rule.needs_reference() ? "one" : "none");
+  check_fields(kName, device,
+               {{"kinds", kinds, DType::kI32, {B, T}},
+                {"documents", documents, DType::kI32, {B, T, 2}},
+                {"targets", targets, DType::kI32, {N}},
+                {"losses", losses, DType::kF32, {N}},
+                {"reference", reference, DType::kF32, {N}, true},
+                {"weights", weights, DType::kF32, {N}},
+                {"figures", figures, DType::kF32, {PreferenceFigures::kCount, N}}});
 }
 
 void HeadLoss::check_on(Device device) const {

@@ -43,6 +43,7 @@
 #include "kernels/base/no_target.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
+#include "kernels/preference.h"
 #include "kernels/sampling.h"
 #include "kernels/step_verdict.h"
 
@@ -644,6 +645,9 @@ struct ApplyDropout {
 // loss and w[n] times its gradient.
 // With a cap c, capped = c tanh(logits / c) takes the place of the logits, and the gradient of the logits is
 // that of capped times 1 - (capped / c)^2.
+// With z_loss z, z lse^2 is added to a row's loss, lse = log of the sum of exp(logits): it keeps that sum near
+// 1. With label_smoothing s, the loss is (1 - s) times that of the target and s times the mean over all
+// columns.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
   Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
@@ -655,6 +659,45 @@ struct CrossEntropy {
   Tensor gradient_scale = {};  // [1] fp32; none: 1
   Tensor weights = {};         // [N] fp32; none: 1
   Fp8Output fp8_dlogits = {};  // with want_gradient alone
+  float z_loss = 0;
+  float label_smoothing = 0;  // 0 to 1, not 1
+
+  void check_on(Device device) const;
+};
+
+// losses[n] = w (c CE + (1 - c) t^2 KL) of a row with a target, 0 of another: CE as CrossEntropy, KL the
+// divergence of p = softmax(teacher / t) from q = softmax(logits / t), sum of p log(p / q); c is
+// `cross_entropy` and t the temperature. With want_gradient logits become w gradient_scale times
+// c (softmax(logits) - onehot) + (1 - c) t (q - p), 0 in the padding. Hinton et al., arXiv 1503.02531.
+struct Distillation {
+  static constexpr const char* kName = "distillation";
+  Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
+  Tensor teacher;  // [N, any padded V] of the same dtype: the teacher's logits
+  Tensor targets;  // [N] int32, each < vocab_size, or kNoTarget
+  Tensor losses;   // [N] fp32
+  int64_t vocab_size;
+  bool want_gradient;
+  float temperature = 1, cross_entropy = 0;
+  Tensor gradient_scale = {};  // [1] fp32; none: 1
+  Tensor weights = {};         // w, [N] fp32; none: 1
+
+  void check_on(Device device) const;
+};
+
+// The losses of pairs of documents, by kernels/preference.h: a chosen document and the rejected one that
+// begins where it ends, in the same sequence. `weights` gets the factor that makes the gradient of a row's
+// cross entropy that of the loss of its pair, 0 of rows outside of pairs. `figures` gets, at the first row of
+// a pair, what PreferenceFigures::at() names, and 0 at others.
+struct PreferenceLoss {
+  static constexpr const char* kName = "preference loss";
+  Tensor documents;       // [B, T, 2] int32: where each token's document begins and ends
+  Tensor kinds;           // [B, T] int32: the DocumentKind of each token's document
+  Tensor targets;         // [N] int32, or kNoTarget
+  Tensor losses;          // [N] fp32: the cross entropy of each row; not read without a target
+  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one
+  PreferenceRule rule = {};
+  Tensor weights;  // [N] fp32, written
+  Tensor figures;  // [PreferenceFigures::kCount, N] fp32, written
 
   void check_on(Device device) const;
 };
@@ -682,6 +725,7 @@ struct HeadLoss {
   Tensor targets;                              // [N] int32, each < vocab_size, or kNoTarget
   Tensor gradient_scale = {};                  // [1] fp32; none: 1
   Tensor weights = {};                         // w, [N] fp32; none: 1
+  float z_loss = 0;                            // as CrossEntropy's: changes losses, a and b
   int64_t vocab_size;
   Tensor e;         // [N, padded V], written, as are all that follow
   Tensor losses;    // [N] fp32
@@ -908,10 +952,10 @@ using AnyOp = std::variant<
     const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
     const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
     const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const HeadLoss*,
-    const HeadGradient*, const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*,
-    const AdamWNorms*, const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*,
-    const MuonNorms*>;
+    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
+    const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
+    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -133,6 +133,7 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
     }
   }
   if (!gradients) return;
+  if (model.loss.pairs) pass.stream.run(Copy{pass.batch.figures.rows(0, 1).view({N}), head.losses});
   const Handover below = to_block_below(pass, saved.blocks.size(), head.below);
   norm_backward(pass.stream, final_norm(model, *weights, saved),
                 {.gradients = gradients->norm,

@@ -7,7 +7,7 @@ namespace tessera {
 
 // The adapter's part first: of the two sums it is the small one, so that less of it is lost in a rounding.
 void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForward gemm) {
-  if (layer.weights.lora_a) {
+  if (layer.adapted()) {
     const Tensor sum = gemm.pre_activation ? gemm.pre_activation : gemm.y;
     stream.run(LoraForward{.x = gemm.x,
                            .a = layer.weights.lora_a,
@@ -25,7 +25,7 @@ void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForwar
 
 void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradients gradients) {
   LinearBackward& gemm = gradients.gemm;
-  if (layer.weights.lora_a) {
+  if (layer.adapted()) {
     check(!gemm.dweight, "a weight with an adapter is frozen, and was given a gradient");
     stream.run(LoraBackward{.dy = gemm.dy,
                             .x = gemm.x,

@@ -16,8 +16,10 @@ struct LinearLayer {
   const Fp8Linear& fp8;
   LayerParts parts;                            // outputs of the layers that it is
   Tensor u = {};                               // [N, P r], kept for the backward; none without an adapter
-  float scale = 0;                             // of the adapter
+  float scale = 0;                             // of the adapter; 0: the model leaves it out
   Tensor saturated_x = {}, saturated_dy = {};  // counts, as quantise_operands() takes them; none: not counted
+
+  bool adapted() const { return weights.lora_a && scale != 0; }
 };
 
 // What a linear layer computes: `gemm`, and on top of that its adapter.

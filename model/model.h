@@ -23,6 +23,8 @@ struct Batch {
   Tensor tokens, targets;  // [B, T] int32; forward() needs no targets
   Tensor positions = {};   // [B, T] int32: each token's place in its document. None: that in its sequence
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
+  Tensor kinds = {};       // [B, T] int32: the DocumentKind of each token's document; for a loss of pairs
+  Tensor figures = {};     // there, [PreferenceFigures::kCount, N] fp32: written by a training, see ops.h
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these
   // in the sequence; and see AttentionForward, context.h

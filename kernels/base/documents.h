@@ -8,6 +8,9 @@
 
 namespace tessera {
 
+// What a document is to the loss of a training. A pair is a chosen document and the rejected one that follows.
+enum class DocumentKind : int32_t { kPlain = 0, kChosen = 1, kRejected = 2 };
+
 // The place in its document of token n = b T + t
 template <class Int>
 TESSERA_HOST_DEVICE Int position_of(const int32_t* documents, Int n, Int T) {

@@ -65,6 +65,37 @@ double turn_into_exp(float* row, int64_t count, float base, const Logit& logit) 
   return sum;
 }
 
+// The mean of a row's logits
+template <class Logit>
+double mean_of(const float* row, int64_t count, const Logit& logit) {
+  double sum = 0;
+  for (int64_t v = 0; v < count; ++v) sum += logit.value(row[v]);
+  return sum / static_cast<double>(count);
+}
+
+// A row with z_loss or label_smoothing
+template <class Logit>
+void run_row_with_extras(const CrossEntropy& a, const Logit& logit, int64_t n) {
+  const int64_t padded = a.logits.shape[1], V = a.vocab_size;
+  const int32_t target = a.targets.as<int32_t>()[n];
+  float* row = a.logits.as<float>() + n * padded;
+  const float base = logit.value(base_of(row, V)), target_logit = logit.value(row[target]);
+  const double sum = sum_of_exp(row, V, base, logit), lse = base + std::log(sum);
+  const double s = a.label_smoothing, mean = s > 0 ? mean_of(row, V, logit) : 0;
+  const double weight = a.weights ? a.weights.as<float>()[n] : 1;
+  a.losses.as<float>()[n] =
+      static_cast<float>(weight * (lse - (1 - s) * target_logit - s * mean + a.z_loss * lse * lse));
+  if (!a.want_gradient) return;
+  const double unit = weight * (a.gradient_scale ? *a.gradient_scale.as<float>() : 1);
+  const double share = unit * (1 + 2 * a.z_loss * lse) / sum, even = unit * s / static_cast<double>(V);
+  for (int64_t v = 0; v < V; ++v) {
+    const float value = logit.value(row[v]);
+    const double of_target = v == target ? unit * (1 - s) : 0;
+    row[v] = static_cast<float>((share * exp(value - base) - even - of_target) * logit.derivative(value));
+  }
+  std::fill(row + V, row + padded, 0.0f);
+}
+
 template <class Logit>
 void run_rows(const CrossEntropy& a, const Logit& logit) {
   const int64_t N = a.logits.shape[0], padded = a.logits.shape[1], V = a.vocab_size;
@@ -79,6 +110,10 @@ void run_rows(const CrossEntropy& a, const Logit& logit) {
     if (targets[n] == kNoTarget) {
       a.losses.as<float>()[n] = 0;
       if (a.want_gradient) std::fill(row, row + padded, 0.0f);
+      continue;
+    }
+    if (a.z_loss > 0 || a.label_smoothing > 0) {
+      run_row_with_extras(a, logit, n);
       continue;
     }
     const float target_logit = logit.value(row[targets[n]]), base = logit.value(base_of(row, V));

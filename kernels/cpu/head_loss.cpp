@@ -31,11 +31,12 @@ void run(const HeadLoss& a, const Launch& on) {
       sum += e[v];
     }
     const float weight = a.weights ? a.weights.as<float>()[n] : 1;
+    const double loss = std::log1p(sum), lse = reference + loss, of_z = 2 * a.z_loss * lse;
     const double share = weight * gradient_scale / (1 + sum);
-    const float factor = has_target ? static_cast<float>(share) : 0;
-    a.losses.as<float>()[n] = has_target ? weight * static_cast<float>(std::log1p(sum)) : 0;
+    const float factor = has_target ? static_cast<float>(share * (1 + of_z)) : 0;
+    a.losses.as<float>()[n] = has_target ? weight * static_cast<float>(loss + a.z_loss * lse * lse) : 0;
     a.factors.as<float>()[n] = factor;
-    a.factors.as<float>()[N + n] = has_target ? static_cast<float>(-share * sum) : 0;
+    a.factors.as<float>()[N + n] = has_target ? static_cast<float>(share * (of_z - sum)) : 0;
     const float* x = a.x.as<float>() + n * C;
     float* scaled = a.scaled_x.as<float>() + n * C;
     for (int64_t c = 0; c < C; ++c) scaled[c] = factor * x[c];

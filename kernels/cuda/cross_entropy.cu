@@ -85,11 +85,17 @@ __device__ void hide_padding(float (&values)[kPackWidth<T>], int column, int voc
     if (column + i >= vocab_size) values[i] = with;
 }
 
+// What a row may have besides, see CrossEntropy: kernels without them do not pay for them
+struct Extras {
+  float z_loss, label_smoothing;
+};
+
 // kept_packs: how much of a row shared memory holds, from its beginning
-template <class T, class Logit, class Fp8>
+template <class T, class Logit, class Fp8, bool kExtras>
 __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
     T* logits, const int32_t* targets, float* losses, int padded, int vocab_size, int kept_packs,
-    bool want_gradient, Logit logit, const float* gradient_scale, const float* weights, Fp8 fp8_values) {
+    bool want_gradient, Logit logit, const float* gradient_scale, const float* weights, Extras extras,
+    Fp8 fp8_values) {
   constexpr int kWidth = kPackWidth<T>;
   extern __shared__ uint4 kept[];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * padded;
@@ -110,11 +116,17 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   const int stride = blockDim.x;
 
   SoftmaxSum part;
+  float sum_of_logits[1] = {};
   float value[kWidth];
   const auto include = [&](int p, uint4 raw) {
     unpack<T>(raw, value);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) value[i] = logit.value(value[i]);
+    if constexpr (kExtras) {
+      if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum_of_logits[0] += value[i];
+    }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, -INFINITY);
     part.include(value);
   };
@@ -139,10 +151,24 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
   }
   const SoftmaxSum all = block_softmax_sum(part);
   const float weight = weights ? weights[blockIdx.x] : 1;
-  if (threadIdx.x == 0) losses[blockIdx.x] = weight * (logf(all.sum) + all.maximum - target_logit);
+  const float unit = weight * (gradient_scale ? *gradient_scale : 1);
+  float scale = unit / all.sum, of_target = unit, of_each = 0;
+  if constexpr (kExtras) {
+    __shared__ float scratch[kMaxWarps][1];
+    block_sum(sum_of_logits, scratch);
+    const float s = extras.label_smoothing, columns = static_cast<float>(vocab_size);
+    const float lse = logf(all.sum) + all.maximum;
+    if (threadIdx.x == 0)
+      losses[blockIdx.x] = weight * (lse - (1 - s) * target_logit - s * (sum_of_logits[0] / columns) +
+                                     extras.z_loss * lse * lse);
+    scale *= 1 + 2 * extras.z_loss * lse;
+    of_target *= 1 - s;
+    of_each = unit * s / columns;
+  } else if (threadIdx.x == 0) {
+    losses[blockIdx.x] = weight * (logf(all.sum) + all.maximum - target_logit);
+  }
   if (!want_gradient) return;
 
-  const float unit = weight * (gradient_scale ? *gradient_scale : 1), scale = unit / all.sum;
   const int target_pack = target / kWidth;
 #pragma unroll 2
   for (int p = threadIdx.x; p < real_packs; p += stride) {
@@ -150,12 +176,13 @@ __global__ __launch_bounds__(kMostThreads) void cross_entropy_kernel(
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const float l = logit.value(value[i]);
-      value[i] = scale * exp_relative(l, all.maximum) * logit.derivative(l);
+      value[i] = kExtras ? (scale * exp_relative(l, all.maximum) - of_each) * logit.derivative(l)
+                         : scale * exp_relative(l, all.maximum) * logit.derivative(l);
     }
     if (p == target_pack) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i)
-        if (p * kWidth + i == target) value[i] -= unit * logit.derivative(target_logit);
+        if (p * kWidth + i == target) value[i] -= of_target * logit.derivative(target_logit);
     }
     if (p == real_packs - 1) hide_padding<T>(value, p * kWidth, vocab_size, 0);
     result.store(logits, first + p * kWidth, value);
@@ -208,13 +235,16 @@ void CudaBackend::run_op(const CrossEntropy& a, const Launch& on) {
     const int64_t real_packs = cuda::divide_up(a.vocab_size, kPackWidth<T>);
     with_fp8<T, __NV_E5M2>(a.fp8_dlogits, [&]<class Fp8>(Fp8 fp8_values) {
       with_logit<T>(a.cap, [&]<class Logit>(Logit logit) {
-        const auto kernel = cross_entropy_kernel<T, Logit, Fp8>;
+        const bool has_extras = a.z_loss > 0 || a.label_smoothing > 0;
+        const auto kernel = has_extras ? cross_entropy_kernel<T, Logit, Fp8, true>
+                                       : cross_entropy_kernel<T, Logit, Fp8, false>;
         TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(kept_bytes)));
         kernel<<<N, threads, kept_bytes, on.stream>>>(
             a.logits.as<T>(), a.targets.as<int32_t>(), a.losses.as<float>(), static_cast<int>(padded),
             static_cast<int>(a.vocab_size), static_cast<int>(std::min(kept_bytes / 16, real_packs)),
-            a.want_gradient, logit, a.gradient_scale.as<float>(), a.weights.as<float>(), fp8_values);
+            a.want_gradient, logit, a.gradient_scale.as<float>(), a.weights.as<float>(),
+            Extras{a.z_loss, a.label_smoothing}, fp8_values);
       });
     });
     TESSERA_CUDA_LAUNCHED();

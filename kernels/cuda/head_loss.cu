@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kThreads)
 // The loss and the factors of each row, from `parts` partial sums of its exponentials
 __global__ void __launch_bounds__(kThreads)
     losses_kernel(const float* sums, int parts, const int32_t* targets, const float* gradient_scale,
-                  const float* weights, float* losses, float* factors, int64_t N) {
+                  const float* weights, const float* references, float z_loss, float* losses, float* factors,
+                  int64_t N) {
   const int64_t n = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (n >= N) return;
   float sum = 0;
@@ -41,10 +42,11 @@ __global__ void __launch_bounds__(kThreads)
   for (int part = 0; part < parts; ++part) sum += sums[part * N + n];
   const bool has_target = targets[n] != kNoTarget;
   const float weight = weights ? weights[n] : 1, scale = gradient_scale ? *gradient_scale : 1;
-  const float factor = has_target ? weight * scale / (1 + sum) : 0;
-  losses[n] = has_target ? weight * log1pf(sum) : 0;
-  factors[n] = factor;
-  factors[N + n] = has_target ? -factor * sum : 0;
+  const float factor = has_target ? weight * scale / (1 + sum) : 0, loss = log1pf(sum);
+  const float lse = references[n] + loss, of_z = 2 * z_loss * lse;
+  losses[n] = has_target ? weight * (z_loss > 0 ? fmaf(z_loss * lse, lse, loss) : loss) : 0;
+  factors[n] = z_loss > 0 ? factor * (1 + of_z) : factor;
+  factors[N + n] = has_target ? factor * (of_z - sum) : 0;
 }
 
 // scaled[n] = factors[n] x[n]
@@ -105,7 +107,7 @@ void CudaBackend::run_op(const HeadLoss& a, const Launch& on) {
             multiprocessors_, on.stream);
   losses_kernel<<<cuda::divide_up(N, kThreads), kThreads, 0, on.stream>>>(
       a.sums.as<float>(), static_cast<int>(a.sums.shape[0]), targets, a.gradient_scale.as<float>(),
-      a.weights.as<float>(), a.losses.as<float>(), a.factors.as<float>(), N);
+      a.weights.as<float>(), references, a.z_loss, a.losses.as<float>(), a.factors.as<float>(), N);
   TESSERA_CUDA_LAUNCHED();
   scale_kernel<<<cuda::divide_up(N * C, kThreads * kPackWidth<bf16>), kThreads, 0, on.stream>>>(
       x, a.factors.as<float>(), a.scaled_x.as<bf16>(), N, C);

@@ -3,7 +3,7 @@
 namespace tessera {
 namespace {
 
-void run(const Stream& stream, const LogitRows& of) {
+void run(const Stream& stream, const LogitRows& of, const CrossEntropyExtras& extras) {
   const LossRows& rows = of.rows;
   stream.run(CrossEntropy{.logits = of.logits,
                           .targets = rows.targets,
@@ -13,10 +13,12 @@ void run(const Stream& stream, const LogitRows& of) {
                           .cap = of.cap,
                           .gradient_scale = rows.gradient_scale,
                           .weights = rows.weights,
-                          .fp8_dlogits = of.fp8_gradient});
+                          .fp8_dlogits = of.fp8_gradient,
+                          .z_loss = static_cast<float>(extras.z_loss),
+                          .label_smoothing = static_cast<float>(extras.label_smoothing)});
 }
 
-void run_fused(Arena& arena, const Stream& stream, const HiddenRows& of) {
+void run_fused(Arena& arena, const Stream& stream, const HiddenRows& of, const CrossEntropyExtras& extras) {
   Arena::Scope scope(arena);
   const LossRows& rows = of.rows;
   const Tensor& e = of.logits;
@@ -31,6 +33,7 @@ void run_fused(Arena& arena, const Stream& stream, const HiddenRows& of) {
                       .targets = rows.targets,
                       .gradient_scale = rows.gradient_scale,
                       .weights = rows.weights,
+                      .z_loss = static_cast<float>(extras.z_loss),
                       .vocab_size = rows.vocab_size,
                       .e = e,
                       .losses = rows.losses,
@@ -53,6 +56,15 @@ void run_fused(Arena& arena, const Stream& stream, const HiddenRows& of) {
 
 }  // namespace
 
-LossRule cross_entropy() { return {.name = "cross_entropy", .run = run, .run_fused = run_fused}; }
+// Label smoothing adds the same number to the gradient of every logit: HeadLoss has no room for that.
+LossRule cross_entropy(const CrossEntropyExtras& extras) {
+  LossRule rule{.name = "cross_entropy",
+                .run = [extras](const Stream& stream, const LogitRows& rows) { run(stream, rows, extras); }};
+  if (extras.label_smoothing == 0)
+    rule.run_fused = [extras](Arena& arena, const Stream& stream, const HiddenRows& rows) {
+      run_fused(arena, stream, rows, extras);
+    };
+  return rule;
+}
 
 }  // namespace tessera

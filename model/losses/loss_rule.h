@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "kernels/stream.h"
@@ -44,16 +45,27 @@ struct HiddenRows {
 
 struct LossRule {
   std::string name;
-  void (*run)(const Stream& stream, const LogitRows& rows);
-  void (*run_fused)(Arena& arena, const Stream& stream, const HiddenRows& rows) = nullptr;  // none: run()
+  std::function<void(const Stream& stream, const LogitRows& rows)> run;
+  std::function<void(Arena& arena, const Stream& stream, const HiddenRows& rows)> run_fused =
+      {};  // none: run()
   // The weights of a training batch's rows, [N] fp32 in memory of the caller's scope; none: 1. Called between
   // the forward and the first gradient: it may compute losses of the pass (head_losses() without gradients)
   // and of its model's reference (evaluate_batch()).
   std::function<Tensor(Arena& arena, const Pass& pass, const Saved& saved)> weights = {};
   bool needs_reference = false;  // see Model::reference
+  // Its losses are of pairs of documents (Batch::kinds, figures), and so is the count that they are divided by.
+  // In a training batch the losses of rows, which the head has written, give way to row 0 of the figures.
+  std::optional<PreferenceRule> pairs = {};
 };
 
+// What is added to the loss of a row, see CrossEntropy
+struct CrossEntropyExtras {
+  double z_loss = 0, label_smoothing = 0;
+};
 // losses = -log softmax(logits)[targets]
-LossRule cross_entropy();
+LossRule cross_entropy(const CrossEntropyExtras& extras = {});
+
+// The losses of pairs of documents (kernels/preference.h)
+LossRule preference_loss(const PreferenceRule& rule);
 
 }  // namespace tessera

@@ -25,7 +25,8 @@ class HeadLossTest : public ::testing::Test {
                          .vocab_size = kVocab,
                          .want_gradient = true,
                          .gradient_scale = scale,
-                         .weights = weights});
+                         .weights = weights,
+                         .z_loss = z_loss});
     cpu.run(LinearBackward{.dy = logits,
                            .x = r.dx,
                            .weight = weight,
@@ -44,6 +45,7 @@ class HeadLossTest : public ::testing::Test {
                      .targets = targets,
                      .gradient_scale = scale,
                      .weights = weights,
+                     .z_loss = z_loss,
                      .vocab_size = kVocab,
                      .e = e,
                      .losses = r.losses,
@@ -79,6 +81,7 @@ class HeadLossTest : public ::testing::Test {
   HostTensors make;
   CpuStream cpu;
   Tensor weights;  // of rows
+  float z_loss = 0;
   const Tensor x = make.normal({kRows, kChannels}), weight = make.normal({kPadded, kChannels}, 0.3f),
                gradient = make.normal({kPadded, kChannels}), targets = make.tokens({kRows}, kVocab);
 };
@@ -91,6 +94,7 @@ TEST_F(HeadLossTest, IsTheSeparateOperations) {
     for (const bool accumulate : {true, false})
       for (const Tensor& scale : {make.scalar(0.25f), Tensor{}}) {
         weights = accumulate ? Tensor{} : make.normal({kRows});
+        z_loss = scale ? 0.01f : 0;
         const Results want = separate(scale, accumulate), found = fused(scale, accumulate);
         expect_near(found.losses, want.losses, "losses");
         expect_near(found.dx, want.dx, "dx");

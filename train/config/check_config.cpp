@@ -341,6 +341,39 @@ void check_fp8(const SourcedConfig& sourced) {
                   "set train.fp8.edges=true too");
 }
 
+// What a loss of pairs cannot be used with
+void check_pairs(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const auto& train = config.train;
+  const bool pairs = train.trains_pairs();
+  const char* const with = "cannot be used with";
+  sourced.require(!pairs || config.data.masks(), "train.loss", with, "data.documents",
+                  "set data.documents=mask");
+  sourced.require(!pairs || config.parallel.context == 1, "train.loss", with, "parallel.context",
+                  "set parallel.context=1");
+  sourced.require(!pairs || !train.fp8, "train.loss", with, "train.gemm_dtype", "set train.gemm_dtype=bf16");
+  sourced.require(!pairs || !config.evaluation.by_position, "train.loss", with, "evaluation.by_position",
+                  "set evaluation.by_position=false");
+  for_each_dropout_key(config.model.dropout, [&](const char* key, const auto& value) {
+    sourced.require(!pairs || value == 0, "train.loss", with, key, fmt::format("set {}=0", key));
+  });
+  sourced.require(!pairs || train.z_loss == 0, "train.loss", with, "train.z_loss", "set train.z_loss=0");
+  sourced.require(!pairs || train.label_smoothing == 0, "train.loss", with, "train.label_smoothing",
+                  "set train.preference.label_smoothing");
+  const LossKind loss = train.loss;
+  sourced.require(loss == LossKind::kDpo || loss == LossKind::kSimpo || train.preference.label_smoothing == 0,
+                  "train.preference.label_smoothing", "has no effect with", "train.loss",
+                  "only dpo and simpo have it");
+  sourced.require((pairs && loss != LossKind::kOrpo) || train.preference.cross_entropy == 0,
+                  "train.preference.cross_entropy", "has no effect with", "train.loss",
+                  "dpo, ipo and simpo have it, and orpo adds the cross entropy once");
+  sourced.require(train.needs_reference() || train.reference.empty(), "train.reference", "has no effect with",
+                  "train.loss", "only dpo and ipo have a reference");
+  sourced.require(!train.needs_reference() || !train.reference_folder().empty(), "train.loss",
+                  "needs a reference, which is by default what the training starts from, in",
+                  "train.init_from", "set train.init_from=FOLDER or train.reference=FOLDER");
+}
+
 void check_bad_step(const SourcedConfig& sourced) {
   const OnBadStep& rule = sourced.config.train.on_bad_step;
   sourced.require(rule.judges_spikes() || rule.spike_score == OnBadStep().spike_score,
@@ -409,6 +442,7 @@ void check_across(const SourcedConfig& sourced) {
   check_lora(sourced);
   check_fp8(sourced);
   check_data(sourced);
+  check_pairs(sourced);
   check_bad_step(sourced);
   check_optimizer(sourced);
   const auto& optimizer = sourced.config.optimizer;

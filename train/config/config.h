@@ -62,6 +62,13 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
+enum class LossKind : uint8_t { kCrossEntropy, kDpo, kIpo, kSimpo, kOrpo };
+constexpr auto words_of(LossKind) {  // of train.loss
+  return std::array{Word{"cross_entropy", LossKind::kCrossEntropy}, Word{"dpo", LossKind::kDpo},
+                    Word{"ipo", LossKind::kIpo}, Word{"simpo", LossKind::kSimpo},
+                    Word{"orpo", LossKind::kOrpo}};
+}
+
 // An entry of train.context_schedule
 struct ContextPhase {
   int64_t from_step = 0;  // steps done before it begins
@@ -164,7 +171,19 @@ struct Config {
     Freeze freeze = {};
     LoraConfig lora = {};
     LoraBase lora_base = LoraBase::kAuto;  // train.lora.base
-    RouterLosses experts = {};  // losses of the routers; 0: none
+    RouterLosses experts = {};             // losses of the routers; 0: none
+    LossKind loss = LossKind::kCrossEntropy;
+    double z_loss = 0, label_smoothing = 0;  // of cross entropy
+    struct Preference {                      // see kernels/preference.h
+      double beta = 0.1, label_smoothing = 0, gamma = 0.5, cross_entropy = 0;
+      bool operator==(const Preference&) const = default;
+    } preference;
+    std::string reference = "";  // a folder; empty: see trains_pairs()
+    std::string teacher = "";    // a folder; empty: none
+    struct Distillation {
+      double temperature = 1, cross_entropy = 0;
+      bool operator==(const Distillation&) const = default;
+    } distillation;
     OnBadStep on_bad_step = {};
     int64_t classifier_chunk = kAutoChunk;  // tokens; 0: those of a micro-batch (written "all")
     int64_t mlp_chunk = 0;                  // tokens; 0: those of a micro-batch; or kAutoChunk
@@ -178,6 +197,11 @@ struct Config {
     bool tensorboard = false;          // tensorboard/ in the folder
     std::string metrics_command = "";  // empty: none
     bool operator==(const Train&) const = default;
+    bool trains_pairs() const { return loss != LossKind::kCrossEntropy; }
+    // Of a loss of pairs: `reference`, else with adapters the model without them, else what it began with
+    bool needs_reference() const { return loss == LossKind::kDpo || loss == LossKind::kIpo; }
+    const std::string& reference_folder() const { return reference.empty() ? init_from : reference; }
+    bool reference_without_adapters() const { return lora && reference.empty(); }
   } train;
 
   struct Memory {

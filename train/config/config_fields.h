@@ -269,6 +269,34 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
 }
 
 template <class Section, class Visit>
+void visit_losses(Section& train, Visit& visit) {
+  visit("train.loss", train.loss, OneOf<LossKind>{},
+        "What a training makes small; cross_entropy: that of the tokens that count; the others are losses of "
+        "pairs of a chosen and a rejected answer. dpo and ipo compare with a reference; simpo and orpo need "
+        "none");
+  visit("train.z_loss", train.z_loss, Number{.at_least = 0, .at_most = 1},
+        "Cross entropy: this times the square of the logarithm of the softmax's sum is added for each token");
+  visit(
+      "train.label_smoothing", train.label_smoothing, Number{.at_least = 0, .below = 1},
+      "Cross entropy: the share of the loss that is the mean over the vocabulary, in place of the target's");
+  visit("train.preference.beta", train.preference.beta, Number{.above = 0, .at_most = 1000},
+        "Losses of pairs: the larger, the closer the model stays to the reference; orpo: the share of the "
+        "odds ratio");
+  visit("train.preference.label_smoothing", train.preference.label_smoothing,
+        Number{.at_least = 0, .below = 0.5},
+        "dpo and simpo: the share of pairs whose sides may be exchanged; dpo's loss is then the robust one");
+  visit("train.preference.gamma", train.preference.gamma, Number{.at_least = 0, .at_most = 1000},
+        "simpo: the margin between the two sides");
+  visit("train.preference.cross_entropy", train.preference.cross_entropy,
+        Number{.at_least = 0, .at_most = 1000},
+        "dpo, ipo, simpo: this times the mean cross entropy of the chosen answer is added; orpo always adds "
+        "it once");
+  visit("train.reference", train.reference, Text{},
+        "dpo, ipo: a folder with the weights of the reference; \"\": with LoRA the model without its "
+        "adapters, else train.init_from");
+}
+
+template <class Section, class Visit>
 void visit_bad_step(Section& on_bad_step, Visit& visit) {
   visit("train.on_bad_step.nonfinite", on_bad_step.nonfinite, OneOf<OnNonfinite>{},
         "A step whose loss or gradient norm is not finite; stop: end the run, and say where the first bad "
@@ -428,6 +456,7 @@ void for_each_field(C& config, Visit&& visit) {
   fields::visit_train(config.train, visit);
   fields::visit_lora(config.train.lora, config.train.lora_base, visit);
   fields::visit_router_losses(config.train.experts, visit);
+  fields::visit_losses(config.train, visit);
   fields::visit_bad_step(config.train.on_bad_step, visit);
   fields::visit_fp8(config.train.fp8, visit);
   fields::visit_parallel(config.parallel, visit);

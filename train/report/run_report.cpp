@@ -37,6 +37,10 @@ double wall_time(const Json& line) {
   return static_cast<double>(timegm(&utc)) + seconds;
 }
 
+// Of a loss of pairs
+constexpr std::array kOfPairs = {"reward_chosen",   "reward_rejected", "reward_margin",
+                                 "reward_accuracy", "logp_chosen",     "logp_rejected"};
+
 // The first event of a process tells TensorBoard from which step on earlier files no longer count.
 void add_scalars(EventFile& events, const Json& line, bool first) {
   const double wall = wall_time(line);
@@ -50,8 +54,10 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
                  : line["type"] == "resume" || line["type"] == kRewind ? step + 1
                                                                        : step,
                  wall);
-  if (line["type"] == "step")
-    for (const char* key : RunRecord::kStepCurves) add(fmt::format("train/{}", key), key);
+  const auto add_all = [&](const char* group, const auto& keys) {
+    for (const char* key : keys) add(fmt::format("{}/{}", group, key), key);
+  };
+  if (line["type"] == "step") add_all("train", RunRecord::kStepCurves), add_all("train", kOfPairs);
   if (line["type"] == "inside")
     visit_inside(line, [&](const std::string& name, const std::vector<double>& values) {
       for (size_t layer = 0; layer < values.size(); ++layer) {
@@ -62,6 +68,7 @@ void add_scalars(EventFile& events, const Json& line, bool first) {
     });
   if (line["type"] != "evaluation") return;
   add("validation/loss", "validation_loss");
+  add_all("validation", kOfPairs);
   if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object())
     for (const auto& [task, figures] : tasks->items())
       if (figures.is_object() && figures.contains("accuracy") && figures["accuracy"].is_number())

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/nan.h"
+#include "train/session/pair_figures.h"
 
 namespace tessera {
 namespace {
@@ -19,13 +20,29 @@ size_t ranges_of(const Session& session, const LossJob& job) {
 }
 // The numbers of a batch in the list of results: its mean loss times the sequences that those of its tokens
 // which count would fill, these tokens, and by range of positions the sums of the losses and the tokens.
-size_t stride_of(const Session& session, const LossJob& job) { return 2 + 2 * ranges_of(session, job); }
+// Of pairs it is the sum of their losses over T, the number of pairs, and the sums of their figures.
+size_t stride_of(const Session& session, const LossJob& job) {
+  return 2 + (job.pairs ? size_t{PreferenceFigures::kCount} : 2 * ranges_of(session, job));
+}
+
+void measure_pairs(Session& session, const LossJob& job, const Sequences& sequences, int64_t count,
+                   double* numbers) {
+  const int64_t T = session.shape().sequence_length;
+  const std::vector<float> losses = session.losses(sequences, count, T),
+                           reference = job.reference ? job.reference(sequences, count) : std::vector<float>();
+  const std::vector<double> sums = pair_figures(
+      {.rule = *job.pairs, .sequences = sequences, .T = T, .losses = losses, .reference = reference});
+  numbers[0] = sums[0] / static_cast<double>(T);
+  numbers[1] = static_cast<double>(count_pairs(sequences, T));
+  std::ranges::copy(sums, numbers + 2);
+}
 
 // Writes the numbers of the batch of `count` sequences from `first` on.
 void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t count, double* numbers) {
   const int64_t T = session.shape().sequence_length;
   Sequences sequences;
   job.data.fetch(first, count, sequences);
+  if (job.pairs) return measure_pairs(session, job, sequences, count, numbers);
   std::vector<double> losses(job.by_position ? static_cast<size_t>(T) : 0), tokens(losses.size());
   const double its_tokens = static_cast<double>(counted(sequences.targets));
   numbers[0] = session.evaluate(sequences, count, losses) * (its_tokens / static_cast<double>(T));
@@ -59,15 +76,18 @@ DataLoss data_loss(const Session& session, const LossJob& job, const std::vector
                  .position_sums = std::vector<double>(ranges),
                  .position_tokens = std::vector<double>(ranges)};
   double sum = 0, tokens = 0;
+  if (job.pairs) found.figures.resize(PreferenceFigures::kCount);
   for (size_t at = 0; at < results.size(); at += stride) {
     sum += results[at];
     tokens += results[at + 1];
+    for (size_t i = 0; i < found.figures.size(); ++i) found.figures[i] += results[at + 2 + i];
     for (size_t i = 0; i < ranges; ++i) {
       found.position_sums[i] += results[at + 2 + i];
       found.position_tokens[i] += results[at + 2 + ranges + i];
     }
   }
   found.loss = without_sign_if_nan(sum / (tokens / static_cast<double>(session.shape().sequence_length)));
+  for (double& figure : found.figures) figure /= tokens;
   found.counted = static_cast<int64_t>(tokens);
   return found;
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "data/sequences.h"
+#include "kernels/preference.h"
 #include "train/run/collective_walk.h"
 #include "train/run/position_losses.h"
 #include "train/session/session.h"
@@ -16,11 +18,15 @@ struct LossJob {
   const SequenceSource& data;
   int64_t sequences = 0;
   bool by_position = false;
+  // The loss of pairs that is measured, and the losses of its reference, if it has one; null: cross entropy
+  const PreferenceRule* pairs = nullptr;
+  std::function<std::vector<float>(const SequencesView&, int64_t count)> reference = {};
 };
 
 struct DataLoss {
   double loss = 0;  // nats a token: the mean over the tokens that count; NaN: none does
-  int64_t sequences = 0, counted = 0;
+  int64_t sequences = 0, counted = 0;  // of pairs: the number of these, and `loss` is their mean
+  std::vector<double> figures = {};    // of pairs: means of PreferenceFigures::at()
   std::vector<double> position_sums = {}, position_tokens = {};  // by range of positions, with by_position
 };
 

@@ -52,6 +52,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
+  check_reference();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();
@@ -73,6 +74,19 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
     log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
   }
   keep_tokenizer();
+}
+
+// Before anything slow. The configuration is checked without the folder that a resumed run need not have.
+void OpenRun::check_reference() {
+  if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
+  const std::string& reference = config.train.reference_folder();
+  check(!reference.empty(),
+        "train.loss={} compares with a reference: name its folder with --set train.reference=FOLDER, or with "
+        "train.init_from",
+        name_of(config.train.loss));
+  ModelConfig model = model_config(config);
+  model.lora = {};
+  add_notices(check_weights(reference, model, folder_options(config)));
 }
 
 // All ranks were started alike, and find the same folder.
@@ -278,6 +292,8 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   ranks.enter_phase("the weights", Timeout::kNone);
   TrainState& state = phase->state();
   Arena::Phase loading(phase->arena(), "load weights");
+  if (state.has_reference())
+    tessera::load_weights(config.train.reference_folder(), state.reference(), folder_options(config));
   if (checkpoint) {
     if (ranks.is_rank_0()) {
       check_undamaged(*checkpoint);

@@ -256,6 +256,10 @@ std::vector<StatusPart> step_status(const StepFigures& f) {
                                 {fmt::format("MFU {:.1f}%{}", 100 * mfu, f.fp8 ? " of FP8's peak" : ""), 5},
                                 {format_bytes(f.memory_bytes), 8},
                                 {"ETA " + format_duration(f.seconds_left), 4}};
+  if (f.pairs)
+    parts.insert(parts.begin() + 2,
+                 {{fmt::format("accuracy {:.0f}%", 100 * f.interval.mean(f.interval.accuracy)), 9},
+                  {fmt::format("margin {:.3f}", f.interval.mean(f.interval.margin)), 9}});
   if (counted < 1) parts.insert(parts.begin() + 2, {fmt::format("{:.0f}% loss tokens", 100 * counted), 9});
   return parts;
 }

@@ -73,6 +73,7 @@ struct Interval {
   double loss = 0, seconds = 0;
   double uncounted = 0;       // tokens whose loss does not count
   double attention_span = 0;  // see StepTokens
+  double accuracy = 0, margin = 0;  // of rewards, with a loss of pairs
 
   void add(const Interval& step) {
     ++steps;
@@ -80,6 +81,8 @@ struct Interval {
     seconds += step.seconds;
     uncounted += step.uncounted;
     attention_span += step.attention_span;
+    accuracy += step.accuracy;
+    margin += step.margin;
   }
   double mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(steps, 1)); }
 };
@@ -91,6 +94,7 @@ struct StepFigures {
   int64_t tokens_per_step;
   double flops_per_token, peak_flops;  // the peak of all ranks together
   bool fp8;                            // the peak is that of GEMMs in FP8
+  bool pairs = false;                  // the loss is of pairs
   int64_t memory_bytes;
   double seconds_left;
 };

@@ -45,6 +45,25 @@ void check_sources(const RunParts& run, std::vector<std::string>& notices) {
   }
 }
 
+// A loss of pairs needs them, and cross entropy would train on rejected answers as on others.
+void check_pairs(const RunParts& run) {
+  const bool wanted = run.config.train.trains_pairs();
+  const std::string loss = name_of(run.config.train.loss);
+  const auto check_stream = [&](const TokenStream& stream) {
+    const bool found = stream.documents() && stream.documents()->has_pairs();
+    check(found || !wanted,
+          "train.loss={} is a loss of pairs, and {} has none: prepare lines with \"chosen\" and \"rejected\", "
+          "or set train.loss=cross_entropy",
+          loss, stream.path().string());
+    check(wanted || !found,
+          "{} has pairs of a chosen and a rejected answer, and train.loss={} would train on both: set "
+          "train.loss=dpo, ipo, simpo or orpo",
+          stream.path().string(), loss);
+  };
+  for (const RunData::Source& source : run.data.sources()) check_stream(source.stream);
+  if (run.data.validation_stream()) check_stream(*run.data.validation_stream());
+}
+
 void check_validation(const RunParts& run, std::vector<std::string>& notices) {
   if (run.data.validation_stream() == nullptr) return;
   const std::string& train = run.data.sources()[0].stream.tokenizer();
@@ -138,6 +157,7 @@ void check_prompt(const RunParts& run, std::vector<std::string>& notices) {
 std::vector<std::string> check_run(const RunParts& run) {
   std::vector<std::string> notices;
   check_sources(run, notices);
+  check_pairs(run);
   check_validation(run, notices);
   const bool is_own = run.data.tokenizer() && check_own_tokenizer(run, notices);
   if (run.data.tokenizer()) check_vocabulary(run, is_own, notices);

@@ -84,6 +84,7 @@ RunData::Part RunData::packed(const Config& config, Source& source) const {
                                                          .shuffle = config.data.shuffle});
   source.range = train->range();
   source.packing = &train->packing();
+  source.cut_pairs = train->cut_pairs();
   part.train = std::move(train);
   return part;
 }
@@ -166,6 +167,17 @@ std::vector<std::string> RunData::packing_notices() const {
       notices.push_back(fmt::format(
           "{} of {} documents of {} are longer than a sequence, and are cut: no piece of them sees another",
           figures.cut, figures.documents, path));
+    if (source.cut_pairs > 0)
+      notices.push_back(fmt::format(
+          "{} of {} pairs of {} are longer than a sequence: of each answer the beginning is kept, up to half "
+          "of a sequence or what the other one leaves. A larger train.sequence_length keeps more",
+          source.cut_pairs, figures.documents, path));
+    if (source.stream.documents()->has_pairs() && figures.uncounted > 0) {
+      notices.push_back(fmt::format(
+          "{} pairs of {} are left out: of one answer no token that counts is in its part of a sequence",
+          figures.uncounted, path));
+      continue;
+    }
     if (figures.empty > 0)
       notices.push_back(
           fmt::format("{} documents of {} have one token and are skipped", figures.empty, path));

@@ -25,6 +25,7 @@ class RunData {
     TokenRange range = {};             // what is not held out
     int64_t sequences = 0;             // of the range
     const Packing* packing = nullptr;  // null: documents are joined
+    int64_t cut_pairs = 0;             // see PackedLoader
   };
 
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run

@@ -21,6 +21,18 @@ constexpr double kQuietSeconds = 60;   // without output, after which a log gets
 constexpr double kWorthANotice = 1.1;  // times the peak that was last printed
 constexpr const char* kCommandOutput = "metrics_command.log";
 
+// Of pairs, by the means of PreferenceFigures::at()
+void add_pairs(const std::vector<double>& figures, int64_t pairs, nlohmann::ordered_json& line) {
+  if (figures.empty()) return;
+  line.update({{"pairs", pairs},
+               {"reward_chosen", figures[1]},
+               {"reward_rejected", figures[2]},
+               {"reward_margin", figures[1] - figures[2]},
+               {"reward_accuracy", figures[5]},
+               {"logp_chosen", figures[3]},
+               {"logp_rejected", figures[4]}});
+}
+
 // Of what is not finite a line has null.
 nlohmann::ordered_json figures_of(const BadStep& bad) {
   nlohmann::ordered_json figures{{"loss", bad.loss}, {"grad_norm", bad.grad_norm}};
@@ -164,11 +176,14 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
   steps_ += 1;
   const double most = config_.optimizer.max_grad_norm;
   if (most > 0 && result.grad_norm > most) clipped_steps_ += 1;
-  const int64_t uncounted = shape_.tokens_per_step() - tokens.counted;
+  const bool pairs = !result.figures.empty();
+  const int64_t uncounted = pairs ? 0 : shape_.tokens_per_step() - tokens.counted;
   interval_.add({.loss = result.loss,
                  .seconds = seconds,
                  .uncounted = static_cast<double>(uncounted),
-                 .attention_span = tokens.attention_span});
+                 .attention_span = tokens.attention_span,
+                 .accuracy = pairs ? result.figures[5] : 0,
+                 .margin = pairs ? result.figures[1] - result.figures[2] : 0});
   nlohmann::ordered_json figures{{"loss", result.loss},
                                  {"grad_norm", result.grad_norm},
                                  {"learning_rate", learning_rate},
@@ -177,6 +192,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                                  {"mfu", tokens_per_second * flops_per_token / peak_flops},
                                  {"memory_bytes", memory}};
   if (uncounted > 0) figures["loss_tokens"] = tokens.counted;
+  add_pairs(result.figures, tokens.counted, figures);
   record("step", figures);
   if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
@@ -191,6 +207,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                    .flops_per_token = shape_.flops_of_span(interval_.mean(interval_.attention_span)),
                    .peak_flops = peak_flops,
                    .fp8 = bool(shape_.fp8),
+                   .pairs = pairs,
                    .memory_bytes = memory,
                    .seconds_left = time_left_.after(run_.step)});
   if (run_.step % config_.train.log_every != 0 && run_.step != config_.steps()) return line_.show(status);
@@ -233,7 +250,9 @@ void RunLog::evaluation(const DataLoss& found, double seconds, const PositionLos
   time_left_.took(TimeLeft::kEvaluation, seconds);
   nlohmann::ordered_json figures{
       {"validation_loss", found.loss}, {"validation_sequences", found.sequences}, {"seconds", seconds}};
-  const bool all_count = found.counted == found.sequences * shape_.sequence_length;
+  const bool pairs = !found.figures.empty();
+  const bool all_count = pairs || found.counted == found.sequences * shape_.sequence_length;
+  add_pairs(found.figures, found.counted, figures);
   if (!all_count) figures["loss_tokens"] = found.counted;
   if (!positions.ends.empty()) {
     figures["position_ends"] = positions.ends;
@@ -241,9 +260,14 @@ void RunLog::evaluation(const DataLoss& found, double seconds, const PositionLos
   }
   for (const TaskResult& task : tasks) figures["tasks"][task.name] = accuracies_json(task);
   record("evaluation", figures);
-  line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}", run_.step,
-                          found.loss, std::exp(found.loss), found.sequences,
-                          all_count ? "" : fmt::format(", {} loss tokens", found.counted)));
+  if (pairs)
+    line_.print(fmt::format(
+        "step {}: validation loss {:.4f}, reward accuracy {:.1f}%, margin {:.4f}, on {} pairs", run_.step,
+        found.loss, 100 * found.figures[5], found.figures[1] - found.figures[2], found.counted));
+  else
+    line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}", run_.step,
+                            found.loss, std::exp(found.loss), found.sequences,
+                            all_count ? "" : fmt::format(", {} loss tokens", found.counted)));
   for (const TaskResult& task : tasks) line_.print(fmt::format("step {}: {}", run_.step, task_line(task)));
 }
 

@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
 
-// What the ranks add up of their sequences of a step: the tokens that count, and the attention span of each.
+// What the ranks add up of their sequences of a step: the tokens that count, or the pairs of a loss of these, and the attention span of each.
 // Of the ranks that share sequences, the first counts.
 std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shape, const AxisPlace& context) {
   if (context.rank > 0) return {};
@@ -46,7 +46,8 @@ std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shap
     spans += span_of(length);
     i += static_cast<size_t>(2 * std::max<int64_t>(length, 1));  // a token has two numbers
   }
-  return {static_cast<double>(counted(sequences.targets)), spans};
+  const int64_t count = shape.loss.pairs ? count_pairs(sequences, T) : counted(sequences.targets);
+  return {static_cast<double>(count), spans};
 }
 
 }  // namespace
@@ -62,6 +63,14 @@ void TrainLoop::count_next(std::span<const double> counts) {
                   .attention_span = counts[1] / static_cast<double>(shape().tokens_per_step())};
 }
 
+// Of a loss of pairs that has a reference
+std::function<std::vector<float>(const SequencesView&, int64_t)> TrainLoop::reference_losses() {
+  if (!shape().loss.pairs || !shape().loss.needs_reference) return {};
+  return [this](const SequencesView& sequences, int64_t count) {
+    return phase().state().reference_losses(sequences, count, shape().sequence_length);
+  };
+}
+
 // The validation loss, the same on all ranks; nothing if a signal stopped the evaluation. It is a mean
 // over the tokens that count, and a batch has the weight of the sequences that so many tokens fill.
 std::optional<double> TrainLoop::evaluate() {
@@ -74,7 +83,9 @@ std::optional<double> TrainLoop::evaluate() {
   Session& session = phase().state().session();
   const LossJob job{.data = phase().data().validation(),
                     .sequences = total,
-                    .by_position = run_.config.evaluation.by_position};
+                    .by_position = run_.config.evaluation.by_position,
+                    .pairs = shape().loss.pairs ? &*shape().loss.pairs : nullptr,
+                    .reference = reference_losses()};
   SharedBatches batches = loss_batches(session, job);
   batches.progress = [&](int64_t done) {
     if (done > 0)
@@ -243,9 +254,13 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   if (!skips) result = phase().state().finish_step();
   const auto [next_counted, next_spans] =
       counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
-  const std::vector<double> all =
-      stopping_.sum({result.loss, seconds_since(start), next_counted, next_spans});
+  std::vector<double> mine{result.loss, seconds_since(start), next_counted, next_spans};
+  result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);  // a step that is skipped has none
+  mine.insert(mine.end(), result.figures.begin(), result.figures.end());
+  const std::vector<double> all = stopping_.sum(mine);
   count_next(std::span(all).subspan(2));
+  for (size_t i = 0; i < result.figures.size(); ++i)
+    result.figures[i] = all[4 + i] / static_cast<double>(std::max<int64_t>(tokens.counted, 1));
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = without_sign_if_nan(all[0] / ranks);
   arena_phase.end();

@@ -1,6 +1,7 @@
 // The training loop: steps, evaluations, samples and checkpoints, until the last step or a signal.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -58,6 +59,7 @@ class TrainLoop {
   CheckpointOptions checkpoint_options() const;
   void count_next(std::span<const double> counts);
   std::optional<double> evaluate();
+  std::function<std::vector<float>(const SequencesView&, int64_t)> reference_losses();
   std::vector<TaskResult> evaluate_tasks();
   void sample();
   void save();

@@ -23,6 +23,30 @@ int64_t classifier_chunk(const Config& c, DType dtype) {
       std::bit_floor(static_cast<uint64_t>(std::max(kMostLogitBytes / row, int64_t{1}))));
 }
 
+LossRule loss_rule(const Config::Train& train) {
+  const auto pairs = [&](PreferenceKind kind) {
+    const auto& of = train.preference;
+    return preference_loss({.kind = kind,
+                            .beta = of.beta,
+                            .label_smoothing = of.label_smoothing,
+                            .gamma = of.gamma,
+                            .cross_entropy = of.cross_entropy});
+  };
+  switch (train.loss) {
+    case LossKind::kCrossEntropy:
+      break;
+    case LossKind::kDpo:
+      return pairs(PreferenceKind::kDpo);
+    case LossKind::kIpo:
+      return pairs(PreferenceKind::kIpo);
+    case LossKind::kSimpo:
+      return pairs(PreferenceKind::kSimpo);
+    case LossKind::kOrpo:
+      return pairs(PreferenceKind::kOrpo);
+  }
+  return cross_entropy({.z_loss = train.z_loss, .label_smoothing = train.label_smoothing});
+}
+
 // The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and
 // the last token drawn is never an input.
 int64_t longest_sample(const Config& c) {
@@ -139,6 +163,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .rule = c.optimizer.rule == OptimizerRule::kMuon
                              ? muon(c.optimizer.muon, c.optimizer.moments)
                              : adamw(c.optimizer.moments),
+                 .loss = loss_rule(c.train),
+                 .reference_without_adapters = c.train.reference_without_adapters(),
                  .router_losses = c.train.experts,
                  .attention = c.model.attention,
                  .deterministic = c.train.deterministic,

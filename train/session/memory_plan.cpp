@@ -49,6 +49,10 @@ MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   state.walk_step();
   walk.ended("a training step");
   walk.evaluation_and_sample(state.session());
+  if (shape.loss.pairs && shape.loss.needs_reference) {
+    state.reference_losses({}, shape.micro_batch, shape.sequence_length);
+    walk.ended("an evaluation");
+  }
   for (const std::string& name : state.store().kept().names())
     for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
       state.store().with_whole(name, b, [](const ParamReader&) {});

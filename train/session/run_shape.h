@@ -50,7 +50,8 @@ struct RunShape {
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
-  RouterLosses router_losses = {};  // train.experts
+  bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
+  RouterLosses router_losses = {};          // train.experts
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   ByBlock<Keep> keep = {};          // train.recompute

@@ -110,12 +110,24 @@ double Session::evaluate(const SequencesView& sequences, int64_t count, std::spa
   return mean_loss(host, static_cast<double>(counted(sequences.targets)));
 }
 
-std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T) {
+Model Session::without_adapters() const {
+  Model model = model_;
+  model.config.lora = {};
+  return model;
+}
+
+std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T,
+                                   Adapters adapters) {
   check(T <= shape_.sequence_length && count * T <= shape_.batch * shape_.sequence_length,
         "{} sequences of {} tokens are more than a batch, {} of {}", count, T, shape_.batch,
         shape_.sequence_length);
-  if (context_) return shared_losses(sequences, count, T);
-  return losses_of(model_at(count, T, shape_.documents), [&](Batch& batch) {
+  if (context_) {
+    check(adapters == Adapters::kOn, "the ranks of a context compute losses with adapters only");
+    return shared_losses(sequences, count, T);
+  }
+  Model model = model_at(count, T, shape_.documents);
+  if (adapters == Adapters::kOff) model.config.lora = {};
+  return losses_of(model, [&](Batch& batch) {
     if (shape_.documents) {
       batch.documents = arena_.alloc(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
       batch.positions = arena_.alloc(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});

@@ -16,6 +16,9 @@
 
 namespace tessera {
 
+// Whether a forward computes the adapters of a model (train.lora)
+enum class Adapters : uint8_t { kOn, kOff };
+
 class Session {
  public:
   // Allocates the weights, which are zero until initialize() or load_weights(), and the kernels' workspace.
@@ -36,12 +39,14 @@ class Session {
   double evaluate(const SequencesView& sequences, int64_t count, std::span<double> by_position = {});
   // The loss of every token of `count` sequences of T tokens, [count, T]; 0 where the target does not count.
   // At most as many tokens, and as long sequences, as an evaluation's batch: then it needs no more memory.
-  std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T);
+  std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T,
+                            Adapters adapters = Adapters::kOn);
   // Logits after each of the last `count` of 1 to model.context tokens, in one forward: [count, V]
   std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
   const SessionShape& shape() const { return shape_; }
   const Model& model() const { return model_; }
+  Model without_adapters() const;  // at the largest batch
   Model training_model(
       const ByBlock<Keep>& keep) const;             // at the largest batch of this rank, with its dropout
   ParamStore& store() { return store_; }            // of the weights

@@ -47,6 +47,31 @@ Fp8Run fp8_run(const ParamStore& store, const RunShape& shape) {
           .ranks = store.axis().size()};
 }
 
+// The starting weights of a model with adapters have none.
+SessionShape reference_shape(SessionShape shape) {
+  shape.model.lora = {};
+  return shape;
+}
+
+// A chosen document is followed by a rejected one, in its sequence.
+void check_kinds(const SequencesView& sequences, int64_t T) {
+  const auto kind_at = [&](int64_t n) {
+    return static_cast<DocumentKind>(sequences.kinds[static_cast<size_t>(n)]);
+  };
+  DocumentKind before = DocumentKind::kPlain;  // the document before this one
+  for (int64_t n = 0; n < std::ssize(sequences.kinds);) {
+    const int64_t t = n % T, end = sequences.documents[static_cast<size_t>(2 * n + 1)];
+    const DocumentKind kind = kind_at(n);
+    if (t == 0) before = DocumentKind::kPlain;
+    check((kind == DocumentKind::kRejected) == (before == DocumentKind::kChosen) &&
+              !(kind == DocumentKind::kChosen && end == T),
+          "sequence {}, token {}: a chosen document has to be followed by the rejected one of its pair",
+          n / T, t);
+    before = kind;
+    n += std::max<int64_t>(end - t, 1);
+  }
+}
+
 }  // namespace
 
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm,
@@ -63,8 +88,10 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   model_.fused_head = shape.fused_head;
   model_.loss = shape.loss;
   model_.router_losses = shape.router_losses, model_.step_tokens = shape.tokens_per_step();
-  if (shape.loss.needs_reference)
-    model_.reference = &reference_.emplace(be, arena, session_.shape(), context).model;
+  if (shape.loss.needs_reference && shape.reference_without_adapters)
+    model_.reference = &without_adapters_.emplace(session_.without_adapters());
+  else if (shape.loss.needs_reference)
+    model_.reference = &reference_.emplace(be, arena, reference_shape(session_.shape()), context).model;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
@@ -83,6 +110,13 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     positions_ = {stream(), host_, take("positions", DType::kI32, per_token)};
   }
   losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
+  if (shape.loss.pairs) {
+    check(shape.documents && !model_.context, "a loss of pairs needs documents, in sequences of one rank");
+    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token)};
+    figures_ = {
+        stream(), host_,
+        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, shape.rows()})};
+  }
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
@@ -102,14 +136,17 @@ void TrainState::initialize(uint64_t seed, InitialOf which) {
   init_weights(shape_.model, seed, {.values = store().writer(), .normal = store().normal_writer()}, which);
 }
 
-// As far as one rank can tell; `mine`: the targets that count of its sequences
-void TrainState::check_counted(int64_t mine, int64_t counted_tokens) const {
+// As far as one rank can tell
+void TrainState::check_counted(const SequencesView& sequences, int64_t counted_tokens) const {
+  const int64_t mine =
+      shape_.loss.pairs ? count_pairs(sequences, shape_.sequence_length) : counted(sequences.targets);
   const int64_t own = shape_.sequences_per_rank() * shape_.sequence_length,
                 others = shape_.tokens_per_step() - own, least = std::max<int64_t>(mine, 1);
-  check(least <= counted_tokens && counted_tokens <= mine + others,
-        "counted_tokens must be {} to {}, found {}: {} of this rank's {} targets count, and the other ranks "
-        "have {} tokens",
-        least, mine + others, counted_tokens, mine, own, others);
+  check(
+      least <= counted_tokens && counted_tokens <= mine + others,
+      "counted_tokens must be {} to {}, found {}: {} of this rank's {} targets count{}, and the other ranks "
+      "have {} tokens",
+      least, mine + others, counted_tokens, mine, own, shape_.loss.pairs ? ", a pair as one" : "", others);
 }
 
 DealtShape TrainState::dealt_shape() const {
@@ -135,6 +172,11 @@ void TrainState::send(const SequencesView& sequences) {
   send_ids(sequences.tokens, sequences.targets);
   documents_.send(documents);
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
+  if (!shape_.loss.pairs) return;
+  check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
+        "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
+  check_kinds(sequences, shape_.sequence_length);
+  kinds_.send(sequences.kinds);
 }
 
 void TrainState::send_dealt(const SequencesView& sequences) {
@@ -175,7 +217,7 @@ void TrainState::send_limits() {
 
 bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
-  check_counted(counted(sequences.targets), counted_tokens);
+  check_counted(sequences, counted_tokens);
   model_.context ? send_dealt(sequences) : send(sequences);
   if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
   send_limits();
@@ -193,6 +235,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   };
   // Of the step before, if nobody asked for them
   losses_.values(), norms_.values(), verdict_.values(), inside();
+  if (shape_.loss.pairs) figures_.values();
   observed_ = inside_ && step % shape_.inside_every == 0;
   fp8_.begin_step(stream());
   store().begin_step();
@@ -208,14 +251,16 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &dealt_})
+    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &dealt_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
+    copy_row(figures_.device(), shape_.micro_steps - 1, m);
     keep_pace();
     if (continues && !continues(m + 1) && !last) return false;
   }
   losses_.start();
+  if (shape_.loss.pairs) figures_.start();
   stream().backend().place() = {};
   store().gradient_home().wait();
   update_weights(config, learning_rate, step);
@@ -245,6 +290,11 @@ Batch TrainState::batch_of(int64_t row) {
   if (documents) {
     batch.documents = documents.rows(row, 1).view({shape[0], shape[1], 2});
     batch.positions = positions_.device().rows(row, 1).view(shape);
+  }
+  if (shape_.loss.pairs) {
+    batch.kinds = kinds_.device().rows(0, 1).view(shape);
+    batch.figures =
+        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
   }
   if (const Tensor& dealt = dealt_.device())
     dealt_shape().set_tables(dealt.rows(row, 1).view({dealt.shape[1]}), batch);
@@ -364,7 +414,22 @@ TrainState::StepResult TrainState::finish_step() {
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;
   return {.loss = without_sign_if_nan(loss),
           .grad_norm = without_sign_if_nan(std::sqrt(squares)),
-          .verdict = static_cast<StepVerdict>(verdict_.values()[0])};
+          .verdict = static_cast<StepVerdict>(verdict_.values()[0]),
+          .figures = pair_figures()};
+}
+
+std::vector<double> TrainState::pair_figures() {
+  if (!shape_.loss.pairs) return {};
+  std::vector<double> sums(PreferenceFigures::kCount);
+  const std::span<const float> all = figures_.values();
+  const auto rows = static_cast<size_t>(shape_.rows());
+  for (size_t i = 0; i < all.size(); ++i) sums[i / rows % sums.size()] += static_cast<double>(all[i]);
+  return sums;
+}
+
+std::vector<float> TrainState::reference_losses(const SequencesView& sequences, int64_t count, int64_t T) {
+  return shape_.reference_without_adapters ? session_.losses(sequences, count, T, Adapters::kOff)
+                                           : reference().losses(sequences, count, T);
 }
 
 std::vector<double> TrainState::sequence_losses() {

@@ -42,13 +42,17 @@ class TrainState {
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
   Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
   ParamStore& store() { return session_.store(); }
-  // Where shape.loss needs it: whole on each rank, zero until it is initialized or loaded, and never updated
+  // Where shape.loss needs it, unless it is the model without its adapters: whole on each rank, zero until it
+  // is initialized or loaded, and never updated
   Session& reference() { return present(reference_).session; }
+  bool has_reference() const { return reference_.has_value(); }
+  // The losses that the reference has, as Session::losses()
+  std::vector<float> reference_losses(const SequencesView& sequences, int64_t count, int64_t T);
 
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
   // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
-  // are the gradients. `step` counts from 1. Error, before any kernel: an id outside the vocabulary; a
+  // are the gradients. With a loss of pairs it counts pairs. `step` counts from 1. Error, before any kernel: an id outside the vocabulary; a
   // counted_tokens that cannot be, 0 too: such a step has no loss. `continues` gets the number of enqueued
   // micro-steps. If it returns false before the last one, the step is dropped: weights and optimizer stay as
   // they were, and step() returns false. All ranks must agree on that, as the last micro-step exchanges
@@ -70,6 +74,8 @@ class TrainState {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
     StepVerdict verdict = StepVerdict::kUpdate;
+    // Of a loss of pairs: this rank's sums over its pairs, by the numbers of PreferenceFigures::at()
+    std::vector<double> figures = {};
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
@@ -112,9 +118,10 @@ class TrainState {
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  void check_counted(int64_t mine, int64_t counted_tokens) const;
+  void check_counted(const SequencesView& sequences, int64_t counted_tokens) const;
   void set_counted(int64_t counted_tokens);
   void send_limits();
+  std::vector<double> pair_figures();
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
   Batch batch_of(int64_t micro_step);
@@ -135,15 +142,18 @@ class TrainState {
   Fp8 fp8_;
   Model model_;  // the session's; keeps what the backward needs
   std::optional<Reference> reference_;
+  std::optional<Model> without_adapters_;  // with shape.reference_without_adapters
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
   SentTensor tokens_, targets_;       // [micro_steps, B T]
   SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
+  SentTensor kinds_;                  // [micro_steps, B T]; of a loss of pairs
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
-  FetchedTensor losses_;  // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  FetchedTensor norms_;   // the optimizer's grad_norms()
+  FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
+  FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
+  FetchedTensor norms_;    // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
   Tensor loss_sums_;      // [ranks] fp32
   Tensor choice_counts_;  // [ranks, E] int32, of a step's experts; with a balance loss
