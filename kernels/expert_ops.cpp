@@ -76,10 +76,12 @@ void ChooseExpertsBackward::check_on(Device device) const {
   const Shape all = check_logits(kName, logits, device),
               chosen = check_choices(kName, "choices", choices, DType::kI32, device);
   check_active(kName, chosen[1], all[1]);
-  check_fields(kName, device,
-               {{"choices", choices, DType::kI32, {all[0], chosen[1]}},
-                {"d_weights", d_weights, DType::kF32, {all[0], chosen[1]}},
-                {"counts", counts, DType::kI32, {counts ? counts.shape[0] : 1, all[1]}, balance == 0}});
+  check_fields(
+      kName, device,
+      {{"choices", choices, DType::kI32, {all[0], chosen[1]}},
+       {"d_weights", d_weights, DType::kF32, {all[0], chosen[1]}},
+       {"counts", counts, DType::kI32, {counts ? counts.shape[0] : 1, all[1]}, balance == 0 && z == 0},
+       {"counted", counted, DType::kI32, {all[0]}, true}});
   check(std::isfinite(balance) && std::isfinite(z), "{}: balance and z must be numbers, found {} and {}",
         kName, balance, z);
 }
@@ -92,7 +94,8 @@ void AssignExperts::check_on(Device device) const {
                {{"offsets", offsets, DType::kI32, {experts + 1}},
                 {"rows", rows, DType::kI32, {chosen.numel()}},
                 {"places", places, DType::kI32, chosen},
-                {"counts", counts, DType::kI32, {experts}, true}});
+                {"counts", counts, DType::kI32, {experts}, true},
+                {"counted", counted, DType::kI32, {chosen[0]}, true}});
 }
 
 void ExpertsForward::check_on(Device device) const {

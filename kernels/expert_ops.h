@@ -45,19 +45,21 @@ struct ChooseExperts {
 
   void check_on(Device device) const;
 };
-// With a step of L layers and M tokens on all ranks, in which expert e was chosen c[e] times, and p the
-// softmax of all logits of a token, two losses may be added to that of the model:
-//   balance: b E sum_e (c[e] / (L M)) (the mean of p[e] over L M)
-//   z:       z (the mean of log(sum_e exp(logits[e]))^2 over L M)
+// With a step of L layers and M tokens that count on all ranks, in which these chose expert e c[e] times, and p
+// the softmax of all logits of a token, two losses may be added to that of the model, means being over the L M:
+//   balance: b E sum_e (c[e] / (L M)) (the mean of p[e])
+//   z:       z (the mean of log(sum_e exp(logits[e]))^2)
+// The c add up to k L M.
 struct ChooseExpertsBackward {
   static constexpr const char* kName = "choose experts backward";
   Tensor logits;     // [N, E] fp32, overwritten by its gradient
   Tensor choices;    // [N, k] int32
   Tensor d_weights;  // [N, k] fp32
   RouterRule rule;
-  Tensor counts = {};  // [ranks, E] int32, whose sum over ranks is c
-  float balance = 0;   // b E / (L M)^2; needs counts
-  float z = 0;         // 2 z / (L M)
+  Tensor counts = {};   // [ranks, E] int32, whose sum over ranks is c
+  Tensor counted = {};  // [N] int32: 0 for tokens that do not count; none: all do
+  float balance = 0;    // b E; needs counts, as the next
+  float z = 0;
 
   void check_on(Device device) const;
 };
@@ -65,11 +67,12 @@ struct ChooseExpertsBackward {
 // Sorts the choices by their experts.
 struct AssignExperts {
   static constexpr const char* kName = "assign experts";
-  Tensor choices;      // [N, k] int32, each below E
-  Tensor offsets;      // [E + 1] int32
-  Tensor rows;         // [R] int32: the number of the choice that each row is
-  Tensor places;       // [N, k] int32: the row of each choice
-  Tensor counts = {};  // [E] int32, added to: how many rows each expert has
+  Tensor choices;       // [N, k] int32, each below E
+  Tensor offsets;       // [E + 1] int32
+  Tensor rows;          // [R] int32: the number of the choice that each row is
+  Tensor places;        // [N, k] int32: the row of each choice
+  Tensor counts = {};   // [E] int32, added to: how often tokens that count chose each expert
+  Tensor counted = {};  // [N] int32, as ChooseExpertsBackward's; with counts
 
   void check_on(Device device) const;
 };

@@ -25,6 +25,7 @@ struct Batch {
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
   Tensor kinds = {};       // [B, T] int32: the DocumentKind of each token's document; for a loss of pairs
   Tensor figures = {};     // there, [PreferenceFigures::kCount, N] fp32: written by a training, see ops.h
+  Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these
   // in the sequence; and see AttentionForward, context.h
@@ -57,10 +58,9 @@ struct Model {
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
   int64_t mlp_chunk = 0;         // rows of an MLP's hidden layer, likewise; where `keep` drops it
   LossRule loss = cross_entropy();
-  RouterLosses router_losses = {};  // of a training step of so many tokens on all ranks, as the next
-  int64_t step_tokens = 0;
-  Tensor choice_counts = {};  // [ranks, E] int32: see ChooseExpertsBackward; with a balance loss
-  bool fused_head = false;    // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
+  RouterLosses router_losses = {};  // of a training step
+  Tensor choice_counts = {};        // [ranks, E] int32: see ChooseExpertsBackward; with such losses
+  bool fused_head = false;          // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
   const Model* reference = nullptr;  // of a training whose loss needs one: fixed weights at the same batch
   const Fp8Layers* fp8 = nullptr;    // set for a training step in FP8, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device

@@ -112,15 +112,19 @@ void run(const ChooseExperts& a, const Launch& /*on*/) {
 // With w the weights, g their gradients and p the softmax of all logits:
 //   weights that sum to one    d[c_j] = w_j (g_j - sum_i g_i w_i)
 //   others                     d[e] = p_e (g_e - sum_i g_i p_i), g_e = 0 of experts that are not chosen
-//   balance                    the latter, with g_e = balance counts_e
-//   z                          d[e] += z log(sum exp) p_e
+//   balance                    the latter, with g_e = balance c_e / (L M)^2
+//   z                          d[e] += 2 z / (L M) log(sum exp) p_e
 void run(const ChooseExpertsBackward& a, const Launch& /*on*/) {
   const int64_t N = a.logits.shape[0], E = a.logits.shape[1], k = a.choices.shape[1];
   const bool apart = a.rule.sums_to_one();
-  std::vector<float> even(static_cast<size_t>(E));  // gradients of p that every token has
-  for (int64_t i = 0; a.balance != 0 && i < a.counts.numel(); ++i)
+  std::vector<float> even(static_cast<size_t>(E));  // gradients of p that every token has that counts
+  double choices_of_step = 0;
+  for (int64_t i = 0; i < a.counts.numel(); ++i) {
     even[static_cast<size_t>(i % E)] += static_cast<float>(a.counts.as<int32_t>()[i]);
-  for (float& each : even) each *= a.balance;
+    choices_of_step += a.counts.as<int32_t>()[i];
+  }
+  const float share = choices_of_step > 0 ? static_cast<float>(static_cast<double>(k) / choices_of_step) : 0;
+  for (float& each : even) each *= a.balance * share * share;
 #pragma omp parallel
   {
     std::vector<float> p(static_cast<size_t>(E)), g(static_cast<size_t>(E));
@@ -137,12 +141,16 @@ void run(const ChooseExpertsBackward& a, const Launch& /*on*/) {
         const float weight = p[static_cast<size_t>(choices[j])];
         chosen += weight, of_chosen += weight * d_weights[j];
       }
-      g = even;
+      const bool counts = !a.counted || a.counted.as<int32_t>()[n] != 0;
+      if (counts)
+        g = even;
+      else
+        std::fill(g.begin(), g.end(), 0.0f);
       for (float& each : p) each /= all;
       for (int64_t j = 0; !apart && j < k; ++j) g[static_cast<size_t>(choices[j])] += d_weights[j];
       float mean = 0;
       for (size_t e = 0; e < p.size(); ++e) mean += p[e] * g[e];
-      const float of_z = a.z * (largest + std::log(all));
+      const float of_z = counts ? 2 * a.z * share * (largest + std::log(all)) : 0;
       std::vector<float>& d = g;
       for (size_t e = 0; e < p.size(); ++e) d[e] = p[e] * (g[e] - mean + of_z);
       for (int64_t j = 0; apart && j < k; ++j) {
@@ -160,7 +168,9 @@ void run(const AssignExperts& a, const Launch& /*on*/) {
   auto *offsets = a.offsets.as<int32_t>(), *rows = a.rows.as<int32_t>(), *places = a.places.as<int32_t>();
   std::vector<int32_t> next(static_cast<size_t>(E) + 1);
   for (int64_t i = 0; i < choices; ++i) ++next[static_cast<size_t>(expert[i]) + 1];
-  for (size_t e = 0; a.counts && e < static_cast<size_t>(E); ++e) a.counts.as<int32_t>()[e] += next[e + 1];
+  const int64_t k = a.choices.shape[1];
+  for (int64_t i = 0; a.counts && i < choices; ++i)
+    a.counts.as<int32_t>()[expert[i]] += !a.counted || a.counted.as<int32_t>()[i / k] != 0;
   for (size_t e = 0; e < static_cast<size_t>(E); ++e) next[e + 1] += next[e];
   std::copy(next.begin(), next.end(), offsets);
   for (int64_t i = 0; i < choices; ++i) {

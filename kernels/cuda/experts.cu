@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kTokenThreads) void choose_kernel(ChooseArgs a) {
 
 struct ChooseBackwardArgs {
   float* logits;
-  const int32_t *choices, *counts;
+  const int32_t *choices, *counts, *counted;
   const float* d_weights;
   int64_t tokens;
   int experts, active, ranks;  // ranks: of counts; 0: none
@@ -119,19 +119,26 @@ __global__ __launch_bounds__(kTokenThreads) void choose_backward_kernel(ChooseBa
     chosen += exponential[i], of_chosen += exponential[i] * gradient[i];
   }
   chosen = warp_sum(chosen), of_chosen = warp_sum(of_chosen);
-  // The gradient of p that every token has
-  const auto even = [&](int e) {
+  const bool counts = a.ranks > 0 && (!a.counted || a.counted[token] != 0);
+  const auto count_of = [&](int e) {
     float count = 0;
     for (int r = 0; r < a.ranks; ++r) count += static_cast<float>(a.counts[r * a.experts + e]);
-    return a.balance * count;
+    return count;
   };
+  float choices_of_step = 0;
+  if (counts)
+    for (int e = lane; e < a.experts; e += kWarp) choices_of_step += count_of(e);
+  choices_of_step = warp_sum(choices_of_step);
+  const float share = choices_of_step > 0 ? static_cast<float>(a.active) / choices_of_step : 0;
+  // The gradient of p that every token has that counts
+  const auto even = [&](int e) { return counts ? a.balance * share * share * count_of(e) : 0.0f; };
   float mean = 0;
-  if (a.ranks > 0) {
+  if (counts) {
     for (int e = lane; e < a.experts; e += kWarp) mean += expf(logits[e] - largest) * even(e);
     mean = warp_sum(mean);
   }
   mean = (mean + (a.of_chosen ? 0 : of_chosen)) / all;
-  const float of_z = a.z * (largest + logf(all));
+  const float of_z = 2 * a.z * share * (largest + logf(all));
   __syncwarp();  // the logits of all choices have been read
   for (int e = lane; e < a.experts; e += kWarp)
     logits[e] = expf(logits[e] - largest) / all * (even(e) - mean + of_z);
@@ -145,7 +152,7 @@ __global__ __launch_bounds__(kTokenThreads) void choose_backward_kernel(ChooseBa
 
 struct AssignArgs {
   const int32_t* choices;
-  int32_t *offsets, *rows, *places, *counts;
+  int32_t *offsets, *rows, *places;
   int32_t* of_chunks;  // [chunks, E]: how many, then the first row
   int64_t count;       // of choices
   int experts, chunks;
@@ -182,7 +189,6 @@ __global__ __launch_bounds__(kBeginThreads) void begin_experts_kernel(AssignArgs
     for (int chunk = 0; chunk < a.chunks; ++chunk)
       sum += a.of_chunks[static_cast<int64_t>(chunk) * a.experts + e];
     begins[e + 1] = sum;
-    if (a.counts) a.counts[e] += sum;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -207,6 +213,13 @@ __global__ __launch_bounds__(kWarp) void place_choices_kernel(AssignArgs a) {
   __syncwarp();
   each_choice(a, next,
               [&](int64_t i, int32_t row) { a.rows[row] = static_cast<int32_t>(i), a.places[i] = row; });
+}
+
+// Whole numbers: in any order the sum is the same.
+__global__ __launch_bounds__(kSumThreads) void count_kernel(const int32_t* choices, const int32_t* counted,
+                                                            int64_t count, int active, int32_t* counts) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (i < count && (!counted || counted[i / active] != 0)) atomicAdd(counts + choices[i], 1);
 }
 
 template <class Of, class T>
@@ -288,11 +301,12 @@ void CudaBackend::run_op(const ChooseExpertsBackward& a, const Launch& on) {
   const ChooseBackwardArgs args{.logits = a.logits.as<float>(),
                                 .choices = a.choices.as<int32_t>(),
                                 .counts = a.counts.as<int32_t>(),
+                                .counted = a.counted.as<int32_t>(),
                                 .d_weights = a.d_weights.as<float>(),
                                 .tokens = tokens,
                                 .experts = static_cast<int>(a.logits.shape[1]),
                                 .active = static_cast<int>(a.choices.shape[1]),
-                                .ranks = a.balance != 0 ? static_cast<int>(a.counts.shape[0]) : 0,
+                                .ranks = a.counts ? static_cast<int>(a.counts.shape[0]) : 0,
                                 .of_chosen = a.rule.sums_to_one(),
                                 .balance = a.balance,
                                 .z = a.z};
@@ -308,7 +322,6 @@ void CudaBackend::run_op(const AssignExperts& a, const Launch& on) {
                         .offsets = a.offsets.as<int32_t>(),
                         .rows = a.rows.as<int32_t>(),
                         .places = a.places.as<int32_t>(),
-                        .counts = a.counts.as<int32_t>(),
                         .of_chunks = reinterpret_cast<int32_t*>(
                             on.scratch(a.kName, chunks * experts * static_cast<int64_t>(sizeof(int32_t)))),
                         .count = count,
@@ -321,6 +334,12 @@ void CudaBackend::run_op(const AssignExperts& a, const Launch& on) {
   begin_experts_kernel<<<1, kBeginThreads, shared, on.stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
   place_choices_kernel<<<blocks, kWarp, shared, on.stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+  if (!a.counts) return;
+  const auto each = static_cast<unsigned>(cuda::divide_up(count, kSumThreads));
+  count_kernel<<<each, kSumThreads, 0, on.stream>>>(args.choices, a.counted.as<int32_t>(), count,
+                                                    static_cast<int>(a.choices.shape[1]),
+                                                    a.counts.as<int32_t>());
   TESSERA_CUDA_LAUNCHED();
 }
 

@@ -7,10 +7,10 @@ namespace {
 // Rows of tokens, choices and rows of experts, of the batch
 int64_t choices_of(const SavedShape& shape) { return shape.rows() * shape.config.experts.active; }
 bool has_experts(const BlockSpec& spec) { return spec.experts; }
-int64_t blocks_with_experts(const ModelConfig& config) {
-  int64_t blocks = 0;
-  for (int64_t layer = 0; layer < config.layers; ++layer) blocks += config.experts.in_block(layer);
-  return blocks;
+// [N], of the losses of routers; none: all count
+Tensor counted_rows(const Block& b) {
+  const Tensor& counted = b.pass.batch.counted;
+  return counted ? counted.view({counted.numel()}) : Tensor{};
 }
 // No adapter is beside these layers: check_config.cpp refuses them.
 const Tensor& no_adapter(const BlockSaved&) {
@@ -70,21 +70,21 @@ void choices_forward(const Block& b, const Neighbours&) {
                              .offsets = s.offsets,
                              .rows = s.rows,
                              .places = s.places,
-                             .counts = b.pass.choice_counts});
+                             .counts = b.pass.choice_counts,
+                             .counted = b.pass.choice_counts ? counted_rows(b) : Tensor{}});
 }
 void choices_backward(const Block& b, const BlockGradients&, const Neighbours&) {
   const Model& model = b.pass.model;
   const auto [balance, z] = model.router_losses;
-  const double all = static_cast<double>(blocks_with_experts(b.config) * model.step_tokens);
   ChooseExpertsBackward op{.logits = b.s.experts.logits,
                            .choices = b.s.experts.choices,
                            .d_weights = b.s.experts.weights,
                            .rule = b.config.experts.rule()};
-  if (balance > 0) {
-    op.counts = model.choice_counts;
-    op.balance = static_cast<float>(balance * static_cast<double>(b.config.experts.count) / (all * all));
+  if (model.choice_counts) {
+    op.counts = model.choice_counts, op.counted = counted_rows(b);
+    op.balance = static_cast<float>(balance * static_cast<double>(b.config.experts.count));
+    op.z = static_cast<float>(z);
   }
-  if (z > 0) op.z = static_cast<float>(2 * z / all);
   b.stream.run(op);
 }
 

@@ -69,17 +69,20 @@ TEST_F(CudaExperts, ChoicesAndRowsAreThoseOfTheCpu) {
     expect_equal(s.offsets, "offsets");
     expect_equal(s.rows, "rows");
     expect_equal(s.places, "places");
-    const Twin counts = indices({c.E}, [](int64_t e) { return static_cast<int32_t>(e); });
+    const Twin counts = indices({c.E}, [](int64_t e) { return static_cast<int32_t>(e); }),
+               counted = random_indices({c.N}, 2);
     cpu().run(AssignExperts{.choices = s.choices.cpu,
                             .offsets = s.offsets.cpu,
                             .rows = s.rows.cpu,
                             .places = s.places.cpu,
-                            .counts = counts.cpu});
+                            .counts = counts.cpu,
+                            .counted = counted.cpu});
     cuda().run(AssignExperts{.choices = s.choices.cuda,
                              .offsets = s.offsets.cuda,
                              .rows = s.rows.cuda,
                              .places = s.places.cuda,
-                             .counts = counts.cuda});
+                             .counts = counts.cuda,
+                             .counted = counted.cuda});
     expect_equal(counts, "counts are added to");
   }
 }
@@ -89,15 +92,17 @@ TEST_F(CudaExperts, GradientsOfLogitsAreThoseOfTheCpu) {
     for (const bool losses : {false, true}) {
       SCOPED_TRACE(text_of(c, DType::kF32));
       const Choices s = choose(c);
-      const Twin d_weights = input(DType::kF32, {c.N, c.k}), counts = random_indices({3, c.E}, 50);
+      const Twin d_weights = input(DType::kF32, {c.N, c.k}), counts = random_indices({3, c.E}, 50),
+                 counted = random_indices({c.N}, 2);
       run_on_both({s.logits}, [&](auto on) {
         return ChooseExpertsBackward{.logits = on(s.logits),
                                      .choices = on(s.choices),
                                      .d_weights = on(d_weights),
                                      .rule = c.rule,
                                      .counts = losses ? on(counts) : Tensor{},
-                                     .balance = losses ? 0.01f : 0,
-                                     .z = losses ? 0.1f : 0};
+                                     .counted = losses ? on(counted) : Tensor{},
+                                     .balance = losses ? 30.0f : 0,
+                                     .z = losses ? 10.0f : 0};
       });
       expect_same(s.logits, "gradients of logits", 4);
     }

@@ -174,20 +174,24 @@ TEST_F(ExpertOps, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
     all.choose();
     const Tensor chosen = make.copy_of(all.choices);
     // The losses of routers, of a step that these tokens are: the counts are constants
-    const Tensor counts = make.tokens({2, c.E}, 9);
-    const double balance = 0.01, z = 0.02;
+    const Tensor counts = make.tokens({2, c.E}, 9), counted = make.tokens({c.N}, 3);
+    ints(counts)[0] += 1;
+    const double balance = 3, z = 2,
+                 share = static_cast<double>(c.k) /
+                         static_cast<double>(std::accumulate(ints(counts).begin(), ints(counts).end(), 0));
     const auto loss = [&] {
       all.choose();
       EXPECT_TRUE(std::ranges::equal(ints(all.choices), ints(chosen))) << "a step over an edge";
       all.compute();
       double sum = dot(all.y, dy);
       for (int64_t n = 0; n < c.N; ++n) {
+        if (ints(counted)[static_cast<size_t>(n)] == 0) continue;
         const auto own = floats(all.logits).subspan(static_cast<size_t>(n * c.E), static_cast<size_t>(c.E));
         double exponentials = 0;
         for (const float logit : own) exponentials += std::exp(static_cast<double>(logit));
-        sum += z / 2 * std::pow(std::log(exponentials), 2);
+        sum += z * share * std::pow(std::log(exponentials), 2);
         for (size_t e = 0; e < own.size(); ++e)
-          sum += balance * (ints(counts)[e] + ints(counts)[own.size() + e]) *
+          sum += balance * share * share * (ints(counts)[e] + ints(counts)[own.size() + e]) *
                  std::exp(static_cast<double>(own[e])) / exponentials;
       }
       return sum;
@@ -199,6 +203,7 @@ TEST_F(ExpertOps, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
                                        .d_weights = {},
                                        .rule = {},
                                        .counts = counts,
+                                       .counted = counted,
                                        .balance = static_cast<float>(balance),
                                        .z = static_cast<float>(z)};
     loss();

@@ -67,6 +67,21 @@ std::span<const int32_t> checked_documents(std::span<const int32_t> documents, i
   return made;
 }
 
+std::vector<int32_t> rows_with_targets(const SequencesView& sequences, int64_t T) {
+  std::vector<int32_t> rows(sequences.tokens.size(), 1);
+  if (sequences.documents.empty()) return rows;
+  const auto of = [](auto& all, size_t first, size_t count) { return std::span(all).subspan(first, count); };
+  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(T))
+    for (size_t t = 0; t < static_cast<size_t>(T);) {
+      const auto end = static_cast<size_t>(sequences.documents[2 * (first + t) + 1]);
+      const auto targets = of(sequences.targets, first + t, end - t);
+      const bool counts = std::ranges::any_of(targets, [](int32_t target) { return target != kNoTarget; });
+      std::ranges::fill(of(rows, first + t, end - t), counts);
+      t = end;
+    }
+  return rows;
+}
+
 std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T) {
   std::vector<int32_t> positions(documents.size() / 2);
   for (int64_t n = 0; n < std::ssize(positions); ++n)

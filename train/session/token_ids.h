@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "data/sequences.h"
 #include "kernels/stream.h"
 
 namespace tessera {
@@ -26,6 +27,9 @@ std::span<const int32_t> checked_documents(std::span<const int32_t> documents, i
 
 // The place of each token in its document
 std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T);
+
+// For each token whether a target of its document counts; of padding none does. Without documents all are 1.
+std::vector<int32_t> rows_with_targets(const SequencesView& sequences, int64_t T);
 
 // The same, and copied to the device before they return
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,

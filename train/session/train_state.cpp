@@ -87,7 +87,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   model_.fp8 = fp8_.layers();
   model_.fused_head = shape.fused_head;
   model_.loss = shape.loss;
-  model_.router_losses = shape.router_losses, model_.step_tokens = shape.tokens_per_step();
+  model_.router_losses = shape.router_losses;
   if (shape.loss.needs_reference && shape.reference_without_adapters)
     model_.reference = &without_adapters_.emplace(session_.without_adapters());
   else if (shape.loss.needs_reference)
@@ -120,9 +120,12 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
-  if (shape.router_losses.balance > 0 && shape.model.experts)
+  if (shape.router_losses != RouterLosses{} && shape.model.experts) {
     model_.choice_counts = choice_counts_ =
         take("choices of experts", DType::kI32, {shape.ranks(), shape.model.experts.count});
+    if (shape.documents || model_.context)
+      counted_rows_ = {stream(), host_, take("tokens that count for routers", DType::kI32, per_token)};
+  }
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
   if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows(), fp8_.places());
@@ -171,6 +174,10 @@ void TrainState::send(const SequencesView& sequences) {
       checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
   send_ids(sequences.tokens, sequences.targets);
   documents_.send(documents);
+  if (counted_rows_.device()) {
+    const std::vector<int32_t> counted = rows_with_targets(sequences, shape_.sequence_length);
+    counted_rows_.send(std::span<const int32_t>(counted));
+  }
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
   if (!shape_.loss.pairs) return;
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
@@ -197,6 +204,15 @@ void TrainState::send_dealt(const SequencesView& sequences) {
                 .documents = part(sequences.documents, m)},
                own);
   send_ids(own.tokens, own.targets);
+  if (counted_rows_.device()) {
+    const std::vector<int32_t> counted = rows_with_targets(sequences, shape_.sequence_length);
+    const size_t each = counted.size() / static_cast<size_t>(shape_.micro_steps),
+                 own_each = own.from.size() / static_cast<size_t>(shape_.micro_steps);
+    std::vector<int32_t> of_own;
+    for (size_t i = 0; i < own.from.size(); ++i)
+      of_own.push_back(own.from[i] < 0 ? 0 : counted[i / own_each * each + static_cast<size_t>(own.from[i])]);
+    counted_rows_.send(std::span<const int32_t>(of_own));
+  }
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
@@ -251,7 +267,8 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &dealt_})
+    for (const SentTensor* input :
+         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -296,13 +313,14 @@ Batch TrainState::batch_of(int64_t row) {
     batch.figures =
         figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
   }
+  if (const Tensor& counted = counted_rows_.device()) batch.counted = counted.rows(row, 1).view(shape);
   if (const Tensor& dealt = dealt_.device())
     dealt_shape().set_tables(dealt.rows(row, 1).view({dealt.shape[1]}), batch);
   return batch;
 }
 
-// The gradient of a balance loss is a product of two means over the step, of which one, the share of each
-// expert, is needed before the first backward. With one micro-batch its own forward gives it, else a forward
+// A balance loss is a product of two means over the step, of which one, the share of each expert, is needed
+// before the first backward. With one micro-batch its own forward gives it, else a forward
 // of all of them that comes before.
 void TrainState::count_choices(int64_t micro_steps, const std::function<ActiveDropout(int64_t)>& dropout) {
   for (int64_t m = 0; m < micro_steps; ++m) {

@@ -155,8 +155,9 @@ class TrainState {
   FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
   FetchedTensor norms_;    // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
-  Tensor loss_sums_;      // [ranks] fp32
-  Tensor choice_counts_;  // [ranks, E] int32, of a step's experts; with a balance loss
+  Tensor loss_sums_;         // [ranks] fp32
+  Tensor choice_counts_;     // [ranks, E] int32, of a step's experts; with losses of routers
+  SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with these, where there may be padding
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};
   SentTensor device_limits_;              // [2] fp32, see JudgeStep

@@ -713,6 +713,55 @@ TEST_F(FamilyConfig, APhi4MiniIsItsPreset) {
   refuse({{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
 }
 
+// The files of Qwen3-30B-A3B, OLMoE-1B-7B-0924 and Mixtral-8x7B-v0.1
+TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
+  const std::pair<Preset, const char*> kPublished[] = {{Preset::kQwen3_30bA3b, R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+  "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+  "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
+  "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+  "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06, "rope_scaling": null,
+  "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})"},
+                                                       {Preset::kOlmoe_1b7b, R"({
+  "architectures": ["OlmoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "clip_qkv": null, "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 2048,
+  "initializer_range": 0.02, "intermediate_size": 1024, "max_position_embeddings": 4096,
+  "model_type": "olmoe", "norm_topk_prob": false, "num_attention_heads": 16, "num_experts": 64,
+  "num_experts_per_tok": 8, "num_hidden_layers": 16, "num_key_value_heads": 16,
+  "output_router_logits": false, "pad_token_id": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "rope_theta": 10000.0, "router_aux_loss_coef": 0.01, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "transformers_version": "4.43.0.dev0", "use_cache": true,
+  "vocab_size": 50304})"},
+                                                       {Preset::kMixtral8x7b, R"({
+  "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+  "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+  "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32,
+  "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+  "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+  "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
+  "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": true,
+  "vocab_size": 32000})"}};
+  for (const auto& [preset, text] : kPublished) {
+    write("config.json", text);
+    EXPECT_EQ(read_model_config(folder_).model, preset_model(preset)) << name_of(preset);
+    json config = json::parse(text);
+    const auto refused = [&](const char* field, const json& value) {
+      json changed = config;
+      changed[field] = value;
+      write("config.json", changed.dump());
+      expect_error([&] { read_model_config(folder_); }, {field});
+    };
+    if (preset == Preset::kMixtral8x7b) refused("router_jitter_noise", 0.1);
+    if (preset == Preset::kOlmoe_1b7b) refused("clip_qkv", 8.0);
+    if (preset == Preset::kQwen3_30bA3b) refused("mlp_only_layers", "1");
+    refused("shared_expert_intermediate_size", 512);  // of another family, and so unknown
+  }
+}
+
 TEST_F(FamilyConfig, LongropeIsWrittenAsPhiWritesIt) {
   json fields =
       with_longrope({{"type", "longrope"}, {"long_factor", kLongFactors}, {"short_factor", kShortFactors}});
@@ -960,7 +1009,7 @@ TEST_F(FamilyConfig, NoTokenOfOursIsForPadding) {
   for (const FamilyModel& family : family_models()) {
     const json config = hugging_face_config(family.model, DType::kF32);
     const std::string name = config["model_type"];
-    const bool pads = name == "gemma3_text" || name == "phi3" || name == "olmo2";
+    const bool pads = name == "gemma3_text" || name == "phi3" || name == "olmo2" || name == "olmoe";
     EXPECT_EQ(config.contains("pad_token_id"), pads) << name;
     EXPECT_TRUE(!pads || config["pad_token_id"].is_null()) << name;
   }

@@ -109,6 +109,20 @@ TEST_F(ContextParallel, EveryFamily) {
        {families_of(kSharedModel).back().model, variants_of(kSharedModel).back().model})
     expect_one_rank({.context = 3, .model = model, .longest_document = 11});
 }
+// With the losses of their routers, in one micro-batch and in several
+TEST_F(ContextParallel, Experts) {
+  const std::vector<Variant> all = parts_of(kSharedModel);
+  const ModelConfig model = std::ranges::find(all, "qwen3 with experts", &Variant::name)->model;
+  const auto choose = [](RunShape& shape) { shape.router_losses = {.balance = 0.5, .z = 0.1}; };
+  for (const int64_t micro_batch : {12, 3})
+    expect_one_rank({.context = 3,
+                     .model = model,
+                     .longest_document = 11,
+                     .uneven = true,
+                     .micro_batch = micro_batch,
+                     .choose = choose});
+  expect_one_rank({.data = 2, .context = 2, .model = model, .micro_batch = 2, .choose = choose});
+}
 // Blocks with windows have tables of their own, and the deal follows the work of all blocks.
 TEST_F(ContextParallel, WindowsByBlock) {
   ModelConfig qwen3 = families_of(kSharedModel).back().model, gpt2 = kSharedModel;

@@ -80,6 +80,38 @@ TEST(Experts, LossesOfRoutersAreThoseOfTheStepOnAnyRanks) {
       });
 }
 
+// What stands in padding changes nothing, and the same documents without it are the same step.
+TEST(Experts, PaddingIsInNoLossOfRouters) {
+  constexpr int64_t kDocument = 11, T = 17;
+  HostTensors make;
+  const auto gradients = [&](int64_t length, int32_t padding) {
+    RunShape shape = shape_of(2, 2);
+    shape.documents = true, shape.sequence_length = length;
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    TrainState state(*be, arena, shape);
+    state.initialize(3);
+    std::vector<int32_t> tokens, targets, documents;
+    for (int32_t i = 0; i < 4 * length; ++i) {
+      const int64_t t = i % length;
+      const bool pads = t >= kDocument;
+      tokens.push_back(pads ? padding : static_cast<int32_t>((i / length * 17 + t * t) % 61));
+      targets.push_back(pads ? kNoTarget : static_cast<int32_t>((i / length + t * 5) % 61));
+      documents.push_back(pads ? kDocument : 0);
+      documents.push_back(static_cast<int32_t>(pads ? length : kDocument));
+    }
+    state.step({.tokens = tokens, .targets = targets, .documents = documents}, 4 * kDocument, kTestOptimizer,
+               1e-3, 1);
+    state.finish_step();
+    StepsResult result;
+    result.first_gradients = on_host(state.stream(), state.grads(), shape.model, make);
+    return result;
+  };
+  const StepsResult zeros = gradients(T, 0);
+  EXPECT_LT(largest_gradient_error(gradients(T, 7), zeros), 1e-5);
+  EXPECT_LT(largest_gradient_error(gradients(kDocument, 0), zeros), 1e-5);
+}
+
 TEST(Experts, FrozenRoutersStayAndTheRestLearns) {
   RunShape shape = shape_of(4, 1);
   shape.freeze.add(ParamPart::kRouter);
