@@ -4,6 +4,7 @@
 //   KL = sum of p (teacher - logits) / t  + log of the sum of exp(logits / t) - that of the teacher's
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace tessera {
