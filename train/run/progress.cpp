@@ -54,10 +54,11 @@ namespace {
 
 std::string count_of(int64_t value) { return format_count(static_cast<double>(value)); }
 
-std::string packing_text(const Packing* packing) {
-  if (!packing) return "";
-  return fmt::format(", of {} documents, {:.2g}% padding", count_of(packing->figures().documents),
-                     100 * packing->figures().padding);
+std::string packing_text(const RunData::Source& source) {
+  if (!source.packing) return "";
+  const PackingFigures& figures = source.packing->figures();
+  return fmt::format(", of {} {}, {:.2g}% padding", count_of(figures.documents),
+                     source.stream.documents()->has_pairs() ? "pairs" : "documents", 100 * figures.padding);
 }
 
 // A line for one source; for several, a line for each and one for all
