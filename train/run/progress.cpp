@@ -72,7 +72,7 @@ void add_data_lines(const RunDescription& run, std::vector<std::string>& lines) 
   if (sources.size() == 1) {
     lines.push_back(labelled(
         "data", fmt::format("{}: {} sequences of {} tokens to train on{}{}", sources[0].stream.describe(),
-                            count_of(all), T, held_out, packing_text(sources[0].packing))));
+                            count_of(all), T, held_out, packing_text(sources[0]))));
     return;
   }
   double weights = 0;
@@ -82,7 +82,7 @@ void add_data_lines(const RunDescription& run, std::vector<std::string>& lines) 
     lines.push_back(labelled(
         "data",
         fmt::format("{}: {} sequences of {} tokens{}; {:.3g}% of the run's, each {:.3g} times an epoch",
-                    source.stream.describe(), count_of(source.sequences), T, packing_text(source.packing),
+                    source.stream.describe(), count_of(source.sequences), T, packing_text(source),
                     100 * share, share * static_cast<double>(all) / static_cast<double>(source.sequences))));
   }
   lines.push_back(labelled("data", fmt::format("{} sources: {} sequences an epoch to train on{}",
