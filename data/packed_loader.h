@@ -29,8 +29,8 @@ struct PackedLoaderOptions {
 // Packing is by length: another one in each epoch, or the same if `shuffle` is false. The rest of a sequence
 // is padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
 //
-// A pair of a chosen and a rejected document is packed as one: the second follows the first in its sequence. Of
-// a pair with more inputs than a sequence, each side keeps the first half of a sequence, or more where the
+// A pair of a chosen and a rejected document is packed as one: the second follows the first in its sequence.
+// Of a pair with more inputs than a sequence, each side keeps the first half of a sequence, or more where the
 // other side leaves room. A pair of which a side then has no target that counts is left out.
 class PackedLoader : public SequenceSource {
  public:

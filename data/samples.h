@@ -27,8 +27,8 @@ using Sample = std::variant<std::string, Completion, Conversation, Preference>;
 // and "rejected", two completions of "prompt". "prompt" and completions may be such lists as well: a
 // conversation of which the completion counts. Without a "prompt", what "chosen" and "rejected" begin with
 // alike is theirs, as in TRL: the same messages, or the same characters, up to a space before the first that
-// differs; something is left of each. Other fields are metadata. As in transformers, a key of a message that is null is left out, and thoughts have all the names
-// under which templates read them. `place` is file:line, for messages.
+// differs; something is left of each. Other fields are metadata. As in transformers, a key of a message that
+// is null is left out, and thoughts have all the names under which templates read them.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
 // another type; thoughts that differ.
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,

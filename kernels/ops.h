@@ -645,7 +645,7 @@ struct ApplyDropout {
 // loss and w[n] times its gradient.
 // With a cap c, capped = c tanh(logits / c) takes the place of the logits, and the gradient of the logits is
 // that of capped times 1 - (capped / c)^2.
-// With z_loss z, z lse^2 is added to a row's loss, lse = log of the sum of exp(logits): it keeps that sum near
+// With z_loss z, z lse^2 is added to a row's loss, lse = log of the sum of exp(logits): it keeps the sum near
 // 1. With label_smoothing s, the loss is (1 - s) times that of the target and s times the mean over all
 // columns.
 struct CrossEntropy {

@@ -35,6 +35,7 @@ void run_logits(const Stream& stream, const Model& model, LinearForward gemm, co
 // The logits of rows, their losses and gradients, one after another
 struct SeparateHead {
   HiddenRows of;
+  Tensor teacher;  // logits; none without one
   Fp8Matrix fp8_x;
   bool trains;
 };
@@ -50,6 +51,7 @@ void separate_head(const Pass& pass, const SeparateHead& head) {
   model.loss.run(pass.stream, {.rows = of.rows,
                                .logits = of.logits,
                                .trains = head.trains,
+                               .teacher = head.teacher,
                                .cap = static_cast<float>(model.config.logit_cap),
                                .fp8_gradient = dy});
   if (!head.trains) return;
@@ -98,6 +100,7 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   Arena::Scope scope(arena);
   const Tensor row_weights =
       gradients && model.loss.weights ? model.loss.weights(arena, pass, saved) : Tensor{};
+  const Tensor of_teacher = gradients && model.loss.teacher_rows ? model.loss.teacher_rows(arena, pass) : Tensor{};
   const WeightLease<HeadParams> weights =
       model.lease_head(gradients ? LeaseFor::kBackward : LeaseFor::kForward);
   pass.stream.enter(OpPlace::kHead, /*backward=*/gradients != nullptr);
@@ -111,6 +114,10 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
     const int64_t chunk = rows_of_logits(model);
     const Tensor all_logits = arena.alloc(MemoryTag::kActivations, "logits", saved.norm.y.dtype,
                                           {chunk, model.config.padded_vocab()});
+    const Tensor teacher_logits =
+        of_teacher ? arena.alloc(MemoryTag::kActivations, "logits of the teacher", of_teacher.dtype,
+                                 {chunk, model.teacher->config.padded_vocab()})
+                   : Tensor{};
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
       const HiddenRows of{.rows = {.targets = pass.batch.targets.view({N}).rows(first, count),
@@ -124,11 +131,18 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
                           .logits = all_logits.rows(0, count),
                           .scratch = fused ? head.d.rows(first, count) : Tensor{},
                           .accumulate = pass.accumulate || first > 0};
+      const Tensor its_logits = of_teacher ? teacher_logits.rows(0, count) : Tensor{};
+      if (of_teacher)
+        logits_forward(
+            pass.stream,
+            {.model = *model.teacher, .rows = of_teacher.rows(first, count), .logits = its_logits});
       if (fused) {
         model.loss.run_fused(arena, pass.stream, of);
       } else {
-        separate_head(pass,
-                      {.of = of, .fp8_x = logits_x(model, saved.norm.y).y, .trains = gradients != nullptr});
+        separate_head(pass, {.of = of,
+                             .teacher = its_logits,
+                             .fp8_x = logits_x(model, saved.norm.y).y,
+                             .trains = gradients != nullptr});
       }
     }
   }

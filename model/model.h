@@ -62,6 +62,7 @@ struct Model {
   Tensor choice_counts = {};        // [ranks, E] int32: see ChooseExpertsBackward; with such losses
   bool fused_head = false;          // by loss.run_fused, if the classifier is trained, not in FP8, and no cap
   const Model* reference = nullptr;  // of a training whose loss needs one: fixed weights at the same batch
+  const Model* teacher = nullptr;    // of a training whose loss needs one: fixed weights, of its own sizes
   const Fp8Layers* fp8 = nullptr;    // set for a training step in FP8, see fp8.h
   ActivationOffload* offload = nullptr;  // of a training step; null: what blocks keep stays on the device
   size_t offloaded_blocks = 0;           // with it: so many of the first ones are offloaded

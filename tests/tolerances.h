@@ -54,8 +54,8 @@ inline double of_sum(DType dtype, int terms) {
 inline constexpr double kCpuAgainstPyTorch = 1e-5;
 
 // Losses of pairs and rewards over ten steps of a small model, likewise: a sum over a document of up to 20
-// log-probabilities of about 5, each rounded to fp32, which is 5e-7 if all go one way, and what the steps before
-// have rounded in the weights.
+// log-probabilities of about 5, each rounded to fp32, which is 5e-7 if all go one way, and what the steps
+// before have rounded in the weights.
 inline constexpr double kPairLosses = 2e-6;
 
 // Logits with a cache of keys and values against those of a forward over the whole text: the same products

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// What a document is to the loss of a training. A pair is a chosen document and the rejected one that follows.
+// What a document is to the loss of a training. A pair is a chosen document and the rejected one after it.
 enum class DocumentKind : int32_t { kPlain = 0, kChosen = 1, kRejected = 2 };
 
 // The place in its document of token n = b T + t

@@ -25,10 +25,11 @@ struct LossRows {
 // Rows with their logits
 struct LogitRows {
   LossRows rows;
-  Tensor logits;  // [n, padded V]
-  bool trains;    // logits are overwritten by the gradient of
-                  // gradient_scale (sum of losses)
-  float cap = 0;  // as CrossEntropy's
+  Tensor logits;        // [n, padded V]
+  bool trains;          // logits are overwritten by the gradient of
+                        // gradient_scale (sum of losses)
+  Tensor teacher = {};  // [n, its padded V]: the logits of Model::teacher, in training, where there is one
+  float cap = 0;        // as CrossEntropy's
   Fp8Output fp8_gradient = {};
 };
 
@@ -53,9 +54,11 @@ struct LossRule {
   // and of its model's reference (evaluate_batch()).
   std::function<Tensor(Arena& arena, const Pass& pass, const Saved& saved)> weights = {};
   bool needs_reference = false;  // see Model::reference
-  // Its losses are of pairs of documents (Batch::kinds, figures), and so is the count that they are divided by.
-  // In a training batch the losses of rows, which the head has written, give way to row 0 of the figures.
+  // Its losses are of pairs of documents (Batch::kinds, figures), and so is the count that they are divided
+  // by. In a training batch the losses of rows, which the head has written, give way to row 0 of the figures.
   std::optional<PreferenceRule> pairs = {};
+  // With Model::teacher: the rows that the teacher's logits are made of, [N, its C], likewise
+  std::function<Tensor(Arena& arena, const Pass& pass)> teacher_rows = {};
 };
 
 // What is added to the loss of a row, see CrossEntropy
@@ -64,8 +67,5 @@ struct CrossEntropyExtras {
 };
 // losses = -log softmax(logits)[targets]
 LossRule cross_entropy(const CrossEntropyExtras& extras = {});
-
-// The losses of pairs of documents (kernels/preference.h)
-LossRule preference_loss(const PreferenceRule& rule);
 
 }  // namespace tessera

@@ -374,6 +374,23 @@ void check_pairs(const SourcedConfig& sourced) {
                   "train.init_from", "set train.init_from=FOLDER or train.reference=FOLDER");
 }
 
+void check_teacher(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const auto& train = config.train;
+  const bool teacher = !train.teacher.empty();
+  const char* const with = "cannot be used with";
+  sourced.require(!teacher || !train.trains_pairs(), "train.teacher", with, "train.loss",
+                  "set train.loss=cross_entropy");
+  sourced.require(!teacher || train.z_loss == 0, "train.teacher", with, "train.z_loss", "set train.z_loss=0");
+  sourced.require(!teacher || train.label_smoothing == 0, "train.teacher", with, "train.label_smoothing",
+                  "set train.label_smoothing=0");
+  sourced.require(!teacher || config.model.logit_cap == 0, "train.teacher", with, "model.logit_cap");
+  sourced.require(!teacher || !(train.fp8 && train.fp8.head), "train.teacher", with, "train.fp8.head",
+                  "set train.fp8.head=false");
+  sourced.require(!teacher || config.parallel.context == 1, "train.teacher", with, "parallel.context",
+                  "set parallel.context=1");
+}
+
 void check_bad_step(const SourcedConfig& sourced) {
   const OnBadStep& rule = sourced.config.train.on_bad_step;
   sourced.require(rule.judges_spikes() || rule.spike_score == OnBadStep().spike_score,
@@ -443,6 +460,7 @@ void check_across(const SourcedConfig& sourced) {
   check_fp8(sourced);
   check_data(sourced);
   check_pairs(sourced);
+  check_teacher(sourced);
   check_bad_step(sourced);
   check_optimizer(sourced);
   const auto& optimizer = sourced.config.optimizer;

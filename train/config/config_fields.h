@@ -294,6 +294,14 @@ void visit_losses(Section& train, Visit& visit) {
   visit("train.reference", train.reference, Text{},
         "dpo, ipo: a folder with the weights of the reference; \"\": with LoRA the model without its "
         "adapters, else train.init_from");
+  visit("train.teacher", train.teacher, Text{},
+        "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
+        "training comes near; \"\": none");
+  visit("train.distillation.temperature", train.distillation.temperature, Number{.above = 0, .at_most = 1000},
+        "Distillation: what the logits of both models are divided by");
+  visit("train.distillation.cross_entropy", train.distillation.cross_entropy,
+        Number{.at_least = 0, .at_most = 1},
+        "Distillation: the share of the loss that is the cross entropy of the data's tokens");
 }
 
 template <class Section, class Visit>

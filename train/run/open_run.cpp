@@ -52,7 +52,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
-  check_reference();
+  check_other_weights();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();
@@ -77,7 +77,10 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
 }
 
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.
-void OpenRun::check_reference() {
+void OpenRun::check_other_weights() {
+  if (const std::string& teacher = config.train.teacher; !teacher.empty())
+    add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
+                              folder_options(config)));
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
   const std::string& reference = config.train.reference_folder();
   check(!reference.empty(),
@@ -292,6 +295,8 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   ranks.enter_phase("the weights", Timeout::kNone);
   TrainState& state = phase->state();
   Arena::Phase loading(phase->arena(), "load weights");
+  if (state.has_teacher())
+    tessera::load_weights(config.train.teacher, state.teacher(), folder_options(config));
   if (state.has_reference())
     tessera::load_weights(config.train.reference_folder(), state.reference(), folder_options(config));
   if (checkpoint) {

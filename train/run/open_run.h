@@ -68,7 +68,7 @@ class OpenRun {
   using Checkpoint = const std::filesystem::path*;  // to resume from; null: a fresh run
 
   void check_options(const TrainerOptions& options);
-  void check_reference();
+  void check_other_weights();
   void take_shape(Checkpoint checkpoint);
   std::set<int64_t> before_bad_steps(const RunState& was) const;
   static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);

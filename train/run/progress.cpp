@@ -54,10 +54,11 @@ namespace {
 
 std::string count_of(int64_t value) { return format_count(static_cast<double>(value)); }
 
-std::string packing_text(const Packing* packing) {
-  if (!packing) return "";
-  return fmt::format(", of {} documents, {:.2g}% padding", count_of(packing->figures().documents),
-                     100 * packing->figures().padding);
+std::string packing_text(const RunData::Source& source) {
+  if (!source.packing) return "";
+  const PackingFigures& figures = source.packing->figures();
+  return fmt::format(", of {} {}, {:.2g}% padding", count_of(figures.documents),
+                     source.stream.documents()->has_pairs() ? "pairs" : "documents", 100 * figures.padding);
 }
 
 // A line for one source; for several, a line for each and one for all
@@ -71,7 +72,7 @@ void add_data_lines(const RunDescription& run, std::vector<std::string>& lines) 
   if (sources.size() == 1) {
     lines.push_back(labelled(
         "data", fmt::format("{}: {} sequences of {} tokens to train on{}{}", sources[0].stream.describe(),
-                            count_of(all), T, held_out, packing_text(sources[0].packing))));
+                            count_of(all), T, held_out, packing_text(sources[0]))));
     return;
   }
   double weights = 0;
@@ -81,7 +82,7 @@ void add_data_lines(const RunDescription& run, std::vector<std::string>& lines) 
     lines.push_back(labelled(
         "data",
         fmt::format("{}: {} sequences of {} tokens{}; {:.3g}% of the run's, each {:.3g} times an epoch",
-                    source.stream.describe(), count_of(source.sequences), T, packing_text(source.packing),
+                    source.stream.describe(), count_of(source.sequences), T, packing_text(source),
                     100 * share, share * static_cast<double>(all) / static_cast<double>(source.sequences))));
   }
   lines.push_back(labelled("data", fmt::format("{} sources: {} sequences an epoch to train on{}",

@@ -51,10 +51,11 @@ void check_pairs(const RunParts& run) {
   const std::string loss = name_of(run.config.train.loss);
   const auto check_stream = [&](const TokenStream& stream) {
     const bool found = stream.documents() && stream.documents()->has_pairs();
-    check(found || !wanted,
-          "train.loss={} is a loss of pairs, and {} has none: prepare lines with \"chosen\" and \"rejected\", "
-          "or set train.loss=cross_entropy",
-          loss, stream.path().string());
+    check(
+        found || !wanted,
+        "train.loss={} is a loss of pairs, and {} has none: prepare lines with \"chosen\" and \"rejected\", "
+        "or set train.loss=cross_entropy",
+        loss, stream.path().string());
     check(wanted || !found,
           "{} has pairs of a chosen and a rejected answer, and train.loss={} would train on both: set "
           "train.loss=dpo, ipo, simpo or orpo",
@@ -97,6 +98,22 @@ bool check_own_tokenizer(const RunParts& run, std::vector<std::string>& notices)
       "another tokenizer. Prepare the data with the model's: ./prepare --tokenizer {} FILES --output FOLDER",
       text_of(run.config.data.train), ids_of(*run.data.tokenizer()), folder, ids_of(*own), folder);
   return true;
+}
+
+// Whether a token is the same to the teacher
+void check_teacher(const RunParts& run, std::vector<std::string>& notices) {
+  const std::string& folder = run.config.train.teacher;
+  if (folder.empty() || !run.data.tokenizer()) return;
+  if (!has_tokenizer(folder)) {
+    notices.push_back(fmt::format("train.teacher, {}, has no tokenizer: it is not compared with {}", folder,
+                                  ids_of(*run.data.tokenizer())));
+    return;
+  }
+  const std::unique_ptr<Tokenizer> teachers = load_tokenizer(folder);
+  check(teachers->name() == run.data.tokenizer()->name(),
+        "data.train, {}, is encoded by {}, and train.teacher, {}, has {}: a teacher reads the ids of its own "
+        "tokenizer. Prepare the data with it: ./prepare --tokenizer {} FILES --output FOLDER",
+        text_of(run.config.data.train), ids_of(*run.data.tokenizer()), folder, ids_of(*teachers), folder);
 }
 
 // A model may have any number of rows beyond the ids of its own tokenizer, `is_own`.
@@ -158,6 +175,7 @@ std::vector<std::string> check_run(const RunParts& run) {
   std::vector<std::string> notices;
   check_sources(run, notices);
   check_pairs(run);
+  check_teacher(run, notices);
   check_validation(run, notices);
   const bool is_own = run.data.tokenizer() && check_own_tokenizer(run, notices);
   if (run.data.tokenizer()) check_vocabulary(run, is_own, notices);

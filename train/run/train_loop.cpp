@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
 
-// What the ranks add up of their sequences of a step: the tokens that count, or the pairs of a loss of these, and the attention span of each.
-// Of the ranks that share sequences, the first counts.
+// What the ranks add up of their sequences of a step: the tokens that count, or the pairs of a loss of these,
+// and the attention span of each. Of the ranks that share sequences, the first counts.
 std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shape, const AxisPlace& context) {
   if (context.rank > 0) return {};
   const auto span_of = [&](int64_t length) {  // the sum over the tokens of a document
@@ -255,7 +255,8 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   const auto [next_counted, next_spans] =
       counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
   std::vector<double> mine{result.loss, seconds_since(start), next_counted, next_spans};
-  result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);  // a step that is skipped has none
+  // A step that is skipped has none.
+  result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);
   mine.insert(mine.end(), result.figures.begin(), result.figures.end());
   const std::vector<double> all = stopping_.sum(mine);
   count_next(std::span(all).subspan(2));

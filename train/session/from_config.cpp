@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "model/distillation.h"
 #include "model/formats/peft.h"
+#include "model/preference_loss.h"
 #include "train/session/fastest_shape.h"
 
 namespace tessera {
@@ -44,7 +46,25 @@ LossRule loss_rule(const Config::Train& train) {
     case LossKind::kOrpo:
       return pairs(PreferenceKind::kOrpo);
   }
+  if (!train.teacher.empty())
+    return distillation(
+        {.temperature = train.distillation.temperature, .cross_entropy = train.distillation.cross_entropy});
   return cross_entropy({.z_loss = train.z_loss, .label_smoothing = train.label_smoothing});
+}
+
+std::optional<ModelConfig> teacher_config(const Config& c) {
+  const std::string& folder = c.train.teacher;
+  if (folder.empty()) return {};
+  ModelConfig teacher = read_model_config(folder, c.train.ignore_fields).model;
+  teacher.dropout = {};
+  check(teacher.vocab_size == c.model.vocab_size,
+        "train.teacher, {}, has a vocabulary of {} tokens, and model.vocab_size is {}: a teacher and its "
+        "student share a tokenizer and the size of the vocabulary",
+        folder, teacher.vocab_size, c.model.vocab_size);
+  check(c.sequence_length() <= teacher.context,
+        "train.teacher, {}, reads at most {} tokens, and the sequences have {}: set train.sequence_length={}",
+        folder, teacher.context, c.sequence_length(), teacher.context);
+  return teacher;
 }
 
 // The longest text of sample_text(): a prompt has at most as many tokens as bytes and one before them, and
@@ -164,6 +184,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                              ? muon(c.optimizer.muon, c.optimizer.moments)
                              : adamw(c.optimizer.moments),
                  .loss = loss_rule(c.train),
+                 .teacher = teacher_config(c),
                  .reference_without_adapters = c.train.reference_without_adapters(),
                  .router_losses = c.train.experts,
                  .attention = c.model.attention,

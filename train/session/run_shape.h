@@ -1,6 +1,7 @@
 // The sizes and choices of a run, without its configuration: what a Session and a TrainState are built from.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "kernels/attention/choose.h"
@@ -50,6 +51,7 @@ struct RunShape {
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
+  std::optional<ModelConfig> teacher = {};  // where the loss needs one
   bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
   RouterLosses router_losses = {};          // train.experts
   AttentionKind attention = AttentionKind::kFlash;

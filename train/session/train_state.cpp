@@ -53,6 +53,16 @@ SessionShape reference_shape(SessionShape shape) {
   return shape;
 }
 
+SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {
+  check(teacher.vocab_size == shape.model.vocab_size,
+        "the teacher has a vocabulary of {} tokens, and the model one of {}", teacher.vocab_size,
+        shape.model.vocab_size);
+  shape.model = teacher;
+  shape.mlp_chunk = 0;
+  shape.sample_tokens = kNoSamples;
+  return shape;
+}
+
 // A chosen document is followed by a rejected one, in its sequence.
 void check_kinds(const SequencesView& sequences, int64_t T) {
   const auto kind_at = [&](int64_t n) {
@@ -92,6 +102,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
     model_.reference = &without_adapters_.emplace(session_.without_adapters());
   else if (shape.loss.needs_reference)
     model_.reference = &reference_.emplace(be, arena, reference_shape(session_.shape()), context).model;
+  if (shape.loss.teacher_rows)
+    model_.teacher =
+        &teacher_.emplace(be, arena, teacher_shape(session_.shape(), present(shape.teacher)), context).model;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);

@@ -46,17 +46,19 @@ class TrainState {
   // is initialized or loaded, and never updated
   Session& reference() { return present(reference_).session; }
   bool has_reference() const { return reference_.has_value(); }
+  Session& teacher() { return present(teacher_).session; }  // likewise, with shape.teacher
+  bool has_teacher() const { return teacher_.has_value(); }
   // The losses that the reference has, as Session::losses()
   std::vector<float> reference_losses(const SequencesView& sequences, int64_t count, int64_t T);
 
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
   // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
-  // are the gradients. With a loss of pairs it counts pairs. `step` counts from 1. Error, before any kernel: an id outside the vocabulary; a
-  // counted_tokens that cannot be, 0 too: such a step has no loss. `continues` gets the number of enqueued
-  // micro-steps. If it returns false before the last one, the step is dropped: weights and optimizer stay as
-  // they were, and step() returns false. All ranks must agree on that, as the last micro-step exchanges
-  // gradients.
+  // are the gradients. With a loss of pairs it counts pairs. `step` counts from 1. Error, before any kernel: an
+  // id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss. `continues`
+  // gets the number of enqueued micro-steps. If it returns false before the last one, the step is dropped:
+  // weights and optimizer stay as they were, and step() returns false. All ranks must agree on that, as the
+  // last micro-step exchanges gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step whose loss or gradient norm is not finite, or above its limit, makes no update: weights and
@@ -141,7 +143,7 @@ class TrainState {
   Session session_;
   Fp8 fp8_;
   Model model_;  // the session's; keeps what the backward needs
-  std::optional<Reference> reference_;
+  std::optional<Reference> reference_, teacher_;
   std::optional<Model> without_adapters_;  // with shape.reference_without_adapters
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;

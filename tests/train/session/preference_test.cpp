@@ -2,6 +2,7 @@
 // adapters change nothing.
 #include <nlohmann/json.hpp>
 
+#include "model/preference_loss.h"
 #include "tests/data_parallel.h"
 #include "tests/documents.h"
 #include "tests/reference_folder.h"

@@ -1,4 +1,5 @@
-#include "model/losses/loss_rule.h"
+#include "model/preference_loss.h"
+
 #include "model/transformer.h"
 
 namespace tessera {

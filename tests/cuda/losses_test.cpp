@@ -1,0 +1,111 @@
+// Losses beside plain cross entropy on CUDA against the CPU: z-loss, label smoothing, a teacher, pairs.
+#include "kernels/base/documents.h"
+#include "tests/cuda/twin.h"
+
+namespace tessera {
+namespace {
+
+using CudaLosses = CudaTest;
+
+TEST_F(CudaLosses, ZLossAndLabelSmoothing) {
+  for (const DType dtype : kReal)
+    for (const float cap : {0.0f, 3.0f})
+      for (const auto& [z, s] : {std::pair(0.01f, 0.0f), {0.0f, 0.2f}, {0.1f, 0.1f}}) {
+        SCOPED_TRACE(fmt::format("{}, cap {}, z {}, smoothing {}", name_of(dtype), cap, z, s));
+        constexpr int64_t N = 33, V = 1003, kPadded = 1024;
+        const Twin logits = input(dtype, {N, kPadded}, 2), losses = output(DType::kF32, {N}),
+                   weights = input(DType::kF32, {N}), scale = input(DType::kF32, {1});
+        const Twin targets =
+            indices({N}, [](int64_t n) { return n % 9 == 4 ? kNoTarget : static_cast<int32_t>(n * 37 % V); });
+        const float of_z = z, of_smoothing = s;
+        run_on_both({logits, losses}, [&](auto on) {
+          return CrossEntropy{.logits = on(logits),
+                              .targets = on(targets),
+                              .losses = on(losses),
+                              .vocab_size = V,
+                              .want_gradient = true,
+                              .cap = cap,
+                              .gradient_scale = on(scale),
+                              .weights = on(weights),
+                              .z_loss = of_z,
+                              .label_smoothing = of_smoothing};
+        });
+        expect_same_norm(losses, "losses");
+        expect_same(logits, "gradient", 2);
+      }
+}
+
+TEST_F(CudaLosses, Distillation) {
+  for (const DType dtype : kReal)
+    for (const auto& [t, c] : {std::pair(1.0f, 0.0f), {2.0f, 0.3f}}) {
+      SCOPED_TRACE(fmt::format("{}, temperature {}, cross entropy {}", name_of(dtype), t, c));
+      constexpr int64_t N = 33, V = 1003;
+      const Twin logits = input(dtype, {N, 1024}, 2), teacher = input(dtype, {N, 1016}, 2),
+                 losses = output(DType::kF32, {N}), weights = input(DType::kF32, {N}),
+                 scale = input(DType::kF32, {1});
+      const Twin targets =
+          indices({N}, [](int64_t n) { return n % 9 == 4 ? kNoTarget : static_cast<int32_t>(n * 37 % V); });
+      const float temperature = t, share = c;
+      run_on_both({logits, losses}, [&](auto on) {
+        return Distillation{.logits = on(logits),
+                            .teacher = on(teacher),
+                            .targets = on(targets),
+                            .losses = on(losses),
+                            .vocab_size = V,
+                            .want_gradient = true,
+                            .temperature = temperature,
+                            .cross_entropy = share,
+                            .gradient_scale = on(scale),
+                            .weights = on(weights)};
+      });
+      expect_same_norm(losses, "losses");
+      expect_same(logits, "gradient", 2);
+    }
+}
+
+// Pairs of many lengths, with padding behind them
+TEST_F(CudaLosses, Pairs) {
+  constexpr int64_t B = 3, T = 700, N = B * T;
+  std::vector<int32_t> of_documents, of_kinds;
+  for (int64_t b = 0; b < B; ++b) {
+    int32_t begin = 0;
+    for (int32_t i = 1; begin < T; ++i) {
+      const int32_t length = std::min<int32_t>(i * i * 7 % 190 + 1, static_cast<int32_t>(T) - begin);
+      const bool last = begin + length == T || (i % 2 == 1 && begin + length + 191 > T);
+      const int32_t end = last ? static_cast<int32_t>(T) : begin + length;
+      const auto kind = last && i % 2 == 1 ? DocumentKind::kPlain
+                        : i % 2 == 1       ? DocumentKind::kChosen
+                                           : DocumentKind::kRejected;
+      for (int32_t t = begin; t < end; ++t) {
+        of_documents.insert(of_documents.end(), {begin, end});
+        of_kinds.push_back(static_cast<int32_t>(kind));
+      }
+      begin = end;
+    }
+  }
+  const Twin documents = indices({B, T, 2}, [&](int64_t i) { return of_documents[static_cast<size_t>(i)]; }),
+             kinds = indices({B, T}, [&](int64_t i) { return of_kinds[static_cast<size_t>(i)]; }),
+             targets = indices({N}, [](int64_t n) { return n % 5 < 2 ? kNoTarget : 1; }),
+             losses = input(DType::kF32, {N}, 0.5f, 2), reference = input(DType::kF32, {N}, 0.5f, 2),
+             weights = output(DType::kF32, {N}),
+             figures = output(DType::kF32, {PreferenceFigures::kCount, N});
+  for (const PreferenceKind kind :
+       {PreferenceKind::kDpo, PreferenceKind::kIpo, PreferenceKind::kSimpo, PreferenceKind::kOrpo}) {
+    const PreferenceRule rule{.kind = kind, .beta = 0.1, .cross_entropy = 0.1};
+    run_on_both({weights, figures}, [&](auto on) {
+      return PreferenceLoss{.documents = on(documents),
+                            .kinds = on(kinds),
+                            .targets = on(targets),
+                            .losses = on(losses),
+                            .reference = rule.needs_reference() ? on(reference) : Tensor{},
+                            .rule = rule,
+                            .weights = on(weights),
+                            .figures = on(figures)};
+    });
+    expect_same(weights, "weights");
+    expect_same(figures, "figures");
+  }
+}
+
+}  // namespace
+}  // namespace tessera
