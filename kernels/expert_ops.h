@@ -45,8 +45,9 @@ struct ChooseExperts {
 
   void check_on(Device device) const;
 };
-// With a step of L layers and M tokens that count on all ranks, in which these chose expert e c[e] times, and p
-// the softmax of all logits of a token, two losses may be added to that of the model, means being over the L M:
+// With a step of L layers and M tokens that count on all ranks, in which these chose expert e c[e] times, and
+// p the softmax of all logits of a token, two losses may be added to that of the model; means are over the
+// L M:
 //   balance: b E sum_e (c[e] / (L M)) (the mean of p[e])
 //   z:       z (the mean of log(sum_e exp(logits[e]))^2)
 // The c add up to k L M.

@@ -24,7 +24,8 @@ constexpr std::array kSpeeds{
     DeviceSpeed{90, "an H100", 690 * kTera, 1470 * kTera, 570 * kTera, 2950 * kGiga, 42 * kGiga, 330 * kGiga},
 };
 constexpr double kBackwardOfAttention = 1.2;
-constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
+constexpr double kExpertsOfGemm = 0.1;  // of a GPU's rate: products of experts are in their plain form there
+constexpr double kNotHidden = 0.3;      // of the shorter one of the two times of an operation
 
 // A queue beside the operations: collectives, or copies in one direction. `now`: when the operations that
 // the device has been given are done
@@ -133,6 +134,9 @@ struct OpTime {
     double flops = speed.gemm;
     if (std::holds_alternative<const AttentionForward*>(op)) flops = speed.attention;
     if (std::holds_alternative<const AttentionBackward*>(op)) flops = speed.attention / kBackwardOfAttention;
+    const bool of_experts = std::holds_alternative<const ExpertsForward*>(op) ||
+                            std::holds_alternative<const ExpertsBackward*>(op);
+    if (of_experts && speed.arch > 0) flops *= kExpertsOfGemm;
     return seconds_of(cost_of(op), speed, flops);
   }
 };

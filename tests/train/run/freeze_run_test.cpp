@@ -64,7 +64,7 @@ TEST_F(FreezeRun, RefusesWhatIsNoPartOfTheModel) {
   const auto refuse = [&](const std::string& value, std::initializer_list<const char*> parts) {
     refused({"--set", "train.freeze=" + value}, parts);
   };
-  refuse("embedding", {"none", "embeddings, attention, mlp, norms, head, blocks:3 and blocks:0-5"});
+  refuse("embedding", {"none", "embeddings, attention, mlp, router, norms, head, blocks:3 and blocks:0-5"});
   refuse("mlp+mlp", {"names mlp twice"});
   refuse("blocks:2-1", {"blocks:3 and blocks:0-5"});
   refuse("blocks:", {"blocks:3 and blocks:0-5"});
