@@ -1,6 +1,7 @@
-// dQ of a query tile: a sum over key blocks, each computed by another CTA. The CTAs of a query tile take turns,
-// the highest key block first: each starts its product from what the turn before left, and the last one, key
-// block 0, writes bf16. So sums are never zeroed, never read by another kernel, and have the same bits every time.
+// dQ of a query tile: a sum over key blocks, each computed by another CTA. The CTAs of a query tile take
+// turns, the highest key block first: each starts its product from what the turn before left, and the last
+// one, key block 0, writes bf16. So sums are never zeroed, never read by another kernel, and have the same
+// bits every time.
 //
 // The sums lie in the order of the registers that hold them, so that a warp's accesses are contiguous.
 #pragma once
