@@ -1,5 +1,7 @@
 #include "model/attention.h"
 
+#include "kernels/base/present.h"
+
 namespace tessera {
 namespace {
 
@@ -97,7 +99,7 @@ CacheAppend append_of(const Attention& a) {
 }
 
 DecodeAttention decode_attention_of(const Attention& a) {
-  return {.plan = *a.decode,
+  return {.plan = present(a.decode),
           .q = heads_of(a).q,
           .k_cache = a.cache.k,
           .v_cache = a.cache.v,
@@ -110,7 +112,7 @@ DecodeAttention decode_attention_of(const Attention& a) {
 // and the last ones to the ring.
 void unroll(const Stream& stream, const Attention& a) {
   const PackedHeads heads = heads_of(a);
-  const auto& [k, v, start] = a.unrolled;
+  const int64_t start = a.unrolled.start;
   const int64_t T = a.plan.shape.tokens, older = a.plan.shape.kv_tokens - T, rows = a.cache.rows(),
                 kept = std::min(T, rows);
   const auto copy = [&](const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row,
@@ -126,8 +128,8 @@ void unroll(const Stream& stream, const Attention& a) {
       copy(to, older + T - kept + token, ring, row, count);
     });
   };
-  lay_out(heads.k, a.cache.k, k);
-  lay_out(heads.v, a.cache.v, v);
+  lay_out(heads.k, a.cache.k, a.unrolled.k);
+  lay_out(heads.v, a.cache.v, a.unrolled.v);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "model/freeze.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace tessera {

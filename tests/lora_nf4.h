@@ -1,6 +1,7 @@
 // Adapters on top of frozen weights in NF4, on any device.
 #pragma once
 
+#include "kernels/base/bf16.h"
 #include "kernels/base/nf4.h"
 #include "tests/data_parallel.h"
 #include "tests/lora_fp8.h"
@@ -36,6 +37,9 @@ inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plai
     const Tensor values = make.normal(place.info.shape, 0.05);
     kept.store().writer()(place, values);
     if (place.stored == StoredAs::kOnly) round_to_nf4(values);
+    if (plain.store().dtype() ==
+        DType::kBF16)  // to nearest even, as WidenNf4; the writer of masters rounds ties up
+      for (float& value : floats(values)) value = from_bf16(to_bf16(value));
     plain.store().writer()(place, values);
     rounded.push_back({place.info.name, values});
   }

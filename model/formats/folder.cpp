@@ -397,9 +397,9 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
   write_biases(family, model, config);
   write_windows(family, model, config);
   if (model.positions == Positions::kRope) write_rope(model, config);
-  for (const auto& [name, key] : family.dropouts)
+  for (const DropoutField& field : family.dropouts)
     for_each_dropout_key(model.dropout, [&](std::string_view one, double probability) {
-      if (one == key) config[name] = probability;
+      if (one == field.key) config[field.name] = probability;
     });
   // transformers' default ids may be outside a small vocabulary
   config["bos_token_id"] = model.vocab_size - 1;

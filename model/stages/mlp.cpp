@@ -1,3 +1,4 @@
+#include "kernels/base/present.h"
 #include "model/stages/rows.h"
 
 namespace tessera {
@@ -66,7 +67,7 @@ void expand_decode(const Block& b, DecodeBuilder& to) {  // with the activation,
   FusedLinear linear = to.take_norm();
   linear.x = b.s.residual_mid, linear.weight = b.w.mlp.expand.weight, linear.bias = b.w.mlp.expand.bias;
   linear.y = b.s.mlp.hidden;
-  linear.activation = epilogue_of(b.spec.mlp).value(), linear.sums = b.s.mlp.pre_activation;
+  linear.activation = present(epilogue_of(b.spec.mlp)), linear.sums = b.s.mlp.pre_activation;
   to.add(linear, DecodeBuilder::Reads::kResidual, buffer_of(Stage::kExpand));
 }
 

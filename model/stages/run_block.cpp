@@ -2,6 +2,7 @@
 #include <ranges>
 
 #include "kernels/base/check.h"
+#include "kernels/base/present.h"
 #include "model/stages.h"
 
 namespace tessera {
@@ -158,7 +159,7 @@ std::string why_no_decode(const BlockKind& kind, const ModelConfig& config) {
 void decode_stages(const Block& block, DecodeBuilder& to) {
   for (const StageRow* row : block.kind.stages) {
     check(row->decode.has_value(), "a decode step has no operation for {}", row->name);
-    if (row->decode->add) row->decode->add(block, to);
+    if (const auto add = present(row->decode).add) add(block, to);
   }
 }
 

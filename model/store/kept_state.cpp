@@ -115,7 +115,7 @@ void KeptState::write(const std::string& name, const ParamPlace& place, const Te
   std::vector<float> of_rows;
   if (is_of_rows(name)) {
     const Tensor rows = rows_of(name, place);
-    const int64_t columns = values.numel() / rows.numel();
+    const int64_t columns = values.numel() / std::max<int64_t>(rows.numel(), 1);
     for (int64_t row = 0; row < rows.numel(); ++row) of_rows.push_back(values.as<float>()[row * columns]);
     setting_.stream.run(Copy{{.data = of_rows.data(), .shape = rows.shape}, rows});
   } else {
@@ -131,7 +131,7 @@ void KeptState::read_rows(const std::string& name, const ParamPlace& place, cons
   std::vector<float> values(static_cast<size_t>(rows.numel()));
   setting_.stream.run(Copy{rows, {.data = values.data(), .shape = rows.shape}});
   setting_.stream.synchronize();
-  const int64_t columns = to.numel() / rows.numel();
+  const int64_t columns = to.numel() / std::max<int64_t>(rows.numel(), 1);
   for (int64_t row = 0; row < rows.numel(); ++row)
     std::fill_n(to.as<float>() + row * columns, columns, values[static_cast<size_t>(row)]);
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/present.h"
 #include "model/store/setting.h"
 #include "model/store/stored_format.h"
 #include "model/store/turns.h"
@@ -56,7 +57,9 @@ class StoredForms {
   void write(const ParamPlace& place, const Fill& fill);
 
   // Where weights take turns:
-  void start(size_t bucket, WeightSource& source) { source.start(own_[bucket], turns_->views()[bucket]); }
+  void start(size_t bucket, WeightSource& source) {
+    source.start(own_[bucket], present(turns_).views()[bucket]);
+  }
   bool has_beside(size_t bucket) const { return setting_.layout.buckets[bucket].stored == StoredAs::kBeside; }
   // Rounds trained weights of a bucket that is whole, to FP8.
   void round_whole(size_t bucket);

@@ -1,5 +1,7 @@
 #include "train/config/config_values.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

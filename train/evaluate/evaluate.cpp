@@ -100,7 +100,7 @@ class EvaluatedData {
         fail("{} was trained on other data than its configuration now names: {}. Name data with --data PATH",
              model.folder.path.string(), *differs);
     };
-    const auto& was = *present(model.state).fingerprint;
+    const auto& was = present(present(model.state).fingerprint);
     for (size_t i = 0; i < std::min(was.train.size(), now.train.size()); ++i)
       compare(was.train[i].stream, now.train[i].stream);
     if (was.validation && now.validation) compare(*was.validation, *now.validation);

@@ -6,6 +6,7 @@
 
 #include "kernels/base/present.h"
 #include "train/memory/run_plan.h"
+#include "train/parallel/mesh.h"
 #include "train/run/run_data.h"
 #include "train/session/train_state.h"
 
