@@ -244,6 +244,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }
+    if (!lora) config.train.lora_base = LoraBase::kAuto;
     auto& recompute = config.train.recompute;
     if (config.model.mlp != Mlp::kSwiglu && recompute)
       recompute = recompute->changed(
