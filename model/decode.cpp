@@ -106,7 +106,7 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
                   .logits = tensors.logits};
   const Model& model = step.model;
   if (!model.params->has_whole_weights()) {
-    step.why_separate_kernels = "weights that are gathered, copied or made of FP8 values block by block";
+    step.why_separate_kernels = "weights that are gathered, copied or widened block by block";
     return step;
   }
   step.tables = model.lease_tables();
