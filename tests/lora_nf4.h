@@ -39,7 +39,7 @@ inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plai
     if (place.stored == StoredAs::kOnly) round_to_nf4(values);
     if (plain.store().dtype() ==
         DType::kBF16)  // to nearest even, as WidenNf4; the writer of masters rounds ties up
-      for (float& value : floats(values)) value = from_bf16(to_bf16(value));
+      for (float& value : floats(values)) value = float_from_bf16(bf16_from_float(value));
     plain.store().writer()(place, values);
     rounded.push_back({place.info.name, values});
   }

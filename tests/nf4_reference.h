@@ -17,7 +17,7 @@ inline std::vector<float> hex_floats(const nlohmann::json& numbers) {
   return all;
 }
 
-// Rounded values and scales, and what they are widened to in this dtype, are those of bitsandbytes to the bit.
+// Rounded values, scales, and what they are widened to in this dtype are those of bitsandbytes to the bit.
 inline void expect_nf4_of_bitsandbytes(const Stream& stream, DType dtype) {
   const auto reference = nlohmann::json::parse(
       std::ifstream(std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/nf4_reference.json"));

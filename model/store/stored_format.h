@@ -1,6 +1,6 @@
-// StoredFormat: how a matrix is stored in few bits an element, with scales: FP8, e4m3 with one scale a matrix,
-// which GEMMs read, or NF4. A format states what its values take, and how they are rounded and widened;
-// stored_forms.h does the rest: layout, gathering and copying of the bytes, and the buffers.
+// StoredFormat: how a matrix is stored in few bits an element, with scales: FP8, e4m3 with one scale a
+// matrix, which GEMMs read, or NF4. A format states what its values take, and how they are rounded and
+// widened; stored_forms.h does the rest: layout, gathering and copying of the bytes, and the buffers.
 #pragma once
 
 #include <string>

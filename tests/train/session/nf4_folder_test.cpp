@@ -1,4 +1,6 @@
 // Folders whose matrices bitsandbytes stored in NF4: tests/fixtures/make_nf4_folders.py
+#include <unistd.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -61,7 +63,7 @@ TEST(Nf4Folder, SaysHowItIsStored) {
 
 class DamagedNf4 : public ::testing::Test {
  protected:
-  fs::path folder_ = fs::path(::testing::TempDir()) / "damaged nf4";
+  fs::path folder_ = fs::path(::testing::TempDir()) / fmt::format("damaged nf4 {}", getpid());
   void SetUp() override {
     fs::remove_all(folder_);
     fs::copy(kFolders / "nested", folder_);
