@@ -55,10 +55,10 @@ class TrainState {
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
   // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
   // are the gradients. With a loss of pairs it counts pairs. `step` counts from 1. Error, before any kernel:
-  // an id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss. `continues`
-  // gets the number of enqueued micro-steps. If it returns false before the last one, the step is dropped:
-  // weights and optimizer stay as they were, and step() returns false. All ranks must agree on that, as the
-  // last micro-step exchanges gradients.
+  // an id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
+  // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the step is
+  // dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on that,
+  // as the last micro-step exchanges gradients.
   bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step whose loss or gradient norm is not finite, or above its limit, makes no update: weights and

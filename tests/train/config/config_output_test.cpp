@@ -245,6 +245,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       lora = {}, config.train.freeze = {};
     }
     if (!lora) config.train.lora_base = LoraBase::kAuto;
+    config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
+    config.train.preference = {}, config.train.distillation = {};
+    config.train.reference.clear(), config.train.teacher.clear();
     auto& recompute = config.train.recompute;
     if (config.model.mlp != Mlp::kSwiglu && recompute)
       recompute = recompute->changed(
