@@ -194,7 +194,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
   if (s.shard && s.ranks > 1) object["shard"] = name_of(present(s.shard));
-  if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = *s.mlp_chunk;
+  if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = present(s.mlp_chunk);
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (s.skipped_updates > 0) object["skipped_updates"] = s.skipped_updates;
   if (s.rewinds > 0) object["rewinds"] = s.rewinds;

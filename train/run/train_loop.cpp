@@ -84,7 +84,7 @@ std::optional<double> TrainLoop::evaluate() {
   const LossJob job{.data = phase().data().validation(),
                     .sequences = total,
                     .by_position = run_.config.evaluation.by_position,
-                    .pairs = shape().loss.pairs ? &*shape().loss.pairs : nullptr,
+                    .pairs = shape().loss.pairs ? &present(shape().loss.pairs) : nullptr,
                     .reference = reference_losses()};
   SharedBatches batches = loss_batches(session, job);
   batches.progress = [&](int64_t done) {

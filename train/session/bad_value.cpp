@@ -136,7 +136,7 @@ void BadValueSearch::find_sequences(const Operand& written) {
     const Inspected values = inspect(part);
     if (values.bad == 0) continue;
     if (found.sequences.empty() && shape.mesh.context == 1)
-      found.token = b * T + static_cast<int64_t>(values.first_bad) / (x.numel() / N);
+      found.token = b * T + static_cast<int64_t>(values.first_bad) / std::max<int64_t>(x.numel() / N, 1);
     found.sequences.push_back(b);
   }
 }
