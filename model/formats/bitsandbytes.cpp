@@ -58,13 +58,7 @@ Nf4Tensor::Nf4Tensor(const TensorFiles& files, const std::string& name, const Sh
     check(values[code] == nf4_value(code),
           "tensor {}.quant_map: value {} must be {}, which NF4 has, found {}", name, code, nf4_value(code),
           values[code]);
-  scales_.resize(static_cast<size_t>((shape.numel() + block_ - 1) / block_));
-  read_scales(state);
-  for (const float scale : scales_)
-    check(std::isfinite(scale),
-          "tensor {}.absmax: a scale is not finite, but {}. The file is damaged: copy the "
-          "folder again from where it comes from",
-          name, scale);
+  find_scales(state, (shape.numel() + block_ - 1) / block_);
 }
 
 std::span<const std::byte> Nf4Tensor::bytes_of(const std::string& suffix, const char* dtype,
@@ -79,31 +73,39 @@ std::span<const std::byte> Nf4Tensor::bytes_of(const std::string& suffix, const 
   return entry.bytes;
 }
 
-void Nf4Tensor::read_scales(const nlohmann::json& state) {
-  const int64_t count = std::ssize(scales_);
-  if (!state.contains("nested_blocksize")) {
-    scales_ = floats_of(bytes_of(".absmax", "F32", count));
-    return;
-  }
-  const int64_t nested = whole_number(state, "nested_blocksize", name_ + kState, 1, count + 4096);
+void Nf4Tensor::find_scales(const nlohmann::json& state, int64_t count) {
+  const bool nested = state.contains("nested_blocksize");
+  absmax_ = bytes_of(".absmax", nested ? "U8" : "F32", count);
+  if (!nested) return;
+  nested_block_ = whole_number(state, "nested_blocksize", name_ + kState, 1, count + 4096);
   check(state.contains("nested_offset") && state["nested_offset"].is_number(),
         "tensor {}{}: \"nested_offset\" must be a number", name_, kState);
-  const auto offset = state["nested_offset"].get<float>();
-  const std::span<const std::byte> codes = bytes_of(".absmax", "U8", count);
-  const std::vector<float> largest =
-                               floats_of(bytes_of(".nested_absmax", "F32", (count + nested - 1) / nested)),
-                           map = floats_of(bytes_of(".nested_quant_map", "F32", 256));
-  for (int64_t i = 0; i < count; ++i) {
+  offset_ = state["nested_offset"].get<float>();
+  largest_ = floats_of(bytes_of(".nested_absmax", "F32", (count + nested_block_ - 1) / nested_block_));
+  map_ = floats_of(bytes_of(".nested_quant_map", "F32", 256));
+}
+
+std::vector<float> Nf4Tensor::scales() const {
+  if (nested_block_ == 0) return floats_of(absmax_);
+  std::vector<float> all(absmax_.size());
+  for (size_t i = 0; i < all.size(); ++i) {
     const float scale =
-        map[static_cast<size_t>(codes[static_cast<size_t>(i)])] * largest[static_cast<size_t>(i / nested)];
-    scales_[static_cast<size_t>(i)] = scale + offset;
+        map_[static_cast<size_t>(absmax_[i])] * largest_[i / static_cast<size_t>(nested_block_)];
+    all[i] = scale + offset_;
   }
+  return all;
 }
 
 void Nf4Tensor::read(std::span<float> out) const {
+  const std::vector<float> scales = this->scales();
+  for (const float scale : scales)
+    check(std::isfinite(scale),
+          "tensor {}.absmax: a scale is not finite, but {}. The file is damaged: copy the folder again from "
+          "where it comes from",
+          name_, scale);
   for (size_t i = 0; i < out.size(); ++i) {
     const auto byte = static_cast<uint32_t>(codes_[i / 2]);
-    out[i] = nf4_value(i % 2 == 0 ? byte >> 4 : byte & 15) * scales_[i / static_cast<size_t>(block_)];
+    out[i] = nf4_value(i % 2 == 0 ? byte >> 4 : byte & 15) * scales[i / static_cast<size_t>(block_)];
   }
 }
 

@@ -22,21 +22,25 @@ bool is_bitsandbytes_nf4(const nlohmann::json& quantization_config);
 class Nf4Tensor {
  public:
   static bool is_one(const TensorFiles& files, const std::string& name);
-  // Error: anything missing, of another kind of numbers, or of another shape
+  // Reads what describes the matrix, not its numbers. Error: anything missing, of another kind of numbers, or
+  // of another shape
   Nf4Tensor(const TensorFiles& files, const std::string& name, const Shape& shape);
 
   const std::vector<std::string>& names() const { return names_; }  // of all its tensors in the files
-  void read(std::span<float> out) const;
+  void read(std::span<float> out) const;                            // Error: a scale that is not finite
 
  private:
   std::span<const std::byte> bytes_of(const std::string& suffix, const char* dtype, int64_t elements);
-  void read_scales(const nlohmann::json& state);
+  void find_scales(const nlohmann::json& state, int64_t count);
+  std::vector<float> scales() const;
 
   const TensorFiles& files_;
   std::string name_;
   int64_t block_ = 0;
-  std::span<const std::byte> codes_;
-  std::vector<float> scales_;
+  std::span<const std::byte> codes_, absmax_;
+  int64_t nested_block_ = 0;  // 0: without double quantisation
+  float offset_ = 0;
+  std::vector<float> map_, largest_;  // with it
   std::vector<std::string> names_;
 };
 
