@@ -3,6 +3,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/documents.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/preference_side.h"
 
 namespace tessera::cpu {
 
@@ -13,16 +14,7 @@ void run(const PreferenceLoss& a, const Launch& /*on*/) {
   float *weights = a.weights.as<float>(), *figures = a.figures.as<float>();
   std::fill(weights, weights + N, 0.0f);
   std::fill(figures, figures + PreferenceFigures::kCount * N, 0.0f);
-  const auto side_of = [&](int64_t begin, int64_t end) {
-    PreferenceSide side;
-    for (int64_t n = begin; n < end; ++n) {
-      if (targets[n] == kNoTarget) continue;
-      side.logp -= a.losses.as<float>()[n];
-      if (a.reference) side.reference -= a.reference.as<float>()[n];
-      side.tokens += 1;
-    }
-    return side;
-  };
+  const PairRows rows{targets, a.losses.as<float>(), a.reference.as<float>()};
   for (int64_t n = 0; n < N; ++n) {
     const int64_t t = n % T, row = n - t;
     if (kinds[n] != static_cast<int32_t>(DocumentKind::kChosen) || documents[2 * n] != t) continue;
@@ -30,7 +22,8 @@ void run(const PreferenceLoss& a, const Launch& /*on*/) {
     check(middle < row + T && kinds[middle] == static_cast<int32_t>(DocumentKind::kRejected),
           "{}: no rejected document follows the chosen one at row {}", a.kName, n);
     const int64_t end = row + documents[2 * middle + 1];
-    const PreferenceFigures found = preference_figures(a.rule, side_of(n, middle), side_of(middle, end));
+    const PreferenceFigures found =
+        preference_figures(a.rule, preference_side(rows, n, middle), preference_side(rows, middle, end));
     for (int i = 0; i < PreferenceFigures::kCount; ++i) figures[i * N + n] = static_cast<float>(found.at(i));
     std::fill(weights + n, weights + middle, static_cast<float>(-found.d_chosen));
     std::fill(weights + middle, weights + end, static_cast<float>(-found.d_rejected));

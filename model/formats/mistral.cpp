@@ -11,13 +11,9 @@ constexpr RefusedField kMistralRefused[] = {
     kNoPartialRotation,
     kNoOtherLayers,
 };
-constexpr RefusedField kMixtralRefused[] = {
-    kNoMlpBias,
-    {"attention_bias", "this family has no biases in attention"},
-    kNoPartialRotation,
-    kNoOtherLayers,
-    {"router_jitter_noise", "noise in what a router reads is not supported", is_zero},
-};
+constexpr RefusedField kMixtralOwnRefused[] = {
+    {"router_jitter_noise", "noise in what a router reads is not supported", is_zero}};
+constexpr auto kMixtralRefused = joined(kMistralRefused, kMixtralOwnRefused);
 
 // Every block has experts, so intermediate_size is theirs.
 constexpr Field kMixtralFields[] = {

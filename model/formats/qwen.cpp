@@ -15,8 +15,8 @@ constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoPartialRotation};
 // transformers takes a window of every layer, or of none.
 constexpr RefusedField kQwen3MoeRefused[] = {kNoMlpBias, kNoPartialRotation, kNoOtherLayers, kNoSlidingWindow,
                                              kNoWindow};
-constexpr std::string_view kQwen3MoeHarmless[] = {"output_router_logits", "router_aux_loss_coef",
-                                                  "max_window_layers"};
+constexpr std::string_view kQwen3MoeOwnHarmless[] = {"max_window_layers"};
+constexpr auto kQwen3MoeHarmless = joined(kExpertHarmless, kQwen3MoeOwnHarmless);
 
 // What transformers' defaults of both have in common
 constexpr ModelConfig kDefaults{.vocab_size = 151936,

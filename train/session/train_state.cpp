@@ -82,6 +82,11 @@ void check_kinds(const SequencesView& sequences, int64_t T) {
   }
 }
 
+// [E] of [ranks, E]
+Tensor own_counts(const Tensor& choice_counts, int64_t rank) {
+  return choice_counts.rows(rank, 1).view({choice_counts.shape[1]});
+}
+
 }  // namespace
 
 TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm,
@@ -342,7 +347,7 @@ void TrainState::count_choices(int64_t micro_steps, const std::function<ActiveDr
                            {.model = model_,
                             .batch = batch_of(m),
                             .dropout = dropout(m),
-                            .counts = choice_counts_.rows(rank(), 1).view({choice_counts_.shape[1]})});
+                            .counts = own_counts(choice_counts_, rank())});
   }
   share_choices();
 }
@@ -365,7 +370,7 @@ void TrainState::compute(const MicroStep& micro_step) {
        .losses = losses.rows(shape_.micro_steps - 1, 1).view({shape_.rows()}),
        .dropout = micro_step.dropout,
        .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
-       .choice_counts = counts ? choice_counts_.rows(rank(), 1).view({choice_counts_.shape[1]}) : Tensor{},
+       .choice_counts = counts ? own_counts(choice_counts_, rank()) : Tensor{},
        .after_forward = counts ? std::function<void()>([this] { share_choices(); }) : nullptr,
        .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
 }
