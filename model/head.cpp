@@ -100,7 +100,8 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   Arena::Scope scope(arena);
   const Tensor row_weights =
       gradients && model.loss.weights ? model.loss.weights(arena, pass, saved) : Tensor{};
-  const Tensor of_teacher = gradients && model.loss.teacher_rows ? model.loss.teacher_rows(arena, pass) : Tensor{};
+  const Tensor of_teacher =
+      gradients && model.loss.teacher_rows ? model.loss.teacher_rows(arena, pass) : Tensor{};
   const WeightLease<HeadParams> weights =
       model.lease_head(gradients ? LeaseFor::kBackward : LeaseFor::kForward);
   pass.stream.enter(OpPlace::kHead, /*backward=*/gradients != nullptr);

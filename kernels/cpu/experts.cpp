@@ -39,7 +39,7 @@ ExpertRows rows_of(const Tensor& offsets, int64_t expert) {
   return {.first = at[0], .count = at[1] - at[0]};
 }
 
-// Rows first .. first + count of x, or with `choices` those of their tokens
+// The expert's rows of x; with `choices` the rows of their tokens, copied to `room`
 const float* gathered(const Tensor& x, const Tensor& choices, int64_t active, ExpertRows of,
                       std::vector<float>& room) {
   const int64_t columns = x.shape[1];

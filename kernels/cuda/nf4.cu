@@ -22,7 +22,7 @@ __global__ __launch_bounds__(kThreads) void round_nf4_kernel(const T* x, int64_t
   if (block >= blocks) return;
   const int64_t first = block * kNf4Block + 2 * lane;
   const float a = static_cast<float>(x[first]), b = static_cast<float>(x[first + 1]);
-  // Magnitudes are compared by their bits, of which those of NaN are the largest.
+  // The bits of magnitudes have the order of the magnitudes, and NaN has the largest.
   uint32_t largest = max(__float_as_uint(fabsf(a)), __float_as_uint(fabsf(b)));
 #pragma unroll
   for (int other = 16; other > 0; other /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, other));

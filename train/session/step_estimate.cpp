@@ -24,8 +24,8 @@ constexpr std::array kSpeeds{
     DeviceSpeed{90, "an H100", 690 * kTera, 1470 * kTera, 570 * kTera, 2950 * kGiga, 42 * kGiga, 330 * kGiga},
 };
 constexpr double kBackwardOfAttention = 1.2;
-constexpr double kExpertsOfGemm =
-    0.085;                          // of a GPU's rate: products of experts are in their plain form there
+// Products of experts are in their plain form on a GPU: the share of its rate that they reach
+constexpr double kExpertsOfGemm = 0.085;
 constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
 
 // A queue beside the operations: collectives, or copies in one direction. `now`: when the operations that
