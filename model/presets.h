@@ -38,6 +38,11 @@ enum class Preset : uint8_t {
   kOlmo2_13b,
   kOlmo2_32b,
   kPhi4Mini,
+  kBloom_560m,
+  kBloom_11b,
+  kBloom_17b,
+  kBloom_3b,
+  kBloom_71b,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -71,7 +76,12 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"olmo2_7b", Preset::kOlmo2_7b},
                     Word{"olmo2_13b", Preset::kOlmo2_13b},
                     Word{"olmo2_32b", Preset::kOlmo2_32b},
-                    Word{"phi4_mini", Preset::kPhi4Mini}};
+                    Word{"phi4_mini", Preset::kPhi4Mini},
+                    Word{"bloom_560m", Preset::kBloom_560m},
+                    Word{"bloom_1.1b", Preset::kBloom_11b},
+                    Word{"bloom_1.7b", Preset::kBloom_17b},
+                    Word{"bloom_3b", Preset::kBloom_3b},
+                    Word{"bloom_7.1b", Preset::kBloom_71b}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

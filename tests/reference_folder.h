@@ -32,7 +32,8 @@ inline constexpr std::array kFamilyFixtures = {
     "llama",      "llama_tied",    "llama_llama3",  "llama_linear",        "llama_yarn",
     "qwen2",      "qwen3",         "llama_biases",  "qwen3_biases",        "gemma3",
     "olmo2",      "gemma3_images", "mistral",       "qwen3_windows",       "phi3",
-    "phi3_whole", "phi3_window",   "phi3_longrope", "phi3_longrope_short", "llama_longrope"};
+    "phi3_whole", "phi3_window",   "phi3_longrope", "phi3_longrope_short", "llama_longrope",
+    "bloom"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;

@@ -56,6 +56,7 @@ struct KernelFamily {
   int row_padding;
   bool by_name_only;      // attn_forward() and attn_backward() never choose it
   int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
+  int most_with_alibi;    // and ALiBi
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
@@ -103,8 +104,11 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} 
 // attn_forward() and attn_backward() take the first family that serves a problem and was built.
 std::span<const KernelFamily* const> families();
 
-// Bytes that a forward needs
+// Bytes that a forward and a backward need
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem);
+size_t backward_workspace(const KernelFamily& family, const AttnProblem& problem);
+// And without what the sinks' gradients need, which lies behind
+size_t own_backward_workspace(const KernelFamily& family, const AttnProblem& problem);
 
 // ATTN_OK, or why this family does not serve a problem. Needs no
 // device, and does not ask whether it was built.

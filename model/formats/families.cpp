@@ -48,8 +48,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2,   &kLlama, &kMistral, &kQwen2,  &kQwen3,
-                                           &kGemma3, &kPhi3,  &kOlmo2,   &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2,   &kLlama, &kMistral, &kQwen2, &kQwen3,
+                                           &kGemma3, &kPhi3,  &kOlmo2,   &kBloom, &kTessera};
   return kAll;
 }
 
@@ -120,7 +120,7 @@ void fill_computed(ModelConfig& model) {
 
 ModelConfig canonical(ModelConfig model) {
   if (model.query_scalar == 0) model.query_scalar = model.head_dim;
-  if (model.positions == Positions::kLearned) {
+  if (model.positions != Positions::kRope) {
     model.rope = {};
     return model;
   }

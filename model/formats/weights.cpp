@@ -29,12 +29,12 @@ struct PlacedTensor {
 };
 
 void read_piece(const PlacedTensor& in, const TensorPiece& piece, const std::span<float> out, Values which) {
-  if (!piece.transposed) return in.file.read(in.name, piece.shape, out, which);
+  if (is_plain(piece)) return in.file.read(in.name, piece.shape, out, which);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
   const std::span<float> values(turned.as<float>(), out.size());
   in.file.read(in.name, piece.shape, values, which);
-  transpose(values, piece.columns, piece.rows, out.data());
+  from_file(piece, values, out.data());
 }
 
 // A parameter from its pieces. `find` says where a tensor of the family is.
@@ -234,7 +234,7 @@ void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOve
                           },
                           .values = values_};
   const bool is_bf16 = std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
-    return !piece.transposed && entry_of(piece.name).dtype == "BF16";
+    return is_plain(piece) && entry_of(piece.name).dtype == "BF16";
   });
   if (hand_over == HandOver::kAsStored && is_bf16) return read_bf16(from, place, sink);
   read_pieces(from, place, sink);

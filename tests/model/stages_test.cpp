@@ -127,7 +127,8 @@ TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
       EXPECT_THROW(decode_stages(block, builder), Error);
     }
     const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
-                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora;
+                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora &&
+                          !model.attention_sinks && model.positions != Positions::kAlibi;
     EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
   }
 }

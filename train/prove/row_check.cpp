@@ -65,8 +65,10 @@ RowCheck::Inputs RowCheck::inputs_of(const Op& op, int64_t sequences, Backend& b
                 .v = on_host(op.v, sequences, be, on),
                 .y = on_host(op.y, sequences, be, on),
                 .dy = {},
-                .lse = {}};
+                .lse = {},
+                .sinks = {}};
   if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, sequences, be, on);
+  if (op.sinks) inputs.sinks = memory_.read(op.sinks, be, on);
   if (op.plan.kind != AttentionKind::kNaive)
     inputs.lse = memory_.read(beginning(op.saved, sequences), be, on);
   memory_.forget();  // what the next operation finds there is not this
@@ -172,6 +174,11 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       p.push_back(of.score(b, h, i, j));
       most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
+    }
+    if (inputs_.sinks) {  // a score that has no value
+      const double sink = widened(inputs_.sinks[h]);
+      most = std::max(most, sink), size = std::max(size, std::abs(sink));
+      sum = std::exp(sink - most);
     }
     for (double& each : p) sum += each = std::exp(each - most);
     for (int64_t j = keys.begin; j < keys.end; ++j) {

@@ -1,11 +1,15 @@
 // Score rules: how the product x = q k^T of a query and a key becomes their score s. A rule is a template
 // argument of every kernel, of most by their tile.
 //
-// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK,
-// by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
-// its kernels multiply dS by it instead, and until they do they do not compile.
+// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and
+// dK, by which their sums are multiplied once. A rule whose derivative depends on x has no
+// derivative(ScoreArgs): its kernels multiply dS by it instead, and until they do they do not compile.
+//
+// A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add bias
+// / scale to x, where they know the query and the key, and then go on as with others.
 #pragma once
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/common/view.h"
 
 namespace tessera::attention {
@@ -21,6 +25,7 @@ ScoreArgs score_args_of(const Problem& p) {
 
 // s = scale x
 struct ScaledScore {
+  static constexpr bool kBiased = false;
   float log2_scale;  // c = scale log2(e)
 
   ScaledScore() = default;
@@ -44,5 +49,23 @@ struct ScaledScore {
   static __device__ __forceinline__ float value(const ScoreArgs& a, float x) { return x * a.scale; }
   static __device__ __forceinline__ float derivative(const ScoreArgs& a) { return a.scale; }
 };
+
+// s = scale x - m |i - j|, of a query at i and a key at j
+struct AlibiScore : ScaledScore {
+  static constexpr bool kBiased = true;
+  using ScaledScore::ScaledScore;
+};
+
+// The bias of a head's scores in units of x
+struct RawBias {
+  float slope;  // m / scale
+
+  __device__ __forceinline__ float of(int query, int key) const { return alibi_bias(slope, query, key); }
+};
+template <class Score>  // one without a bias: nothing is computed
+__device__ __forceinline__ RawBias raw_bias(Alibi alibi, int head, float scale) {
+  if constexpr (Score::kBiased) return {alibi.slope(head) / scale};
+  return {0};
+}
 
 }  // namespace tessera::attention

@@ -37,7 +37,9 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
       {Preset::kOlmo2_1b, 1'484'916'736},     {Preset::kOlmo2_7b, 7'298'617'344},
       {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
-      {Preset::kPhi4Mini, 3'836'021'760}};
+      {Preset::kPhi4Mini, 3'836'021'760},     {Preset::kBloom_560m, 559'214'592},
+      {Preset::kBloom_11b, 1'065'314'304},    {Preset::kBloom_17b, 1'722'408'960},
+      {Preset::kBloom_3b, 3'002'557'440},     {Preset::kBloom_71b, 7'069'016'064}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -55,6 +57,7 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen25_7b)), "qwen2");
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_8b)), "qwen3");
   EXPECT_STREQ(family_of(preset_model(Preset::kOlmo2_32b)), "olmo2");
+  EXPECT_STREQ(family_of(preset_model(Preset::kBloom_560m)), "bloom");
 }
 
 TEST_F(PresetKeys, SetsTheModel) {
