@@ -46,6 +46,7 @@ void DecodeAttention::check_on(Device device) const {
                 {"y", y, plan.dtype, {s.batch, 1, s.heads, s.head_dim}}});
   check_range(kName, "q", q, s.heads);
   check_scratch(kName, workspace, plan.workspace_bytes, device);
+  check_sinks(kName, device, {"sinks", sinks, plan.dtype, {s.heads}}, s.scores.sinks);
 }
 
 void CachedAttention::check_on(Device device) const {

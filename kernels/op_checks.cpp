@@ -51,6 +51,13 @@ void check_heads(const char* op, const char* name, const Heads& heads, const Hea
   check_range(op, name, heads, anchor.count);
 }
 
+void check_sinks(const char* op, Device device, const Field& field, bool has) {
+  if (has) return check_fields(op, device, {field});
+  if (field.tensor)
+    fail("{}: {} needs a plan with sinks: set AttentionShape::scores, found {}", op, field.name,
+         field.tensor.to_string());
+}
+
 void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Device device) {
   if (workspace.as<char>() != nullptr && workspace.device != device)
     fail("{}: workspace must be on {}, found {}", op, name_of(device), workspace.to_string());

@@ -45,6 +45,9 @@ void check_range(const char* op, const char* name, const Heads& heads, int64_t c
 // Heads of a tensor [B, T, any number, D], as large as those of the anchor
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device);
 
+// Sinks of attention, as `field` says, of a plan that `has` them
+void check_sinks(const char* op, Device device, const Field& field, bool has);
+
 // Attention's own scratch, as its plan says
 void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Device device);
 

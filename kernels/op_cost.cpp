@@ -165,11 +165,13 @@ OpCost cost(const LoraBackward& a) {
 }
 OpCost cost(const AttentionForward& a) {
   OpCost one = moved(a.q, a.k, a.v, a.y);
+  if (a.sinks) one += moved(a.y, a.y);  // scaled in place
   one += {.bytes = query_statistics(a.plan), .flops = 2 * attention_product(a.plan)};
   return one;
 }
 OpCost cost(const AttentionBackward& a) {
-  OpCost one = moved(a.q, a.k, a.v, a.y, a.dy, a.dq, a.dk, a.dv);
+  OpCost one = moved(a.q, a.k, a.v, a.y, a.dy, a.dq, a.dk, a.dv) + gradients(a.accumulate, a.dsinks);
+  if (a.dsinks) one += moved(a.y, a.dy);
   one += {.bytes = query_statistics(a.plan), .flops = 5 * attention_product(a.plan)};
   return one;
 }

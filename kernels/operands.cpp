@@ -211,12 +211,13 @@ void list(const FusedLinear& a, const Lists& to) {
   to.written("y", a.y);
 }
 void list(const AttentionForward& a, const Lists& to) {
-  to.read("q", a.q)("k", a.k)("v", a.v);
+  to.read("q", a.q)("k", a.k)("v", a.v)("sinks", a.sinks);
   to.written("y", a.y);
 }
 void list(const AttentionBackward& a, const Lists& to) {
-  to.read("q", a.q)("k", a.k)("v", a.v)("y", a.y)("dy", a.dy);
+  to.read("q", a.q)("k", a.k)("v", a.v)("y", a.y)("dy", a.dy)("sinks", a.sinks);
   to.written("dq", a.dq)("dk", a.dk)("dv", a.dv);
+  gradient(to, "dsinks", a.dsinks, a.accumulate);
 }
 void list(const AttentionSample& a, const Lists& to) { to.read("q", a.q)("k", a.k); }
 void list(const DeadUnits& a, const Lists& to) {
@@ -233,7 +234,7 @@ void list(const RotaryAppend& a, const Lists& to) {
   list(a.append, to);
 }
 void list(const DecodeAttention& a, const Lists& to) {
-  to.read("q", a.q);
+  to.read("q", a.q)("sinks", a.sinks);
   to.written("y", a.y);
 }
 void list(const FusedDecodeStep& a, const Lists& to) {

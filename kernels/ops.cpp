@@ -489,6 +489,7 @@ void AttentionForward::check_on(Device device) const {
   check_fields(kName, device, {{"saved", saved, plan.saved_dtype, plan.saved_shape}});
   check_scratch(kName, workspace, plan.forward_workspace_bytes, device);
   check_attention_dropout(kName, plan, dropout);
+  check_sinks(kName, device, {"sinks", sinks, plan.dtype, {s.heads}}, s.scores.sinks);
 }
 
 void AttentionSample::check_on(Device device) const {
@@ -517,6 +518,8 @@ void AttentionBackward::check_on(Device device) const {
   check_written_apart(kName, gradients);
   check_scratch(kName, workspace, plan.backward_workspace_bytes, device);
   check_attention_dropout(kName, plan, dropout);
+  check_sinks(kName, device, {"sinks", sinks, plan.dtype, {s.heads}}, s.scores.sinks);
+  check_sinks(kName, device, {"dsinks", dsinks, plan.dtype, {s.heads}, true}, s.scores.sinks);
 }
 
 void ApplyDropout::check_on(Device device) const {

@@ -28,10 +28,20 @@ struct AttentionPart {
   int64_t index, parts;
 
   Heads of(const Heads& heads) const { return part_of(heads, index, parts); }
+  AttentionPlan plan(const Attention& a) const {
+    AttentionPlan plan = a.plan;
+    plan.first_head = a.plan.shape.scores.alibi_heads > 0 ? index * a.plan.shape.heads : 0;
+    return plan;
+  }
   Tensor row_state(const Attention& a) const {
     const Shape& shape = a.plan.saved_shape;
     const Tensor& all = a.saved.row_state;  // of blocks that share it, as large as one of them needs
     return all.view({all.numel()}).rows(index * shape.numel(), shape.numel()).view(shape);
+  }
+  // One for each head of the part; none where there are none
+  Tensor of_sinks(const Tensor& all) const {
+    const int64_t heads = all ? all.shape[0] / parts : 0;
+    return all ? all.rows(index * heads, heads) : Tensor{};
   }
   Dropout dropout(const Attention& a) const {
     Dropout dropout = a.dropout;
@@ -105,7 +115,8 @@ DecodeAttention decode_attention_of(const Attention& a) {
           .v_cache = a.cache.v,
           .starts = a.starts,
           .y = a.saved.output,
-          .workspace = a.workspace};
+          .workspace = a.workspace,
+          .sinks = a.weights.sinks};
 }
 
 // A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled;
@@ -157,7 +168,8 @@ void attend(const Stream& stream, const Attention& a) {
   if (a.context) gathered.emplace(stream, a.context, KeysAndValues{in.k, in.v}, parts);
   for (AttentionPart part{0, parts}; part.index < parts; ++part.index) {
     const KeysAndValues keys = gathered ? gathered->next() : KeysAndValues{part.of(in.k), part.of(in.v)};
-    stream.run(AttentionForward{.plan = a.plan,
+    const AttentionPlan plan = part.plan(a);
+    stream.run(AttentionForward{.plan = plan,
                                 .q = part.of(in.q),
                                 .k = keys.k,
                                 .v = keys.v,
@@ -165,10 +177,11 @@ void attend(const Stream& stream, const Attention& a) {
                                 .saved = part.row_state(a),
                                 .workspace = a.workspace,
                                 .dropout = part.dropout(a),
-                                .tables = a.tables});
+                                .tables = a.tables,
+                                .sinks = part.of_sinks(a.weights.sinks)});
     if (a.sample)
       stream.run(AttentionSample{
-          .plan = a.plan,
+          .plan = plan,
           .q = part.of(in.q),
           .k = keys.k,
           .tables = a.tables,
@@ -188,7 +201,8 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
   for (AttentionPart part{0, parts}; part.index < parts; ++part.index) {
     const KeysAndValues keys = gathered ? gathered->next() : KeysAndValues{part.of(in.k), part.of(in.v)},
                         d_keys = summed ? summed->of_part() : KeysAndValues{part.of(d.k), part.of(d.v)};
-    stream.run(AttentionBackward{.plan = a.plan,
+    const AttentionPlan plan = part.plan(a);
+    stream.run(AttentionBackward{.plan = plan,
                                  .q = part.of(in.q),
                                  .k = keys.k,
                                  .v = keys.v,
@@ -200,7 +214,10 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
                                  .dv = d_keys.v,
                                  .workspace = backward.workspace,
                                  .dropout = part.dropout(a),
-                                 .tables = a.tables});
+                                 .tables = a.tables,
+                                 .sinks = part.of_sinks(a.weights.sinks),
+                                 .dsinks = part.of_sinks(backward.gradients.sinks),
+                                 .accumulate = backward.accumulate});
     if (summed) summed->sum();
   }
   if (summed) summed->finish();

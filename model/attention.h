@@ -18,6 +18,7 @@ namespace tessera {
 struct AttentionWeights {
   LinearWeights qkv;      // [(H + 2K) D, C]: heads of q, of k, of v
   Tensor q_norm, k_norm;  // [D], or of all heads together [H D] and [K D]; only with model.qk_norm
+  Tensor sinks;           // [H], in units of scores; only with model.attention_sinks
   LinearWeights out;      // [C, H D]   W_O
 };
 
@@ -35,7 +36,7 @@ struct AttentionSaved {
 // qkv_bias_to_sum().
 inline bool bias_gradient_reads_out(const ModelConfig& config) {
   return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
-         config.dropout.attention == 0 && config.kv_heads == config.heads;
+         !config.attention_sinks && config.dropout.attention == 0 && config.kv_heads == config.heads;
 }
 
 // Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.
@@ -73,6 +74,8 @@ void attend(const Stream& stream, const Attention& a);  // to saved.output
 
 struct AttendBackward {
   Tensor d_output, d_qkv;  // like saved.output and saved.qkv: of the latter, before it was rotated in place
+  const AttentionWeights& gradients;
+  bool accumulate = true;  // gradients
   Tensor workspace;
   ContextBackward context = {};
 };

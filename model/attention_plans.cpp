@@ -14,6 +14,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, const AttentionRequest& 
         AttentionRequest own = request;
         // A window of all keys hides none, and kernels are faster without one.
         AttentionShape& shape = own.shape;
+        shape.scores = spec.scores;
         shape.mask.window = spec.window < shape.kv_tokens ? spec.window : 0;
         // A text that is continued has no keys before all windows: see UnrolledKeys.
         if (shape.mask.window > 0 && shape.mask.offset >= shape.mask.window) {
@@ -29,6 +30,7 @@ AttentionPlans AttentionPlans::decoding(const BlockKinds& kinds, const DecodeSha
     DecodeShape own = shape;
     own.ring = spec.window != Windows::kFull && spec.window < shape.capacity;
     if (own.ring) own.capacity = spec.window;
+    own.scores = spec.scores;
     const DecodePlan decode = choose_decode(own, dtype, device);
     return Plan{.plan = {.shape = {.batch = shape.batch,
                                    .tokens = 1,

@@ -25,12 +25,13 @@ struct LinearOfStage {
   size_t index = 0;  // among all of the block
 };
 
-// A weight of a stage that is no matrix, and of no linear layer: a norm's
+// A weight of a stage that is no matrix, and of no linear layer: a norm's, or attention's sinks
 struct VectorOfStage {
   std::string name;  // in the block: "norm1.weight"
   int64_t size;
   Init init;
   const Tensor& (*tensor)(const BlockParams&);
+  ParamPart part = ParamPart::kNorms;
   Stage stage = {};
 };
 

@@ -8,6 +8,8 @@ BlockSpec block_spec(const ModelConfig& config, size_t layer) {
   return {.window = window,
           .rotary = rotary,
           .local_angles = rotary && window != Windows::kFull && config.rope.local_theta > 0,
+          .scores = {.sinks = config.attention_sinks,
+                     .alibi_heads = config.positions == Positions::kAlibi ? config.heads : 0},
           .norm = config.norm,
           .norm_place = config.norm_place,
           .mlp = config.mlp,

@@ -1,6 +1,7 @@
 // BlockSpec: which variant of everything one block computes. The sizes are those of the ModelConfig.
 #pragma once
 
+#include "kernels/attention/choose.h"
 #include "model/config.h"
 
 namespace tessera {
@@ -9,6 +10,7 @@ struct BlockSpec {
   int64_t window = 0;   // a query sees the last `window` keys, its own among them; 0: all keys before it
   bool rotary = false;  // q and k are rotated
   bool local_angles = false;             // by those of model.rope.local_theta
+  AttentionScores scores = {};           // of attention
   NormKind norm = NormKind::kLayerNorm;  // of all norms
   NormPlace norm_place = NormPlace::kBefore;
   Mlp mlp = Mlp::kGelu;

@@ -1,4 +1,5 @@
-// The sizes and variants of a transformer: GPT-2, Llama, Qwen, Gemma, OLMo and Phi are configurations of one.
+// The sizes and variants of a transformer: GPT-2, Llama, Qwen, Gemma, OLMo, Phi and BLOOM are configurations
+// of one.
 #pragma once
 
 #include <algorithm>
@@ -44,10 +45,12 @@ constexpr auto words_of(QkNorm) {  // of model.qk_norm
 
 enum class Positions : uint8_t {
   kLearned,  // a table of context rows, added to the embeddings
+  kAlibi,    // scores have a bias that grows with the distance: kernels/attention/alibi.h
   kRope,  // rotary: q and k are rotated by angles that grow with the position (Su et al., arXiv:2104.09864)
 };
 constexpr auto words_of(Positions) {  // of model.positions
-  return std::array{Word{"learned", Positions::kLearned}, Word{"rope", Positions::kRope}};
+  return std::array{Word{"learned", Positions::kLearned}, Word{"alibi", Positions::kAlibi},
+                    Word{"rope", Positions::kRope}};
 }
 
 // Which linear layers have a bias: kAttention: q, k, v and W_O; kQkv: the first three of these; kMlp: those
@@ -164,7 +167,8 @@ struct ModelConfig {
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;  // added to the variance, or to the mean of squares
   NormPlace norm_place = NormPlace::kBefore;
-  bool norm_plus_one = false;  // RMSNorm: a normed channel is multiplied by 1 + weight
+  bool norm_embeddings = false;  // a norm of what the first block reads
+  bool norm_plus_one = false;    // RMSNorm: a normed channel is multiplied by 1 + weight
   Positions positions = Positions::kLearned;
   Rope rope = {};       // where positions are rotary
   Windows window = {};  // of attention, by block
@@ -175,6 +179,7 @@ struct ModelConfig {
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
   double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
+  bool attention_sinks = false;           // each head's softmax has one more score, that of no key
   bool scale_attention = true;            // scores are divided by sqrt(query_scalar)
   int64_t query_scalar = 0;               // 0: D
   bool scale_attention_by_layer = false;  // and, in block l, by l + 1
@@ -239,6 +244,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.norm_epsilon", model.norm_epsilon);
   visit("model.norm_place", model.norm_place);
   visit("model.norm_plus_one", model.norm_plus_one);
+  visit("model.norm_embeddings", model.norm_embeddings);
   visit("model.positions", model.positions);
   visit("model.window", model.window);
   visit("model.rope.theta", model.rope.theta);
@@ -260,6 +266,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.tied", model.tied);
   visit("model.scale_embeddings", model.scale_embeddings);
   visit("model.logit_cap", model.logit_cap);
+  visit("model.attention_sinks", model.attention_sinks);
   visit("model.scale_attention", model.scale_attention);
   visit("model.query_scalar", model.query_scalar);
   visit("model.scale_attention_by_layer", model.scale_attention_by_layer);

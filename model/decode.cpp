@@ -18,6 +18,7 @@ std::string what_has_no_operation(const Model& model) {
   for (const BlockKind& kind : model.params->layout().kinds.distinct())
     if (std::string why = why_no_decode(kind, model.config); !why.empty()) return why;
   if (model.config.scale_embeddings) return "scaled embeddings";
+  if (model.config.norm_embeddings) return "a norm of the embeddings";
   return norm_not_in_decode(model.config);  // the final one
 }
 

@@ -21,7 +21,8 @@ enum class Init : uint8_t {
 
 // What train.freeze names: every parameter is of one part.
 enum class ParamPart : uint8_t {
-  kEmbeddings,  // of tokens and positions; where it is tied, the token table is the classifier, too
+  // Of tokens and positions, and their norm; where it is tied, the token table is the classifier, too
+  kEmbeddings,
   kAttention,
   kMlp,     // experts, too
   kRouter,  // of experts

@@ -79,7 +79,7 @@ void visit_block_weights(BlockParams& block, const BlockKind& kind, int64_t laye
                .shape = {vector.size},
                .init = vector.init,
                .block = layer,
-               .part = ParamPart::kNorms},
+               .part = vector.part},
               const_cast<Tensor&>(vector.tensor(block)));
   }
 }
@@ -96,18 +96,20 @@ void for_each_param(Params& params, const ModelConfig& config, const BlockKinds&
            .part = part},
           tensor);
   };
-  const auto vector = [&](const char* name, Init init, Tensor& tensor) {
-    visit({.name = name, .shape = {C}, .init = init, .part = ParamPart::kNorms}, tensor);
+  const auto norm = [&](const std::string& name, ParamPart part, NormWeights& weights) {
+    visit({.name = name + ".weight", .shape = {C}, .init = norm_init(config), .part = part}, weights.weight);
+    if (config.norm == NormKind::kLayerNorm)
+      visit({.name = name + ".bias", .shape = {C}, .init = Init::kZero, .part = part}, weights.bias);
   };
   table(kTokenTable, V, ParamPart::kEmbeddings, params.token_table, padding);
   if (config.positions == Positions::kLearned)
     table(kPositionTable, config.context, ParamPart::kEmbeddings, params.position_table);
+  if (config.norm_embeddings) norm("embedding_norm", ParamPart::kEmbeddings, params.embedding_norm);
   const int64_t layers = std::ssize(params.blocks);
   const auto block = [&](int64_t l) -> BlockParams& { return params.blocks[static_cast<size_t>(l)]; };
   for (int64_t l = 0; l < layers; ++l)
     visit_block_weights(block(l), kinds.of(static_cast<size_t>(l)), l, visit);
-  vector("norm.weight", norm_init(config), params.norm.weight);
-  if (config.norm == NormKind::kLayerNorm) vector("norm.bias", Init::kZero, params.norm.bias);
+  norm("norm", ParamPart::kNorms, params.norm);
   if (!config.tied) table(kHead, V, ParamPart::kHead, params.head_weight, padding);
   for (int64_t l = 0; config.lora && l < layers; ++l)
     for (const LinearOfStage& linear : kinds.of(static_cast<size_t>(l)).linears)

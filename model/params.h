@@ -41,8 +41,9 @@ struct BlockParams {
 };
 
 struct TableParams {
-  Tensor token_table;     // [padded V, C]
-  Tensor position_table;  // [context, C]; none unless positions are learned
+  Tensor token_table;          // [padded V, C]
+  Tensor position_table;       // [context, C]; none unless positions are learned
+  NormWeights embedding_norm;  // only with model.norm_embeddings
 };
 
 struct HeadParams {

@@ -11,6 +11,15 @@ ModelConfig gpt2(int64_t layers, int64_t heads, int64_t channels) {
   return {.vocab_size = 50257, .context = 1024, .layers = layers, .heads = heads, .channels = channels};
 }
 
+// config.json of bigscience/bloom-560m, bloom-1b1, bloom-1b7, bloom-3b and bloom-7b1
+ModelConfig bloom(int64_t layers, int64_t heads, int64_t channels) {
+  ModelConfig model{
+      .vocab_size = 250880, .context = 2048, .layers = layers, .heads = heads, .channels = channels};
+  model.norm_embeddings = true;
+  model.positions = Positions::kAlibi;
+  return model;
+}
+
 struct Sizes {
   int64_t vocab_size = 0, context = 0, layers = 0, heads = 0, kv_heads = 0, channels = 0, mlp_width = 0;
   double theta = 0;
@@ -113,6 +122,20 @@ ModelConfig gemma3(Sizes sizes, int64_t window) {
   model.mlp = Mlp::kGeglu;
   model.qk_norm = QkNorm::kHeads;
   model.scale_embeddings = true;
+  return model;
+}
+
+ModelConfig gemma3_4b() {
+  ModelConfig model = gemma3({.vocab_size = 262208,
+                              .context = 131072,
+                              .layers = 34,
+                              .heads = 8,
+                              .kv_heads = 4,
+                              .channels = 2560,
+                              .mlp_width = 10240},
+                             1024);
+  model.rope.scaling = RopeScaling::kLinear;
+  model.rope.factor = 8;
   return model;
 }
 
@@ -265,19 +288,8 @@ ModelConfig preset_model(Preset preset) {
       return gemma3({.layers = 18, .heads = 4, .kv_heads = 1, .channels = 640, .mlp_width = 2048}, 512);
     case Preset::kGemma3_1b:
       return gemma3({.layers = 26, .heads = 4, .kv_heads = 1, .channels = 1152, .mlp_width = 6912}, 512);
-    case Preset::kGemma3_4b: {
-      ModelConfig model = gemma3({.vocab_size = 262208,
-                                  .context = 131072,
-                                  .layers = 34,
-                                  .heads = 8,
-                                  .kv_heads = 4,
-                                  .channels = 2560,
-                                  .mlp_width = 10240},
-                                 1024);
-      model.rope.scaling = RopeScaling::kLinear;
-      model.rope.factor = 8;
-      return model;
-    }
+    case Preset::kGemma3_4b:
+      return gemma3_4b();
     case Preset::kOlmo2_1b:
       return olmo2({.layers = 16, .heads = 16, .kv_heads = 16, .channels = 2048, .mlp_width = 8192});
     case Preset::kOlmo2_7b:
@@ -292,6 +304,16 @@ ModelConfig preset_model(Preset preset) {
       return mixtral_8x7b();
     case Preset::kPhi4Mini:
       return phi4_mini();
+    case Preset::kBloom_560m:
+      return bloom(24, 16, 1024);
+    case Preset::kBloom_11b:
+      return bloom(24, 16, 1536);
+    case Preset::kBloom_17b:
+      return bloom(24, 16, 2048);
+    case Preset::kBloom_3b:
+      return bloom(30, 32, 2560);
+    case Preset::kBloom_71b:
+      return bloom(30, 32, 4096);
   }
   fail("the preset {} has no model", name_of(preset));
 }

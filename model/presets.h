@@ -41,6 +41,11 @@ enum class Preset : uint8_t {
   kOlmoe_1b7b,
   kMixtral8x7b,
   kPhi4Mini,
+  kBloom_560m,
+  kBloom_11b,
+  kBloom_17b,
+  kBloom_3b,
+  kBloom_71b,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -77,7 +82,12 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"olmo2_32b", Preset::kOlmo2_32b},
                     Word{"olmoe_1b_7b", Preset::kOlmoe_1b7b},
                     Word{"mixtral_8x7b", Preset::kMixtral8x7b},
-                    Word{"phi4_mini", Preset::kPhi4Mini}};
+                    Word{"phi4_mini", Preset::kPhi4Mini},
+                    Word{"bloom_560m", Preset::kBloom_560m},
+                    Word{"bloom_1.1b", Preset::kBloom_11b},
+                    Word{"bloom_1.7b", Preset::kBloom_17b},
+                    Word{"bloom_3b", Preset::kBloom_3b},
+                    Word{"bloom_7.1b", Preset::kBloom_71b}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

@@ -140,6 +140,18 @@ Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep
       if (kept) take(info, tensor);
     });
   }
+  if (config.norm_embeddings) {
+    take({"embeddings before their norm", dtype, {N, C}}, saved.before_norm);
+    visit_norm_saved(saved.embedding_norm,
+                     {.kind = config.norm,
+                      .shape = {N, C},
+                      .dtype = dtype,
+                      .names = {"", "embedding norm mean", "embedding norm rstd"}},
+                     [&](const SavedInfo& info, Tensor& tensor) {
+                       if (&tensor != &saved.embedding_norm.y) take(info, tensor);
+                     });
+    saved.embedding_norm.y = saved.embedded;
+  }
   visit_norm_saved(saved.norm,
                    {.kind = config.norm,
                     .shape = {N, C},

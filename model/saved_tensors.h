@@ -29,6 +29,9 @@ struct BlockSaved {
 
 struct Saved {
   Tensor embedded;  // [N, C]
+  Tensor
+      before_norm;  // [N, C]: of which `embedded` is the norm; as the next, only with model.norm_embeddings
+  NormSaved embedding_norm;
   std::vector<BlockSaved> blocks;
   NormSaved norm;              // norm.y: overwritten by its gradient in the backward
   Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it

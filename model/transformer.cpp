@@ -1,32 +1,51 @@
 #include "model/transformer.h"
 
+#include <utility>
+
 #include "model/activation_offload.h"
 #include "model/stages.h"
 
 namespace tessera {
 namespace {
 
-void embed(const Pass& pass, const Tensor& embedded) {
+// Of the embeddings, whose norm the first block reads; `y`: what it writes, or the gradient of that
+Norm embedding_norm(const Pass& pass, const Saved& saved, const NormSaved& y, const NormWeights& weights) {
+  const ModelConfig& config = pass.model.config;
+  return {config.norm, config.norm_epsilon, config.norm_offset(), weights, y, saved.before_norm};
+}
+
+void embed(const Pass& pass, const Saved& saved) {
+  const Tensor& embedded = saved.embedded;
   pass.stream.enter(OpPlace::kTables, /*backward=*/false);
   const Batch& batch = pass.batch;
   const WeightLease<TableParams> tables = pass.model.lease_tables();
+  const bool normed = pass.model.config.norm_embeddings;
   pass.stream.run(EmbeddingForward{.tokens = batch.tokens,
                                    .token_table = tables->token_table,
                                    .position_table = tables->position_table,
-                                   .y = by_sequence(pass.model, embedded),
+                                   .y = by_sequence(pass.model, normed ? saved.before_norm : embedded),
                                    .scale = embedding_scale(pass.model.config, embedded.dtype),
                                    .positions = batch.positions,
                                    .starts = batch.cache ? batch.cache->starts : Tensor{}});
+  if (normed)
+    norm_forward(pass.stream, embedding_norm(pass, saved, saved.embedding_norm, tables->embedding_norm));
   drop(pass, {.x = embedded, .y = embedded, .dropout = pass.dropout.at(DropoutKind::kEmbedding)});
 }
 
-// `d`: the gradient of the embeddings, overwritten
-void embed_backward(const Pass& pass, const Tensor& d) {
+// `d`: the gradient of the first block's input, overwritten, and so is that input
+void embed_backward(const Pass& pass, const Saved& saved, Tensor d) {
   pass.stream.enter(OpPlace::kTables, /*backward=*/true);
   const GradientScope<TableParams> scope = pass.model.params->table_gradients();
   const TableParams& gradients = *scope;
   drop(pass, {.x = d, .y = d, .dropout = pass.dropout.at(DropoutKind::kEmbedding)});
   if (!gradients.token_table) return;  // frozen, and so is a position table
+  if (pass.model.config.norm_embeddings) {
+    const WeightLease<TableParams> tables = pass.model.lease_tables();
+    NormSaved gradient = saved.embedding_norm;
+    gradient.y = std::exchange(d, saved.embedded);
+    norm_backward(pass.stream, embedding_norm(pass, saved, gradient, tables->embedding_norm),
+                  {.gradients = gradients.embedding_norm, .dx = d, .accumulate = pass.accumulate});
+  }
   // Rows are added to tables. A tied one has its gradient from the classifier by now.
   if (!pass.accumulate && !pass.model.config.tied) pass.stream.run(FillZero{gradients.token_table});
   if (!pass.accumulate && gradients.position_table) pass.stream.run(FillZero{gradients.position_table});
@@ -39,7 +58,7 @@ void embed_backward(const Pass& pass, const Tensor& d) {
 }
 
 void forward(const Pass& pass, const Saved& saved) {
-  embed(pass, saved.embedded);
+  embed(pass, saved);
   ActivationOffload* offload = pass.model.offload;
   for (size_t l = 0; l < saved.blocks.size(); ++l) {
     if (offload) offload->begin_forward(l);
@@ -136,7 +155,7 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
     if (offload) offload->end_backward(l);
     gradients = std::move(below);
   }
-  embed_backward(pass, d);
+  embed_backward(pass, saved, d);
 }
 
 }  // namespace tessera

@@ -56,6 +56,22 @@ struct AttentionCase {
   double scale = 0;
   Dropout dropout = {};
   int64_t kv_tokens = tokens;
+  std::vector<double> sinks = {};           // [heads]; empty: none
+  int64_t alibi_heads = 0, first_head = 0;  // as in AttnProblem
+
+  // As in the paper: a geometric sequence for a power of two, else that of the power below, and every other
+  // number of the one above
+  double slope(int64_t h) const {
+    if (alibi_heads == 0) return 0;
+    const auto at = static_cast<double>(h + first_head);
+    const double p = std::exp2(std::floor(std::log2(static_cast<double>(alibi_heads))));
+    return at < p ? std::exp2(-8 * (at + 1) / p) : std::exp2(-8 / (2 * p) * (2 * (at - p) + 1));
+  }
+  // Of batch b: how far a query is from a key
+  double distance(int64_t b, int64_t query, int64_t key) const {
+    const int64_t token = mask.query_tokens.empty() ? query : mask.query_tokens[b * tokens + query];
+    return std::abs(static_cast<double>(token + mask.offset - key));
+  }
 
   int64_t rows() const { return batch * heads * tokens; }           // of q, out and their gradients
   int64_t kv_rows() const { return batch * kv_heads * kv_tokens; }  // of k, v and theirs
@@ -75,6 +91,10 @@ struct AttentionCase {
 // tokens]
 struct AttentionReference {
   std::vector<double> out, lse, dq, dk, dv;
+  std::vector<double> dsinks = {};  // [heads]
+  // [heads]: the root of the sum of squares of what dsinks sums, each product of out and dout by itself. A
+  // rounding of out is relative to these.
+  std::vector<double> dsinks_terms = {};
 };
 
 // A score below what fp32 holds counts as -inf, as it does in the kernels;
@@ -87,7 +107,10 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
   for (auto* x : {&r.out, &r.dq}) x->assign(c.rows() * d, 0.0);
   for (auto* x : {&r.dk, &r.dv}) x->assign(c.kv_rows() * d, 0.0);
   r.lse.assign(c.rows(), 0.0);
+  r.dsinks.assign(c.heads, 0.0);
+  r.dsinks_terms.assign(c.heads, 0.0);
   std::vector<double> p(n * m), weights(n * m), ds(n * m);  // weights: p after dropout
+  std::vector<double> of_sink(n), squares(n);
   for (int64_t head = 0; head < c.batch * c.heads; ++head) {
     // b heads + h, of which group share a head of keys
     const int64_t b = head / c.heads, base = head * n, kv_base = head / group * m;
@@ -106,10 +129,14 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t j = 0; j < m; ++j) {
         if (!sees(i, j)) continue;
         const double product = dot(&q[(base + i) * d], &k[(kv_base + j) * d]);
-        pi[j] = product < -FLT_MAX ? -INFINITY : c.scale * product;
+        pi[j] = product < -FLT_MAX ? -INFINITY
+                                   : c.scale * product - c.slope(head % c.heads) * c.distance(b, i, j);
         max = std::fmax(max, pi[j]);
       }
+      const double sink = c.sinks.empty() ? -INFINITY : c.sinks[head % c.heads];
+      max = std::fmax(max, sink);
       const bool empty = max == -INFINITY;
+      if (!empty) sum += std::exp(sink - max);
       for (int64_t j = 0; j < m; ++j)
         if (sees(i, j)) sum += pi[j] = empty ? 0 : std::exp(pi[j] - max);
       r.lse[base + i] = max + std::log(sum);
@@ -122,12 +149,20 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
         delta += pi[j] * dsi[j];
         for (int64_t e = 0; e < d; ++e) r.out[(base + i) * d + e] += weight * v[(kv_base + j) * d + e];
       }
+      const double p_sink = empty ? 0 : std::exp(sink - r.lse[base + i]);
+      of_sink[i] = p_sink * delta, squares[i] = 0;
+      for (int64_t e = (base + i) * d; e < (base + i + 1) * d; ++e) {
+        const double term = p_sink * r.out[e] * dout[e];
+        squares[i] += term * term;
+      }
       for (int64_t j = 0; j < m; ++j) {
         if (!sees(i, j)) continue;
         dsi[j] = pi[j] * (dsi[j] - delta) * c.scale;
         for (int64_t e = 0; e < d; ++e) r.dq[(base + i) * d + e] += dsi[j] * k[(kv_base + j) * d + e];
       }
     }
+    for (const double each : of_sink) r.dsinks[head % c.heads] -= each;
+    for (const double each : squares) r.dsinks_terms[head % c.heads] += each;
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t j = 0; j < m; ++j) {
       for (int64_t i = 0; i < n; ++i) {
@@ -139,6 +174,7 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       }
     }
   }
+  for (double& terms : r.dsinks_terms) terms = std::sqrt(terms);
   return r;
 }
 

@@ -157,6 +157,7 @@ inline std::vector<FamilyModel> family_models() {
       {"phi3", "phi3",
        changed(llama, [](ModelConfig& m) { m.rope = {.theta = 500, .share = 0.75}, m.head_dim = 16; })},
       {"olmo2", "olmo2", with_olmo_parts(llama)},
+      {"tessera_sinks", "tessera", changed(llama, [](ModelConfig& m) { m.attention_sinks = true; })},
       {"olmo2_biases", "olmo2",
        changed(with_olmo_parts(llama),
                [](ModelConfig& m) { m.bias = Bias::kAttention, m.tied = true, m.kv_heads = 4; })},

@@ -38,6 +38,27 @@ inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   return all;
 }
 
+// What scores of attention may have beside their scale
+inline std::vector<Variant> score_parts_of(const ModelConfig& plain) {
+  std::vector<Variant> all;
+  const auto add = [&](const char* name, const ModelConfig& base, const auto& how) {
+    all.push_back({name, base});
+    how(all.back().model);
+  };
+  add("sinks", plain, [](ModelConfig& m) { m.attention_sinks = true; });
+  add("sinks with dropout and a window", plain,
+      [](ModelConfig& m) { m.attention_sinks = true, m.dropout.attention = 0.2, m.window = Windows(5); });
+  add("alibi", plain, [](ModelConfig& m) { m.positions = Positions::kAlibi; });
+  add("bloom", plain, [](ModelConfig& m) { m.positions = Positions::kAlibi, m.norm_embeddings = true; });
+  add("alibi with windows and sinks", plain, [](ModelConfig& m) {
+    m.positions = Positions::kAlibi, m.window = Windows({{.window = 3}, {.window = Windows::kFull}});
+    m.attention_sinks = true, m.kv_heads = m.heads / 2;
+  });
+  add("alibi with dropout", plain,
+      [](ModelConfig& m) { m.positions = Positions::kAlibi, m.dropout.attention = 0.2; });
+  return all;
+}
+
 // Each part of other families alone, each place of dropout, windows, and the families. `plain` has an even
 // number of heads.
 inline std::vector<Variant> parts_of(const ModelConfig& plain) {
@@ -66,6 +87,9 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("no bias", plain, [](ModelConfig& m) { m.bias = Bias::kNone; });
   add("grouped heads", plain, [](ModelConfig& m) { m.kv_heads = m.heads / 2; });
   add("wide heads", plain, [](ModelConfig& m) { m.head_dim = m.head_dim + 8; });
+  add("normed embeddings with dropout", plain,
+      [](ModelConfig& m) { m.norm_embeddings = true, m.dropout.embedding = 0.1; });
+  for (const Variant& each : score_parts_of(plain)) all.push_back(each);
   add("dropout of embeddings", plain, [](ModelConfig& m) { m.dropout.embedding = 0.1; });
   add("dropout of branches", plain, [](ModelConfig& m) { m.dropout.residual = 0.25; });
   add("dropout of attention", plain, [](ModelConfig& m) { m.dropout.attention = 0.2; });

@@ -53,7 +53,8 @@ inline constexpr std::array kFamilyFixtures = {"llama",
                                                "qwen3_moe_balance",
                                                "olmoe",
                                                "olmoe_balance",
-                                               "mixtral"};
+                                               "mixtral",
+                                               "bloom"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;

@@ -49,29 +49,34 @@ class Dropout(ctypes.Structure):
 class Problem(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 *((name, ctypes.c_int64) for name in ("batch", "tokens", "kv_tokens", "heads", "kv_heads")),
-                ("head_dim", ctypes.c_int), ("mask", Mask), ("scale", ctypes.c_float), ("dropout", Dropout)]
+                ("head_dim", ctypes.c_int), ("mask", Mask), ("scale", ctypes.c_float), ("dropout", Dropout),
+                ("sinks", ctypes.c_int), ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int)]
 
 
 class Forward(ctypes.Structure):
     _fields_ = [*((name, Tensor) for name in ("q", "k", "v", "out")), ("lse", ctypes.c_void_p),
-                ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("problem", Problem)]
+                ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("sinks", ctypes.c_void_p),
+                ("problem", Problem)]
 
 
 class DecodeProblem(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 *((name, ctypes.c_int64) for name in ("batch", "capacity", "heads", "kv_heads")),
-                ("head_dim", ctypes.c_int), ("scale", ctypes.c_float)]
+                ("head_dim", ctypes.c_int), ("scale", ctypes.c_float), ("sinks", ctypes.c_int),
+                ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int)]
 
 
 class Decode(ctypes.Structure):
     _fields_ = [*((name, Tensor) for name in ("q", "k", "v", "out")), ("starts", ctypes.c_void_p),
-                ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("problem", DecodeProblem)]
+                ("workspace", ctypes.c_void_p), ("workspace_bytes", ctypes.c_size_t), ("sinks", ctypes.c_void_p),
+                ("problem", DecodeProblem)]
 
 
 class Backward(ctypes.Structure):
     _fields_ = [*((name, Tensor) for name in ("q", "k", "v", "out", "dout")), ("lse", ctypes.c_void_p),
                 *((name, Tensor) for name in ("dq", "dk", "dv")), ("workspace", ctypes.c_void_p),
-                ("workspace_bytes", ctypes.c_size_t), ("deterministic", ctypes.c_int), ("problem", Problem)]
+                ("workspace_bytes", ctypes.c_size_t), ("deterministic", ctypes.c_int), ("sinks", ctypes.c_void_p),
+                ("dsinks", ctypes.c_void_p), ("add_dsinks", ctypes.c_int), ("problem", Problem)]
 
 
 def tensor(x):
@@ -98,7 +103,8 @@ class Library:
         problem = self._problem(q, k, causal, window, offset, documents, scale, dropout)
         out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         workspace = self._workspace(self.functions.attn_forward_workspace(ctypes.byref(problem), self.arch), q)
-        args = Forward(*map(tensor, (q, k, v, out)), lse.data_ptr(), workspace.data_ptr(), len(workspace), problem)
+        args = Forward(*map(tensor, (q, k, v, out)), lse.data_ptr(), workspace.data_ptr(), len(workspace), None,
+                       problem)
         self._check(self.functions.attn_forward(ctypes.byref(args), self.arch, self._stream()))
         return out, lse
 
@@ -109,7 +115,7 @@ class Library:
         size = self.functions.attn_backward_workspace(ctypes.byref(problem), self.arch)
         workspace = self._workspace(size, q)
         args = Backward(*map(tensor, (q, k, v, out, dout)), lse.data_ptr(), *map(tensor, (dq, dk, dv)),
-                        workspace.data_ptr(), len(workspace), int(deterministic), problem)
+                        workspace.data_ptr(), len(workspace), int(deterministic), None, None, 0, problem)
         self._check(self.functions.attn_backward(ctypes.byref(args), self.arch, self._stream()))
         return dq, dk, dv
 
@@ -122,7 +128,8 @@ class Library:
                                 1 / math.sqrt(head_dim) if scale is None else scale)
         out = torch.empty_like(q)
         workspace = self._workspace(self.functions.attn_decode_workspace(ctypes.byref(problem), self.arch), q)
-        args = Decode(*map(tensor, (q, k, v, out)), starts.data_ptr(), workspace.data_ptr(), len(workspace), problem)
+        args = Decode(*map(tensor, (q, k, v, out)), starts.data_ptr(), workspace.data_ptr(), len(workspace), None,
+                      problem)
         self._check(self.functions.attn_decode(ctypes.byref(args), self.arch, self._stream()))
         return out
 

@@ -8,7 +8,7 @@
  * Gimelshein, arXiv:1805.02867.
  *
  * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has
- * out = 0 and LSE = -inf, and adds 0 to the gradients. NaN stays NaN.
+ * out = 0 and LSE = -inf (with a sink, the sink), and adds 0 to the gradients. NaN stays NaN.
  *
  * attn_decode() attends with one new query of each sequence over a cache of its keys and values.
  *
@@ -25,6 +25,13 @@
 
 #ifdef __cplusplus
 extern "C" {
+#endif
+
+/* Fields that most callers leave out: in C++ they are 0 then. */
+#ifdef __cplusplus
+#define ATTN_OR_0 = {}
+#else
+#define ATTN_OR_0
 #endif
 
 struct CUstream_st;
@@ -44,6 +51,9 @@ typedef enum {
   ATTN_BAD_MASK,      /* a window or an offset without causal, a negative window, documents with an offset or
                           with kv_tokens other than tokens, seen_by without documents or with causal,
                           query_tokens without seen_by; or no kernel serves this mask here */
+  ATTN_BAD_ALIBI,     /* alibi_heads is negative or less than first_head and heads together, or first_head is
+                          negative; scale is 0; seen_by without query_tokens; or no kernel serves ALiBi here */
+  ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -71,8 +81,8 @@ typedef struct {
    * the same, and in both neither end falls from one row to the next. causal is 0: it is in the tables. */
   const int32_t* seen_by;
   /* Device memory, [batch, tokens], or null. With seen_by: the token of the sequence that each query is, from 0
-   * on, so that dropout drops what it drops in the whole sequence. Null: query i is token i. Nothing else reads
-   * it. */
+   * on, so that dropout drops what it drops in the whole sequence, and ALiBi knows how far keys are away. Null:
+   * query i is token i. Nothing else reads it. */
   const int32_t* query_tokens;
 } AttnMask;
 
@@ -88,7 +98,7 @@ typedef struct {
   uint64_t key;            /* another for each step */
 } AttnDropout;
 
-typedef struct {
+typedef struct AttnProblem {
   size_t struct_size; /* sizeof(AttnProblem), by which a later library knows which fields the caller has */
   AttnDtype dtype;    /* of q, k, v, out and their gradients */
   int64_t batch;
@@ -101,29 +111,41 @@ typedef struct {
   AttnMask mask;
   float scale; /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
   AttnDropout dropout;
+  /* 1: the softmax of every row has one more score, that of no key. It is a number for each head, which the calls
+   * give: the row's probabilities then add up to less than 1. */
+  int sinks ATTN_OR_0;
+  /* ALiBi, Press et al., arXiv:2108.12409: to the score of query i and key j is added -m |i + offset - j|, where
+   * m is 2^(-8 (h + 1) / p) for head h of the first p, and 2^(-4 (2 (h - p) + 1) / p) for the others; p is the
+   * largest power of two that is at most alibi_heads. */
+  int alibi_heads ATTN_OR_0; /* the heads of which slopes are computed, h among them; 0: no bias */
+  int first_head ATTN_OR_0;  /* h of head 0: some heads at a time have the slopes that they have among all */
 } AttnProblem;
 
 /* In both calls the problem comes last, where it can grow. */
-typedef struct {
+typedef struct AttnForward {
   AttnTensor q, k, v; /* in */
   AttnTensor out;     /* out */
   float* lse;         /* out, [batch, heads, tokens], contiguous: natural log of the sum of exp(scale q k^T)
-                         over a row */
+                         over a row, its sink among them */
   void* workspace; /* attn_forward_workspace() bytes, 256-byte aligned; contents undefined before and after.
                          May be null where that is 0 */
   size_t workspace_bytes;
+  const void* sinks ATTN_OR_0; /* in, [heads] in `dtype`, not scaled; null without problem.sinks */
   AttnProblem problem;
 } AttnForward;
 
-typedef struct {
+typedef struct AttnBackward {
   AttnTensor q, k, v, out, dout; /* in; out and lse as the forward wrote them */
   const float* lse;              /* in */
   AttnTensor dq, dk, dv;         /* out, overwritten */
   void* workspace;               /* attn_backward_workspace() bytes, 256-byte aligned; contents undefined
                                     before and after */
   size_t workspace_bytes;
-  int deterministic; /* Read only where cuDNN computes: 1, the same bits every time. Tessera's
+  int deterministic;           /* Read only where cuDNN computes: 1, the same bits every time. Tessera's
                                     kernels always give the same bits. */
+  const void* sinks ATTN_OR_0; /* in, as the forward's */
+  void* dsinks ATTN_OR_0;      /* out, [heads] in `dtype`; null: not wanted */
+  int add_dsinks ATTN_OR_0;    /* 1: dsinks is added to */
   AttnProblem problem;
 } AttnBackward;
 
@@ -147,18 +169,21 @@ AttnStatus attn_documents(const int32_t* cumulative, int64_t count, int64_t batc
 /* One new query of each sequence over a cache of keys and values, its own among them: what generating a token
  * takes. Method: Dao et al., "Flash-Decoding for long-context inference", 2023. Thread blocks share the keys
  * of all sequences equally, and what they find is merged in a fixed order: the same bits every time. */
-typedef struct {
-  size_t struct_size; /* sizeof(AttnDecodeProblem) */
-  AttnDtype dtype;    /* of q, k, v and out */
-  int64_t batch;      /* sequences */
-  int64_t capacity;   /* keys and values that k and v have room for, in each sequence */
-  int64_t heads;      /* of q and out */
-  int64_t kv_heads;   /* of k and v; divides heads, as in AttnProblem */
-  int head_dim;       /* a multiple of 8, up to 256 */
-  float scale;        /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+typedef struct AttnDecodeProblem {
+  size_t struct_size;  /* sizeof(AttnDecodeProblem) */
+  AttnDtype dtype;     /* of q, k, v and out */
+  int64_t batch;       /* sequences */
+  int64_t capacity;    /* keys and values that k and v have room for, in each sequence */
+  int64_t heads;       /* of q and out */
+  int64_t kv_heads;    /* of k and v; divides heads, as in AttnProblem */
+  int head_dim;        /* a multiple of 8, up to 256 */
+  float scale;         /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
+  int sinks ATTN_OR_0; /* as in AttnProblem, and the next two */
+  int alibi_heads ATTN_OR_0;
+  int first_head ATTN_OR_0;
 } AttnDecodeProblem;
 
-typedef struct {
+typedef struct AttnDecode {
   AttnTensor q;    /* in, [batch, 1, heads, head_dim] */
   AttnTensor k, v; /* in, [batch, capacity, kv_heads, head_dim] */
   AttnTensor out;  /* out, [batch, 1, heads, head_dim] */
@@ -169,6 +194,7 @@ typedef struct {
   void* workspace; /* attn_decode_workspace() bytes, 256-byte aligned; contents undefined before and
                             after */
   size_t workspace_bytes;
+  const void* sinks ATTN_OR_0; /* in, [heads] in `dtype`; null without problem.sinks */
   AttnDecodeProblem problem;
 } AttnDecode;
 
@@ -177,6 +203,8 @@ AttnStatus attn_decode(const AttnDecode* args, int arch, struct CUstream_st* str
 size_t attn_decode_workspace(const AttnDecodeProblem* problem, int arch);
 /* ATTN_OK where kernels exist for this problem, else the reason. Needs no device. */
 AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch);
+
+#undef ATTN_OR_0
 
 #ifdef __cplusplus
 }

@@ -33,9 +33,10 @@ void plan_naive(AttentionPlan& plan) {
   plan.saved_name = "probabilities";
   // The backward needs the gradient of the probabilities for one sequence at a time, and before it, with
   // dropout, those that are kept. So does the forward.
-  plan.backward_workspace_bytes =
-      s.heads * s.tokens * s.kv_tokens * static_cast<int64_t>(size_of(plan.dtype));
+  plan.backward_workspace_bytes = naive_matrix_bytes(plan);
   if (plan.dropout) plan.forward_workspace_bytes = plan.backward_workspace_bytes;
+  // And of the sinks' gradients, what each row of all sequences adds
+  if (s.scores.sinks) plan.backward_workspace_bytes += 4 * s.batch * s.heads * s.tokens;
 }
 
 void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
@@ -99,6 +100,12 @@ void check_mask(const AttentionShape& s) {
 
 }  // namespace
 
+int64_t naive_matrix_bytes(const AttentionPlan& plan) {
+  const AttentionShape& s = plan.shape;
+  const int64_t bytes = s.heads * s.tokens * s.kv_tokens * static_cast<int64_t>(size_of(plan.dtype));
+  return (bytes + 3) / 4 * 4;
+}
+
 std::string to_string(const AttentionMask& mask) {
   std::string text = mask.causal ? "causal" : "full";
   if (mask.window > 0) text += fmt::format(", window {}", mask.window);
@@ -147,7 +154,10 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
                    .seen_by = tables.seen_by.as<int32_t>(),
                    .query_tokens = tables.query_tokens.as<int32_t>()},
           .scale = plan.scale,
-          .dropout = attn_dropout(dropout)};
+          .dropout = attn_dropout(dropout),
+          .sinks = s.scores.sinks,
+          .alibi_heads = static_cast<int>(s.scores.alibi_heads),
+          .first_head = static_cast<int>(plan.first_head)};
 }
 
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables) {

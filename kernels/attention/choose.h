@@ -47,11 +47,20 @@ struct MaskTables {
   Tensor query_tokens = {};  // [B, T]: the token that each dealt query is; dropout of probabilities needs it
 };
 
+// How the score of a query and a key is made of their product, beside its scale
+struct AttentionScores {
+  // The softmax of a row has one more score, that of no key: a learned number for each head, which calls give
+  bool sinks = false;
+  int64_t alibi_heads = 0;  // the heads of the model whose scores have the bias of alibi.h; 0: none have
+  bool operator==(const AttentionScores&) const = default;
+};
+
 struct AttentionShape {
   int64_t batch = 0, tokens = 0, heads = 0, head_dim = 0;
   AttentionMask mask = {};
   int64_t kv_heads = heads;    // of keys and values; query head h reads head h / (heads / kv_heads)
   int64_t kv_tokens = tokens;  // of keys and values
+  AttentionScores scores = {};
 
   int64_t group() const { return heads / kv_heads; }  // query heads that share a head of keys and values
 };
@@ -69,6 +78,7 @@ struct AttentionPlan {
   AttentionShape shape{};
   DType dtype = DType::kF32;  // of qkv, the output and their gradients
   float scale = 1;            // 1 / sqrt(head_dim)
+  int64_t first_head = 0;     // the one of the model's heads that head 0 is, see Alibi
   bool deterministic = true;  // of the backward
   bool dropout = false;       // whether operations of this plan may drop probabilities
   int arch = 0;               // 0 on the CPU
@@ -90,6 +100,10 @@ struct AttentionRequest {
   bool dropout = false;  // of the probabilities, in training
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
+
+// Of naive attention: the matrices of one sequence in its workspace. Behind them its backward has a number in
+// fp32 for each row of all sequences, where there are sinks.
+int64_t naive_matrix_bytes(const AttentionPlan& plan);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 AttnDropout attn_dropout(const Dropout& dropout);

@@ -15,7 +15,9 @@ AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .head_dim = static_cast<int>(s.head_dim),
-          .scale = plan.scale};
+          .scale = plan.scale,
+          .sinks = s.scores.sinks,
+          .alibi_heads = static_cast<int>(s.scores.alibi_heads)};
 }
 
 DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {

@@ -10,6 +10,7 @@ struct DecodeShape {
   int64_t capacity;  // tokens that the cache has room for, in each sequence
   // The cache has the last `capacity` tokens, a window, in any order: later ones have replaced those before
   bool ring = false;
+  AttentionScores scores = {};
 };
 
 struct DecodePlan {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/attention/family.h"
+#include "kernels/attention/sinks.h"
 #include "kernels/base/check.h"
 
 namespace tessera::attention {
@@ -30,12 +31,23 @@ AttnStatus check_workspace(const void* workspace, size_t bytes, size_t needed) {
   return aligned(workspace, kWorkspaceAlignment) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
 }
 
+// A call has sinks if its problem has, [heads] of its dtype.
+template <class Call>
+AttnStatus check_sinks(const Call& call) {
+  if ((call.sinks != nullptr) != (call.problem.sinks != 0)) return ATTN_BAD_SINKS;
+  const uintptr_t element = call.problem.dtype == ATTN_BF16 ? 2 : 4;
+  return call.sinks == nullptr || aligned(call.sinks, element) ? ATTN_OK : ATTN_BAD_ALIGNMENT;
+}
+
 AttnStatus check(const AttnForward& f, size_t workspace_bytes) {
+  if (const AttnStatus status = check_sinks(f); status != ATTN_OK) return status;
   const bool good = aligned(f.problem.dtype, {&f.q, &f.k, &f.v, &f.out}) && aligned(f.lse, sizeof(float));
   return good ? check_workspace(f.workspace, f.workspace_bytes, workspace_bytes) : ATTN_BAD_ALIGNMENT;
 }
 
 AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
+  if (const AttnStatus status = check_sinks(f); status != ATTN_OK) return status;
+  if (f.dsinks != nullptr && f.sinks == nullptr) return ATTN_BAD_SINKS;
   if (!aligned(f.problem.dtype, {&f.q, &f.k, &f.v, &f.out, &f.dout, &f.dq, &f.dk, &f.dv}))
     return ATTN_BAD_ALIGNMENT;
   if (!aligned(f.lse, sizeof(float))) return ATTN_BAD_ALIGNMENT;
@@ -43,6 +55,7 @@ AttnStatus check(const AttnBackward& f, size_t workspace_bytes) {
 }
 
 AttnStatus check(const AttnDecode& d, size_t workspace_bytes) {
+  if (const AttnStatus status = check_sinks(d); status != ATTN_OK) return status;
   const bool good =
       aligned(d.problem.dtype, {&d.q, &d.k, &d.v, &d.out}) && aligned(d.starts, sizeof(int32_t));
   return good ? check_workspace(d.workspace, d.workspace_bytes, workspace_bytes) : ATTN_BAD_ALIGNMENT;
@@ -63,20 +76,40 @@ const KernelFamily* chosen(const AttnProblem& p, int arch) {
   return nullptr;
 }
 
+#ifdef TESSERA_ATTENTION_CUDA
+AttnStatus with_sinks(const KernelFamily& family, const AttnForward& f, int arch, CUstream_st* stream) {
+  const AttnStatus status = family.forward(with_positive_scale(f), arch, stream);
+  const bool has_them = f.sinks == nullptr || (family.adds_sinks != nullptr && family.adds_sinks(f.problem));
+  return status == ATTN_OK && !has_them ? apply_sinks(f, stream) : status;
+}
+AttnStatus with_sinks(const KernelFamily& family, const AttnBackward& f, int arch, CUstream_st* stream) {
+  const AttnStatus status = family.backward(with_positive_scale(f), arch, stream);
+  if (status != ATTN_OK || f.dsinks == nullptr) return status;
+  const size_t before = own_backward_workspace(family, f.problem);
+  const RowStatistics rows = family.row_statistics != nullptr ? family.row_statistics(f) : RowStatistics{};
+  return sink_gradients(f, rows, static_cast<uint8_t*>(f.workspace) + before, stream);
+}
+#else  // no family is built
+template <class Call>
+AttnStatus with_sinks(const KernelFamily&, const Call&, int, CUstream_st*) {
+  return ATTN_BAD_ARCH;
+}
+#endif
+
 }  // namespace
 
 AttnStatus run_forward(const KernelFamily& family, const AttnForward& args, int arch, CUstream_st* stream) {
   AttnStatus status = supports(family, args.problem, arch);
   if (status == ATTN_OK)
     status = family.built() ? check(args, forward_workspace(family, args.problem)) : ATTN_BAD_ARCH;
-  return status == ATTN_OK ? family.forward(with_positive_scale(args), arch, stream) : status;
+  return status == ATTN_OK ? with_sinks(family, args, arch, stream) : status;
 }
 
 AttnStatus run_backward(const KernelFamily& family, const AttnBackward& args, int arch, CUstream_st* stream) {
   AttnStatus status = supports(family, args.problem, arch);
   if (status == ATTN_OK)
-    status = family.built() ? check(args, family.backward_workspace(args.problem)) : ATTN_BAD_ARCH;
-  return status == ATTN_OK ? family.backward(with_positive_scale(args), arch, stream) : status;
+    status = family.built() ? check(args, backward_workspace(family, args.problem)) : ATTN_BAD_ARCH;
+  return status == ATTN_OK ? with_sinks(family, args, arch, stream) : status;
 }
 
 }  // namespace tessera::attention

@@ -46,6 +46,19 @@ enum class Masks {
   kAll
 };
 
+// What a backward has left of its rows in its workspace: of query tile t of a head, log2(e) LSE and behind it
+// delta = rowsum(dout out), `rows` of each, +inf and 0 past the end. Heads and sequences follow one another.
+struct RowStatistics {
+  const float* data;
+  int64_t tiles, rows;  // of a head; of a tile
+};
+
+// Which problems with ALiBi a family serves
+enum class Alibis {
+  kAll,
+  kCausalWithoutDropout,  // those whose queries, none of them dealt, see no later keys
+};
+
 struct KernelFamily {
   const char* name;
   int lowest_arch, highest_arch;
@@ -56,6 +69,8 @@ struct KernelFamily {
   int row_padding;
   bool by_name_only;      // attn_forward() and attn_backward() never choose it
   int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
+  int most_with_alibi;    // and ALiBi
+  Alibis alibis;
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none
@@ -63,6 +78,10 @@ struct KernelFamily {
   // Null in a build without these kernels. Arguments have been checked.
   AttnStatus (*forward)(const AttnForward& args, int arch, CUstream_st* stream);
   AttnStatus (*backward)(const AttnBackward& args, int arch, CUstream_st* stream);
+  // Whether its forward adds the sinks of a problem; null: never
+  bool (*adds_sinks)(const AttnProblem& problem) = nullptr;
+  // Of a backward that has run; null: it leaves none, as where `data` is null
+  RowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
 
   bool built() const { return forward != nullptr; }
 };
@@ -103,8 +122,11 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} 
 // attn_forward() and attn_backward() take the first family that serves a problem and was built.
 std::span<const KernelFamily* const> families();
 
-// Bytes that a forward needs
+// Bytes that a forward and a backward need
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem);
+size_t backward_workspace(const KernelFamily& family, const AttnProblem& problem);
+// And without what the sinks' gradients need, which lies behind
+size_t own_backward_workspace(const KernelFamily& family, const AttnProblem& problem);
 
 // ATTN_OK, or why this family does not serve a problem. Needs no
 // device, and does not ask whether it was built.

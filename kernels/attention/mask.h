@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/attention.h"
 #include "kernels/base/view.h"
 
@@ -93,6 +94,9 @@ struct Mask {
   // The row of dropout (kernels/base/dropout.h) that a query is
   TESSERA_HOST_DEVICE int token_of(int query) const { return query_tokens ? query_tokens[query] : query; }
 
+  // Where a query stands among the keys
+  TESSERA_HOST_DEVICE int position_of(int query) const { return token_of(query) + offset; }
+
   // The mask of another sequence of the batch
   TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {
     Mask mask = *this;
@@ -123,6 +127,11 @@ inline Mask mask_of(const AttnProblem& p) {
           .documents = p.mask.documents,
           .seen_by = p.mask.seen_by,
           .query_tokens = p.mask.query_tokens};
+}
+
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+Alibi alibi_of(const Problem& p) {
+  return {.heads = p.alibi_heads, .first_head = p.first_head};
 }
 
 }  // namespace tessera::attention

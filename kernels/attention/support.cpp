@@ -6,6 +6,7 @@
 
 #include "kernels/attention/family.h"
 #include "kernels/attention/mask.h"
+#include "kernels/attention/sinks.h"
 #include "kernels/base/dropout.h"
 
 namespace tessera::attention {
@@ -87,6 +88,18 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
   return std::isfinite(p.scale) && p.scale >= 0 && family.units(p) <= kMostUnits;
 }
 
+bool alibi_served(const KernelFamily& family, const AttnProblem& p) {
+  return family.alibis == Alibis::kAll || p.alibi_heads == 0 ||
+         (p.mask.causal != 0 && p.dropout.threshold == 0);
+}
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+bool alibi_served(const Problem& p, int most_head_dim) {
+  if (p.alibi_heads == 0) return p.first_head == 0;
+  if (p.first_head < 0 || p.alibi_heads < 0 || p.alibi_heads > kMostHeads) return false;
+  // The bias is added to q k^T, divided by the scale.
+  return p.first_head + p.heads <= p.alibi_heads && p.scale > 0 && p.head_dim <= most_head_dim;
+}
+
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
@@ -101,11 +114,27 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
-  return mask_served(family, p) ? ATTN_OK : ATTN_BAD_MASK;
+  if (!mask_served(family, p)) return ATTN_BAD_MASK;
+  const bool knows_queries = p.mask.seen_by == nullptr || p.mask.query_tokens != nullptr;
+  const bool biased = p.alibi_heads != 0;
+  return alibi_served(family, p) && alibi_served(p, family.most_with_alibi) && (knows_queries || !biased)
+             ? ATTN_OK
+             : ATTN_BAD_ALIBI;
 }
 
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem) {
   return family.forward_workspace != nullptr ? family.forward_workspace(problem) : 0;
+}
+
+size_t own_backward_workspace(const KernelFamily& family, const AttnProblem& problem) {
+  constexpr size_t kAlignment = 256;
+  return (family.backward_workspace(problem) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+size_t backward_workspace(const KernelFamily& family, const AttnProblem& problem) {
+  return problem.sinks == 0
+             ? family.backward_workspace(problem)
+             : own_backward_workspace(family, problem) + workspace_bytes<SinkWorkspace>(problem);
 }
 
 std::string what_is_served() { return served_head_dims() + ", on " + served_archs(); }
@@ -149,7 +178,7 @@ extern "C" size_t attn_forward_workspace(const AttnProblem* problem, int arch) {
 
 extern "C" size_t attn_backward_workspace(const AttnProblem* problem, int arch) {
   return most_workspace(*problem, arch,
-                        [&](const KernelFamily& f) { return f.backward_workspace(*problem); });
+                        [&](const KernelFamily& f) { return backward_workspace(f, *problem); });
 }
 
 extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int arch) {
@@ -157,7 +186,8 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (problem->struct_size != sizeof(AttnDecodeProblem)) return ATTN_BAD_STRUCT;
   if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
-  return decode_shape_served(family, *problem) ? ATTN_OK : ATTN_BAD_SHAPE;
+  if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
+  return alibi_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
 extern "C" size_t attn_decode_workspace(const AttnDecodeProblem* problem, int arch) {
@@ -193,6 +223,11 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "a window and an offset need a causal mask; documents need as many keys as queries and no "
              "offset; seen_by needs documents and no causal mask, query_tokens seen_by; or no kernel serves "
              "this mask with this problem";
+    case ATTN_BAD_ALIBI:
+      return "alibi_heads must be 0 or at least first_head plus heads, with a scale above 0; seen_by needs "
+             "query_tokens; or no kernel serves ALiBi with this problem";
+    case ATTN_BAD_SINKS:
+      return "sinks must be given with problem.sinks and only then, and so dsinks";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

@@ -42,11 +42,11 @@ Span tile_span(int index, int64_t size, int rows) {
   return {begin, std::min(begin + static_cast<int>(size), rows)};
 }
 
-// S = scale Q K^T for rows `queries` and columns `keys`; a key that its query does not see scores -inf.
-void score_tile(const View<float>& q, Span queries, const View<float>& k, Span keys, const Mask& mask,
-                const AttentionPlan& plan, float* S) {
+// S for rows `queries` and columns `keys`; a key that its query does not see scores -inf.
+void score_tile(const ScoreRule& rule, const View<float>& q, Span queries, const View<float>& k, Span keys,
+                const Mask& mask, int64_t D, float* S) {
   const int columns = keys.size();
-  ScoreRule{plan.scale}.of_rows(q, queries, k, keys, plan.shape.head_dim, S);
+  rule.of_rows(q, queries, k, keys, mask, D, S);
   if (mask.whole(queries, keys)) return;
   for (int i = queries.begin; i < queries.end; ++i, S += columns) {
     const Span seen = mask.keys_of(i);
@@ -85,7 +85,8 @@ void fill_zero(const View<float>& head, int64_t tokens, int64_t D) {
 void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile tile,
                    const FlashBackwardScratch& scratch) {
   const int64_t D = plan.shape.head_dim;
-  const float derivative = ScoreRule{plan.scale}.derivative();
+  const ScoreRule rule = ScoreRule::of_head(attn_problem(plan), h.index);
+  const float derivative = rule.derivative();
   float *P = scratch.probabilities, *dS = scratch.gradients, *delta = scratch.delta;
   for (int64_t t = 0; t < plan.shape.tokens; ++t) {
     float sum = 0;
@@ -101,7 +102,7 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
     for (int query_tile = query_tiles.begin; query_tile < query_tiles.end; ++query_tile) {
       const Span rows = tile_span(query_tile, tile.queries, h.mask.queries);
       const int64_t first_query = rows.begin, queries = rows.size();
-      score_tile(h.q, rows, h.k, columns, h.mask, plan, P);
+      score_tile(rule, h.q, rows, h.k, columns, h.mask, D, P);
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
                   h.dy.row_begin(first_query), h.dy.row, h.v.row_begin(first_key), h.v.row, 0.0f, dS, keys);
       for (int64_t i = 0; i < queries; ++i) {
@@ -144,6 +145,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
       a.plan.shape;  // by names of their own: clang captures no bindings in OpenMP's regions
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads;
   const Mask mask_of_first = mask_of(a.plan, a.tables);
+  const AttnProblem problem = attn_problem(a.plan);
   const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
   const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
   const DropoutMask dropped(a.dropout);
@@ -168,7 +170,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
           for (int key_tile = key_tiles.begin; key_tile < key_tiles.end; ++key_tile) {
             const Span columns = tile_span(key_tile, tile.keys, mask.keys);
             const int64_t first_key = columns.begin, keys = columns.size();
-            score_tile(q, rows, k, columns, mask, a.plan, S);
+            score_tile(ScoreRule::of_head(problem, h), q, rows, k, columns, mask, D, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
               if (a.dropout)
@@ -181,13 +183,36 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
           }
           const View<float> y = heads_of<float>(a.y).one_head(b, h);
           for (int64_t i = 0; i < queries; ++i) {
-            const float inverse = a.dropout.scale() * softmax[i].inverse_sum();
+            const float of_sink = a.sinks ? softmax[i].absorb_sink(a.sinks.as<float>()[h]) : 1.0f;
+            const float inverse = a.dropout.scale() * softmax[i].inverse_sum() * of_sink;
             for (int64_t d = 0; d < D; ++d) y.row_begin(first_query + i)[d] = O[i * D + d] * inverse;
             a.saved.as<float>()[(b * H + h) * T + first_query + i] = softmax[i].log_sum_exp();
           }
         }
       }
     }
+  }
+}
+
+// ds = -(sum over the rows of a head of exp(s - lse) rowsum(dY * Y)): kernels/attention/sinks.h
+void add_sink_gradients(const AttentionBackward& a) {
+  const AttentionShape& s = a.plan.shape;
+#pragma omp parallel for num_threads(a.plan.threads)
+  for (int64_t h = 0; h < s.heads; ++h) {
+    const float sink = a.sinks.as<float>()[h];
+    double sum = 0;
+    for (int64_t b = 0; b < s.batch; ++b) {
+      const View<float> y = heads_of<float>(a.y).one_head(b, h), dy = heads_of<float>(a.dy).one_head(b, h);
+      const float* lse = a.saved.as<float>() + (b * s.heads + h) * s.tokens;
+      for (int64_t t = 0; t < s.tokens; ++t) {
+        float delta = 0;
+#pragma omp simd reduction(+ : delta)
+        for (int64_t d = 0; d < s.head_dim; ++d) delta += dy.row_begin(t)[d] * y.row_begin(t)[d];
+        if (lse[t] != -kInfinity) sum += static_cast<double>(std::exp(sink - lse[t]) * delta);
+      }
+    }
+    float& gradient = a.dsinks.as<float>()[h];
+    gradient = (a.accumulate ? gradient : 0.0f) - static_cast<float>(sum);
   }
 }
 
@@ -216,6 +241,7 @@ void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
       }
     }
   }
+  if (a.dsinks) add_sink_gradients(a);
 }
 
 }  // namespace tessera::cpu

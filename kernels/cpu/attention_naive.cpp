@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
@@ -45,6 +46,7 @@ void naive_attention_forward(const AttentionForward& a) {
   const AttentionShape& s = a.plan.shape;
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
+  const AttnProblem problem = attn_problem(a.plan);
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
@@ -52,13 +54,15 @@ void naive_attention_forward(const AttentionForward& a) {
                         k = heads_of<float>(a.k).one_head(b, h / group);
       const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
-      ScoreRule{a.plan.scale}.of_rows(q, {0, mask.queries}, k, {0, mask.keys}, D, P);
+      ScoreRule::of_head(problem, h).of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, P);
       for (int i = 0; i < mask.queries; ++i) {
         const Span seen = mask.keys_of(i);
         float* p = P + i * N;
         StreamingSoftmax row;
         row.absorb(p + seen.begin, seen.size());
-        for (int j = seen.begin; j < seen.end; ++j) p[j] *= row.inverse_sum();
+        const float of_sink = a.sinks ? row.absorb_sink(a.sinks.as<float>()[h]) : 1.0f;
+        const float inverse = row.inverse_sum() * of_sink;
+        for (int j = seen.begin; j < seen.end; ++j) p[j] *= inverse;
         std::fill(p, p + seen.begin, 0.0f);
         std::fill(p + seen.end, p + N, 0.0f);
       }
@@ -80,12 +84,14 @@ void naive_attention_forward(const AttentionForward& a) {
 // For every query head h of a key/value head, in turn, with P and dS of its own:
 //   dV += P^T dY,  dP = dY V^T,  dS = P (dP - rowsum(P dP)),  dQ = scale dS K,  dK += scale dS^T Q
 // With dropout, P of the first product is without what is dropped, and so is dP; both times scale().
+// With a sink s, whose probability is what P lacks of 1:  ds = -(sum over rows of (1 - sum(P)) rowsum(P dP))
 void naive_attention_backward(const AttentionBackward& a) {
   const AttentionShape& s = a.plan.shape;
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
   const float derivative = ScoreRule{a.plan.scale}.derivative();
   const DropoutMask dropped(a.dropout);
+  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
   for (int64_t b = 0; b < B; ++b) {
     const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
 #pragma omp parallel for
@@ -116,6 +122,7 @@ void naive_attention_backward(const AttentionBackward& a) {
           float sum = 0;
 #pragma omp simd reduction(+ : sum)
           for (int64_t j = 0; j < N; ++j) sum += p[j] * ds[j];
+          if (a.dsinks) of_sinks[(b * H + h) * T + i] = (1 - std::accumulate(p, p + N, 0.0f)) * sum;
           for (int64_t j = 0; j < N; ++j) ds[j] = p[j] * (ds[j] - sum);
         }
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, N, derivative, dS, N, k.data, k.row,
@@ -124,6 +131,13 @@ void naive_attention_backward(const AttentionBackward& a) {
                     dk.data, dk.row);
       }
     }
+  }
+  for (int64_t h = 0; a.dsinks && h < H; ++h) {
+    float& gradient = a.dsinks.as<float>()[h];
+    double sum = 0;
+    for (int64_t b = 0; b < B; ++b)
+      for (int64_t t = 0; t < T; ++t) sum += static_cast<double>(of_sinks[(b * H + h) * T + t]);
+    gradient = (a.accumulate ? gradient : 0.0f) - static_cast<float>(sum);
   }
 }
 

@@ -16,8 +16,9 @@ constexpr int64_t kKeys = 128;  // of a tile
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
-  const ScoreRule rule{a.plan.scale};
-  const int64_t D = s.head_dim, keys = std::min(int64_t{a.starts.as<int32_t>()[b]} + 1, s.capacity);
+  const AttnDecodeProblem problem = attn_decode_problem(a.plan);
+  const int start = a.starts.as<int32_t>()[b];
+  const int64_t D = s.head_dim, keys = std::min(int64_t{start} + 1, s.capacity);
   const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
                           v = heads_of<const float>(a.v_cache, kv_head);
   float* outputs = a.y.as<float>() + (b * s.heads + first) * D;
@@ -29,12 +30,13 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
     const float *k_tile = k.head_begin(b, 0) + tile * k.row, *v_tile = v.head_begin(b, 0) + tile * v.row;
     for (int64_t h = 0; h < heads; ++h) {
       const float* query = q.head_begin(b, first + h);
+      const ScoreRule rule = ScoreRule::of_head(problem, first + h);
       float* y = outputs + h * D;
       for (int64_t j = 0; j < count; ++j) {
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t d = 0; d < D; ++d) sum += query[d] * k_tile[j * k.row + d];
-        scores[j] = rule.value(sum);
+        scores[j] = rule.value(sum, start, attention::token_of_row(tile + j, start, s.capacity));
       }
       const float rescale = softmax[h].absorb(scores, count);
       for (int64_t d = 0; d < D; ++d) y[d] *= rescale;
@@ -45,8 +47,10 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
       }
     }
   }
-  for (int64_t h = 0; h < heads; ++h)
-    for (int64_t d = 0; d < D; ++d) outputs[h * D + d] *= softmax[h].inverse_sum();
+  for (int64_t h = 0; h < heads; ++h) {
+    const float of_sink = a.sinks ? softmax[h].absorb_sink(a.sinks.as<float>()[first + h]) : 1.0f;
+    for (int64_t d = 0; d < D; ++d) outputs[h * D + d] *= softmax[h].inverse_sum() * of_sink;
+  }
 }
 
 }  // namespace

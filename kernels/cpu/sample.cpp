@@ -22,15 +22,22 @@ struct QueryScores {
   double entropy = 0;
 };
 
-QueryScores scores_of(const AttentionPlan& plan, const float* q, const View<float>& k, Span seen) {
+struct SampledQuery {
+  const float* q;
+  int position;  // among the keys
+  Span seen;
+};
+
+QueryScores scores_of(const ScoreRule& rule, int64_t D, const SampledQuery& query, const View<float>& k) {
+  const auto& [q, position, seen] = query;
   QueryScores found;
   double sum = 0, weighted = 0;  // of exp(s - largest), and of (s - largest) exp(s - largest)
   for (int key = seen.begin; key < seen.end; ++key) {
     const float* row = k.row_begin(key);
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
-    for (int64_t d = 0; d < plan.shape.head_dim; ++d) dot += q[d] * row[d];
-    const float score = ScoreRule{plan.scale}.value(dot);
+    for (int64_t d = 0; d < D; ++d) dot += q[d] * row[d];
+    const float score = rule.value(dot, position, key);
     if (score == kNothing) continue;
     if (score > found.largest || sum == 0) {
       const double down = sum == 0 ? 0 : found.largest - score, share = std::exp(down);
@@ -48,6 +55,7 @@ QueryScores scores_of(const AttentionPlan& plan, const float* q, const View<floa
 
 void run(const AttentionSample& a, const Launch& /*on*/) {
   const AttentionShape& s = a.plan.shape;
+  const AttnProblem problem = attn_problem(a.plan);
   const int64_t sequences = AttentionSample::sequences(s), queries = AttentionSample::queries(s);
 #pragma omp parallel for
   for (int64_t h = 0; h < s.heads; ++h) {
@@ -60,7 +68,9 @@ void run(const AttentionSample& a, const Launch& /*on*/) {
                         k = heads_of<float>(a.k).one_head(b, h / s.group());
       for (int64_t i = 0; i < queries; ++i) {
         const auto query = static_cast<int>(AttentionSample::query(i, s.tokens));
-        const QueryScores one = scores_of(a.plan, q.row_begin(query), k, mask.keys_of(query));
+        const QueryScores one = scores_of(
+            ScoreRule::of_head(problem, h), s.head_dim,
+            {.q = q.row_begin(query), .position = mask.position_of(query), .seen = mask.keys_of(query)}, k);
         if (one.largest == kNothing) continue;
         largest = std::max(largest, one.largest);
         entropies += one.entropy, ++count;

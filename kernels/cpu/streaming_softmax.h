@@ -35,6 +35,9 @@ struct StreamingSoftmax {
     return rescale;
   }
 
+  // One more score, which has no value: a sink (kernels/attention/sinks.h). Returns as absorb() does.
+  float absorb_sink(float sink) { return absorb(&sink, 1); }
+
   float inverse_sum() const { return sum == 0 ? 0.0f : 1.0f / sum; }  // a row without any key gives 0
   float log_sum_exp() const { return sum == 0 ? maximum : maximum + std::log(sum); }
 };

@@ -4,12 +4,14 @@
 // naive, for each sequence b and its heads h, with P[b, h] [T, N] saved for the backward, N = kv_tokens:
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
-// S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
-// With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale(). What is
-// kept of P lies in the workspace, for one sequence, and in the backward where dP will be.
-// Where G query heads share a head of keys and values, a GEMM is G launches: launch g takes the g-th query
-// head of every group, as one batch of K GEMMs. dK and dV are added to by one launch after the other, in
-// fixed order, and rounded by each.
+// S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and
+// dS. With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale().
+// What is kept of P lies in the workspace, for one sequence, and in the backward where dP will be. Where
+// G query heads share a head of keys and values, a GEMM is G launches: launch g takes the g-th query head
+// of every group, as one batch of K GEMMs. dK and dV are added to by one launch after the other, in fixed
+// order, and rounded by each. With a sink s (kernels/attention/sinks.h) a row of P adds up to less than
+// 1; the rest is the sink's, so that
+//   ds = -(sum over rows of (1 - sum(P)) rowsum(P dP))
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/mask.h"
@@ -41,17 +43,43 @@ __device__ bool overlaps(int64_t k, attention::Span seen) {
   return k < seen.end && k + kStep > seen.begin;
 }
 
-// One block a row, in place. What a query may not see becomes 0; it is not read.
-template <class T, int kStep>
+// What scores have beside their scale
+template <class T>
+struct OwnScores {
+  const T* sinks = nullptr;  // [heads]; null: none
+  attention::Alibi alibi = {};
+
+  explicit operator bool() const { return sinks != nullptr || static_cast<bool>(alibi); }
+};
+
+// One block a row, in place. What a query may not see becomes 0; it is not read. kOwn: there is something
+// in `own`
+template <class T, int kStep, bool kOwn>
 __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t heads,
-                                                                  attention::Mask mask) {
+                                                                  attention::Mask mask, OwnScores<T> own) {
   __shared__ float maxima[kMaxWarps], scratch[kMaxWarps][1];
   T* row = scores + blockIdx.x * int64_t{mask.keys};
   const attention::Span seen = seen_by_row(blockIdx.x, heads, mask);
+  const int64_t head = blockIdx.x / mask.queries % heads;
+  float slope = 0;
+  int position = 0;
+  if constexpr (kOwn) {
+    const int64_t b = blockIdx.x / (heads * mask.queries);
+    if (own.alibi) slope = own.alibi.slope(head);
+    position = mask.of_sequence(b).position_of(static_cast<int>(blockIdx.x % mask.queries));
+  }
+  const auto load_scores = [&](int64_t k, float(&to)[kStep]) {
+    load_step(row + k, to);
+    if constexpr (kOwn) {
+#pragma unroll
+      for (int i = 0; i < kStep; ++i)
+        to[i] += attention::alibi_bias(slope, position, static_cast<int>(k) + i);
+    }
+  };
   float value[kStep];
   float maximum = -INFINITY;
   for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
-    load_step(row + k, value);
+    load_scores(k, value);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) maximum = seen.contains(k + i) ? fmaxf(maximum, value[i]) : maximum;
   }
@@ -59,18 +87,24 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = maximum;
   __syncthreads();  // every thread reads the maxima of all warps
   for (int w = 0; w < kThreads / kWarp; ++w) maximum = fmaxf(maximum, maxima[w]);
+  float sink = -INFINITY;
+  if constexpr (kOwn) {
+    if (own.sinks != nullptr) sink = static_cast<float>(own.sinks[head]);
+    maximum = fmaxf(maximum, sink);
+  }
 
   float sum[1] = {};
   for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
-    load_step(row + k, value);
+    load_scores(k, value);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) sum[0] += seen.contains(k + i) ? __expf(value[i] - maximum) : 0.0f;
   }
   block_sum(sum, scratch);
+  if constexpr (kOwn) sum[0] += __expf(sink - maximum);
 
   const float scale = 1 / sum[0];
   for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
-    if (overlaps<kStep>(k, seen)) load_step(row + k, value);
+    if (overlaps<kStep>(k, seen)) load_scores(k, value);
 #pragma unroll
     for (int i = 0; i < kStep; ++i)
       value[i] = seen.contains(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
@@ -78,24 +112,31 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   }
 }
 
-// dS = scale P (dP - rowsum(P dP)), over dP. One block a row.
-template <class T, int kStep>
+// dS = scale P (dP - rowsum(P dP)), over dP. One block a row. of_sinks [rows]: what each adds to -ds
+template <class T, int kStep, bool kSinks>
 __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* probabilities, T* gradients,
                                                                     int64_t heads, attention::Mask mask,
-                                                                    float scale) {
-  __shared__ float scratch[kMaxWarps][1];
+                                                                    float scale, float* of_sinks) {
+  constexpr int kSums = kSinks ? 2 : 1;
+  __shared__ float scratch[kMaxWarps][kSums];
   const T* p_row = probabilities + blockIdx.x * int64_t{mask.keys};
   T* d_row = gradients + blockIdx.x * int64_t{mask.keys};
   const attention::Span seen = seen_by_row(blockIdx.x, heads, mask);
   float p[kStep] = {}, d[kStep] = {};
-  float sum[1] = {};
+  float sum[kSums] = {};
   for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_step(p_row + k, p);
     load_step(d_row + k, d);
 #pragma unroll
     for (int i = 0; i < kStep; ++i) sum[0] += seen.contains(k + i) ? p[i] * d[i] : 0.0f;
+    if constexpr (kSinks) {
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) sum[1] += seen.contains(k + i) ? p[i] : 0.0f;
+    }
   }
   block_sum(sum, scratch);
+  if constexpr (kSinks)
+    if (threadIdx.x == 0) of_sinks[blockIdx.x] = (1 - sum[1]) * sum[0];
   for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
     if (overlaps<kStep>(k, seen)) {
       load_step(p_row + k, p);
@@ -105,6 +146,21 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
     for (int i = 0; i < kStep; ++i) d[i] = seen.contains(k + i) ? scale * p[i] * (d[i] - sum[0]) : 0.0f;
     store_step(d_row + k, d);
   }
+}
+
+// dsinks[h] = -(the sum of of_sinks [batch, heads, queries] over all rows of head h). One block a head.
+template <class T>
+__global__ __launch_bounds__(kThreads) void sink_gradient_kernel(const float* of_sinks, int64_t batch,
+                                                                 int64_t queries, T* dsinks,
+                                                                 bool accumulate) {
+  __shared__ float scratch[kMaxWarps][1];
+  float sum[1] = {};
+  for (int64_t i = threadIdx.x; i < batch * queries; i += kThreads)
+    sum[0] += of_sinks[(i / queries * gridDim.x + blockIdx.x) * queries + i % queries];
+  block_sum(sum, scratch);
+  if (threadIdx.x > 0) return;
+  T& to = dsinks[blockIdx.x];
+  to = T((accumulate ? static_cast<float>(to) : 0.0f) - sum[0]);
 }
 
 // `to` = what is kept of the matrices `from` [H, T, N] of sequence b, else 0; `to` may be `from`. A warp
@@ -202,6 +258,7 @@ void CudaBackend::run_op(const AttentionForward& a, const Launch& on) {
                          .lse = a.saved.as<float>(),
                          .workspace = a.workspace.data,
                          .workspace_bytes = a.workspace.bytes(),
+                         .sinks = a.sinks.data,
                          .problem = attn_problem(a.plan, a.dropout, a.tables)};
   if (a.plan.kind == AttentionKind::kCudnn)
     return cudnn().forward(args, a.workspace.data, a.workspace.bytes(), on.stream);
@@ -222,6 +279,9 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
                           .workspace = a.workspace.data,
                           .workspace_bytes = a.workspace.bytes(),
                           .deterministic = a.plan.deterministic,
+                          .sinks = a.sinks.data,
+                          .dsinks = a.dsinks.data,
+                          .add_dsinks = a.accumulate,
                           .problem = attn_problem(a.plan, a.dropout, a.tables)};
   if (a.plan.kind == AttentionKind::kCudnn) return cudnn().backward(args, on.stream);
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
@@ -248,7 +308,9 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   const attention::Mask mask = mask_of(a.plan, a.tables);
   with_row_step(dtype, N, [&]<class E, int kStep>() {
-    masked_softmax_kernel<E, kStep><<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask);
+    const OwnScores<E> own{.sinks = a.sinks.as<E>(), .alibi = attention::alibi_of(attn_problem(a.plan))};
+    const auto kernel = own ? masked_softmax_kernel<E, kStep, true> : masked_softmax_kernel<E, kStep, false>;
+    kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own);
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -276,6 +338,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
   const attention::Mask mask = mask_of(a.plan, a.tables);
+  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
   for (int64_t b = 0; b < s.batch; ++b) {
     const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
@@ -313,9 +376,11 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
     }
     if (a.dropout) drop({a.workspace.data, a.workspace.data, a.plan, mask, a.dropout, b}, on.stream);
     with_row_step(dtype, N, [&]<class E, int kStep>() {
-      softmax_backward_kernel<E, kStep><<<s.heads * T, kThreads, 0, on.stream>>>(
-          a.saved.as<E>() + b * s.heads * T * N, a.workspace.as<E>(), s.heads, mask.of_sequence(b),
-          a.plan.scale);
+      const auto kernel =
+          a.dsinks ? softmax_backward_kernel<E, kStep, true> : softmax_backward_kernel<E, kStep, false>;
+      kernel<<<s.heads * T, kThreads, 0, on.stream>>>(a.saved.as<E>() + b * s.heads * T * N,
+                                                      a.workspace.as<E>(), s.heads, mask.of_sequence(b),
+                                                      a.plan.scale, of_sinks + b * s.heads * T);
     });
     TESSERA_CUDA_LAUNCHED();
     for (int64_t g = 0; g < s.group(); ++g) {
@@ -334,6 +399,12 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
            on);
     }
   }
+  if (!a.dsinks) return;
+  with_real_type(dtype, [&]<class E>() {
+    sink_gradient_kernel<E>
+        <<<s.heads, kThreads, 0, on.stream>>>(of_sinks, s.batch, T, a.dsinks.as<E>(), a.accumulate);
+  });
+  TESSERA_CUDA_LAUNCHED();
 }
 
 }  // namespace tessera

@@ -47,6 +47,7 @@ struct Sample {
   attention::Mask mask;  // of the first sequence
   int64_t group, head_dim, queries;
   attention::ScoreArgs score;
+  attention::Alibi alibi;
 
   __device__ __forceinline__ int query(int64_t number) const {
     return static_cast<int>(AttentionSample::query(number, mask.queries));
@@ -66,10 +67,13 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
   const attention::Mask mask = of.mask.of_sequence(b);
   for (int i = threadIdx.x; i < kRows * D; i += kThreads)
     queries[i] = i / D < rows ? static_cast<float>(own_q.row_begin(of.query(first + i / D))[i % D]) : 0.0f;
+  const float slope = of.alibi ? of.alibi.slope(h) : 0;
+  int position[kRows];
   attention::Span seen[kRows], all{mask.keys, 0};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     seen[r] = r < rows ? mask.keys_of(of.query(first + r)) : attention::Span{0, 0};
+    position[r] = r < rows ? mask.position_of(of.query(first + r)) : 0;
     if (!seen[r].empty()) all = {min(all.begin, seen[r].begin), max(all.end, seen[r].end)};
   }
   __syncthreads();  // the queries are there
@@ -90,7 +94,8 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      if (seen[r].contains(key)) scores[r].add(Score::value(of.score, dot[r]));
+      if (seen[r].contains(key))
+        scores[r].add(Score::value(of.score, dot[r]) + attention::alibi_bias(slope, position[r], key));
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -144,7 +149,8 @@ void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
                   .group = s.group(),
                   .head_dim = s.head_dim,
                   .queries = queries,
-                  .score = {.scale = a.plan.scale}};
+                  .score = {.scale = a.plan.scale},
+                  .alibi = attention::alibi_of(attn_problem(a.plan))};
   with_real_type(a.plan.dtype, [&]<class T>() {
     const View<const T> q = heads_of<const T>(a.q), k = heads_of<const T>(a.k);
     const auto launch = [&]<int kStep>() {

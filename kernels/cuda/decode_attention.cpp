@@ -13,6 +13,7 @@ void CudaBackend::run_op(const DecodeAttention& a, const Launch& on) {
                         .starts = a.starts.as<int32_t>(),
                         .workspace = a.workspace.data,
                         .workspace_bytes = a.workspace.bytes(),
+                        .sinks = a.sinks.data,
                         .problem = attn_decode_problem(a.plan)};
   const AttnStatus status = attn_decode(&args, a.plan.arch, on.stream);
   if (status == ATTN_OK) return;

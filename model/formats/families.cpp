@@ -49,8 +49,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kMistral, &kQwen2,    &kQwen3, &kGemma3,
-                                           &kPhi3, &kOlmo2, &kMixtral, &kQwen3Moe, &kOlmoe, &kTessera};
+  static constexpr const Family* kAll[] = {&kGpt2, &kLlama, &kMistral, &kQwen2,    &kQwen3, &kGemma3, &kPhi3,
+                                           &kOlmo2, &kBloom, &kMixtral, &kQwen3Moe, &kOlmoe, &kTessera};
   return kAll;
 }
 
@@ -125,7 +125,7 @@ ModelConfig canonical(ModelConfig model) {
   if (model.experts.rule().sums_to_one())  // whatever the order
     model.experts.router = Router::kSoftmax, model.experts.renormalise = true;
   if (!model.has_dense_blocks()) model.mlp_width = model.experts.width;  // which no block has
-  if (model.positions == Positions::kLearned) {
+  if (model.positions != Positions::kRope) {
     model.rope = {};
     return model;
   }

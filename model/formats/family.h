@@ -57,6 +57,7 @@ struct TensorNames {
   std::string_view ours;                   // ParamInfo::name; in a block, what follows "blocks.3."
   std::array<std::string_view, 3> theirs;  // one, or one for each of Linear::rows
   bool transposed = false;                 // a matrix is [in, out] in the file
+  bool by_head = false;                    // rows of q, k and v of one head follow one another, head by head
   bool gated = false;                      // only of a model with a gated MLP
 };
 
@@ -96,7 +97,7 @@ struct Family {
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 
-extern const Family kGpt2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe, kOlmo2, kOlmoe,
+extern const Family kBloom, kGpt2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe, kOlmo2, kOlmoe,
     kPhi3, kTessera;
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);              // by its model_type; null: there is none

@@ -420,7 +420,8 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& model, co
   for_each_model_key_of(theirs, ours, [&](std::string_view key, const auto& their, const auto& our) {
     const bool extended = may.options.extension != PositionExtension::kNone && theirs.context < ours.context;
     const bool rotary = ours.positions == Positions::kRope;
-    const bool may_differ = (key == "model.context" && (rotary || extended)) ||
+    const bool any_context = ours.positions != Positions::kLearned;
+    const bool may_differ = (key == "model.context" && (any_context || extended)) ||
                             (rotary && may.have_other_angles && is_angle(key));
     if (their == our || may_differ) return;
     const std::string field = found.field_of(key);

@@ -29,13 +29,13 @@ void HuggingFaceLayout::visit(const ParamInfo& info, const Tensor& values, const
     const FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format_};
     const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
                                       static_cast<size_t>(piece.elements()));
-    if (!piece.transposed) {
+    if (is_plain(piece)) {
       visit(tensor, rows);
       continue;
     }
     Arena staging = Arena::host();
     const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
-    transpose(rows, piece.rows, piece.columns, turned.as<float>());
+    to_file(piece, rows, turned.as<float>());
     visit(tensor, {turned.as<float>(), rows.size()});
   }
 }

@@ -50,6 +50,7 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     for (size_t at = 0; at < of_one * static_cast<size_t>(count); ++at) {
       const size_t i = at % of_one;
       const int64_t rows = names.theirs[1].empty() ? each : rows_of(info, model, i);
+      const bool by_head = names.by_head && info.adapter != AdapterMatrix::kA;
       const bool transposed = names.transposed && is_matrix && !is_adapter;
       const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
       const std::string theirs =
@@ -59,6 +60,7 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
                         .rows = rows,
                         .columns = columns,
                         .transposed = transposed,
+                        .heads = by_head ? model.heads : 0,
                         .shape = shape});
       first += rows;
     }
@@ -75,6 +77,25 @@ void transpose(std::span<const float> from, int64_t rows, int64_t columns, float
 #pragma omp parallel for if (rows * columns > kFewElements)
   for (int64_t c = 0; c < columns; ++c)
     for (int64_t r = 0; r < rows; ++r) out[c * rows + r] = from[static_cast<size_t>(r * columns + c)];
+}
+
+void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, float* out) {
+  const int64_t each = std::ssize(from) / (outer * inner);
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t i = 0; i < inner; ++i)
+      std::copy_n(from.data() + (o * inner + i) * each, each, out + (i * outer + o) * each);
+}
+
+bool is_plain(const TensorPiece& piece) { return !piece.transposed && piece.heads == 0; }
+
+void to_file(const TensorPiece& piece, std::span<const float> ours, float* in_file) {
+  if (piece.transposed) return transpose(ours, piece.rows, piece.columns, in_file);
+  swap_groups(ours, 3, piece.heads, in_file);
+}
+
+void from_file(const TensorPiece& piece, std::span<const float> in_file, float* ours) {
+  if (piece.transposed) return transpose(in_file, piece.columns, piece.rows, ours);
+  swap_groups(in_file, piece.heads, 3, ours);
 }
 
 }  // namespace tessera

@@ -16,6 +16,7 @@ struct TensorPiece {
   std::string name;
   int64_t first, rows, columns;
   bool transposed;  // [columns, rows] in the file
+  int64_t heads;    // above 0: the rows of q, k and v are [heads, 3, ..] in the file, [3, heads, ..] here
   Shape shape;      // in the file
 
   int64_t elements() const { return rows * columns; }
@@ -34,5 +35,12 @@ std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& mode
 
 // out [columns, rows] = from [rows, columns], transposed
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out);
+// out [inner, outer, ..] = from [outer, inner, ..]
+void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, float* out);
+
+// The values of a piece in the order of the file from those in ours, and the reverse; others than plain ones
+bool is_plain(const TensorPiece& piece);
+void to_file(const TensorPiece& piece, std::span<const float> ours, float* in_file);
+void from_file(const TensorPiece& piece, std::span<const float> in_file, float* ours);
 
 }  // namespace tessera

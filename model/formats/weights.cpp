@@ -35,12 +35,12 @@ struct PiecesReader {
   std::function<void(const TensorPiece&, std::span<float>)> read;
 };
 void read_piece(const PiecesReader& from, const TensorPiece& piece, const std::span<float> out) {
-  if (!piece.transposed) return from.read(piece, out);
+  if (is_plain(piece)) return from.read(piece, out);
   Arena staging = Arena::host();
   const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
   const std::span<float> values(turned.as<float>(), out.size());
   from.read(piece, values);
-  transpose(values, piece.columns, piece.rows, out.data());
+  from_file(piece, values, out.data());
 }
 void read_pieces(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
@@ -244,7 +244,7 @@ void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOve
     return Nf4Tensor::is_one(files_, name_in_file(piece.name));
   };
   const bool is_bf16 = std::ranges::all_of(pieces, [&](const TensorPiece& piece) {
-    return !piece.transposed && !is_nf4(piece) && entry_of(piece.name).dtype == "BF16";
+    return is_plain(piece) && !is_nf4(piece) && entry_of(piece.name).dtype == "BF16";
   });
   if (hand_over == HandOver::kAsStored && is_bf16)
     return read_bf16({.pieces = pieces,

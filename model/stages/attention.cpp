@@ -78,7 +78,18 @@ void qkv_decode(const Block& b, DecodeBuilder& to) {
   to.add(linear, DecodeBuilder::Reads::kResidual, buffer_of(Stage::kQkv));
 }
 
-// attention: output = softmax(scale q k^T + mask) v
+// attention: output = softmax(scale q k^T + mask) v, with a sink for each head as one more score
+
+// A sink of 0 is as likely as a key whose score is 0, as all are about to be when training begins: heads
+// start with nearly all of their probability on the keys, and where the sink has to go its gradient says.
+std::vector<VectorOfStage> attention_vectors(const ModelConfig& c, const BlockSpec& spec) {
+  if (!spec.scores.sinks) return {};
+  return {{.name = "attention.sinks",
+           .size = c.heads,
+           .init = Init::kZero,
+           .tensor = [](const BlockParams& w) -> const Tensor& { return w.attention.sinks; },
+           .part = ParamPart::kAttention}};
+}
 
 void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const AttentionPlan& plan = shape.plan;
@@ -99,10 +110,14 @@ void attention_backward(const Block& b, const BlockGradients& g, const Neighbour
   attend_backward(b.stream, b.attention(),
                   {.d_output = g.attention_output,
                    .d_qkv = g.qkv,
+                   .gradients = g.w.attention,
+                   .accumulate = g.accumulate,
                    .workspace = g.attention_workspace,
                    .context = g.context});
 }
 std::string attention_not_in_decode(const ModelConfig& config) {
+  if (config.attention_sinks) return "learned sinks of attention";
+  if (config.positions == Positions::kAlibi) return "a bias of scores by distance";
   switch (config.qk_norm) {
     case QkNorm::kNone:
     case QkNorm::kHeads:
@@ -183,6 +198,7 @@ constinit const StageRow kAttentionRow{
     .stage = Stage::kAttention,
     .name = "attention",
     .dropped_by = {Recomputed::kAttention, Recomputed::kBlock},
+    .vectors = attention_vectors,
     .saved = attention_saved,
     .forward = attention_forward,
     .backward = attention_backward,

@@ -132,6 +132,26 @@ struct Elements {
       std::memcpy(&image[at], bf16 ? static_cast<const void*>(&half) : &value, size());
     });
   }
+  // Numbers one after another, and back
+  std::vector<uint8_t> packed(const std::vector<double>& x) const {
+    std::vector<uint8_t> image(x.size() * size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const auto value = static_cast<float>(x[i]);
+      const uint16_t half = to_bf16(value);
+      std::memcpy(&image[i * size()], bf16 ? static_cast<const void*>(&half) : &value, size());
+    }
+    return image;
+  }
+  std::vector<double> unpacked(const std::vector<uint8_t>& image) const {
+    std::vector<double> x(image.size() / size());
+    for (size_t i = 0; i < x.size(); ++i) {
+      uint16_t half;
+      float value;
+      std::memcpy(bf16 ? static_cast<void*>(&half) : &value, &image[i * size()], size());
+      x[i] = bf16 ? from_bf16(half) : value;
+    }
+    return x;
+  }
   // Also marks what it takes, so that what remains can be checked to be untouched.
   std::vector<double> take(std::vector<uint8_t>& image, const Layout& layout) const {
     std::vector<double> x(c.batch * layout.heads * layout.tokens * c.head_dim);

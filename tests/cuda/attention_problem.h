@@ -25,6 +25,7 @@ struct Inputs {
 struct Outputs {
   std::vector<double> out, dq, dk, dv;
   std::vector<float> lse;
+  std::vector<double> dsinks = {};
 };
 
 // Inputs and outputs on the device; run() may be called again and again.
@@ -46,10 +47,13 @@ class Problem {
         documents_(c.mask.documents.size() * sizeof(int32_t)),
         seen_by_(c.mask.seen_by.size() * sizeof(int32_t)),
         query_tokens_(c.mask.query_tokens.size() * sizeof(int32_t)),
+        sinks_(c.sinks.size() * elements_.size()),
+        dsinks_(sinks_.bytes()),
         workspace_(workspace_bytes()) {
     upload(documents_, c.mask.documents);
     upload(seen_by_, c.mask.seen_by);
     upload(query_tokens_, c.mask.query_tokens);
+    sinks_.upload(elements_.packed(c.sinks));
     elements_.put(qkv_image_, layouts_.q, inputs.q);
     elements_.put(qkv_image_, layouts_.k, inputs.k);
     elements_.put(qkv_image_, layouts_.v, inputs.v);
@@ -71,7 +75,10 @@ class Problem {
             .head_dim = case_.head_dim,
             .mask = mask,
             .scale = static_cast<float>(case_.scale),
-            .dropout = attn_dropout(case_.dropout)};
+            .dropout = attn_dropout(case_.dropout),
+            .sinks = !case_.sinks.empty(),
+            .alibi_heads = static_cast<int>(case_.alibi_heads),
+            .first_head = static_cast<int>(case_.first_head)};
   }
   AttnForward forward() const {
     return {.q = tensor(qkv_, layouts_.q),
@@ -81,6 +88,7 @@ class Problem {
             .lse = reinterpret_cast<float*>(lse_.data()),
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.bytes(),
+            .sinks = pointer(sinks_),
             .problem = problem()};
   }
   AttnBackward backward() const {
@@ -97,6 +105,8 @@ class Problem {
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.bytes(),
             .deterministic = 1,
+            .sinks = f.sinks,
+            .dsinks = pointer(dsinks_),
             .problem = f.problem};
   }
 
@@ -110,13 +120,13 @@ class Problem {
     }
   }
   void poison_outputs() {
-    for (GuardedBuffer* buffer : {&out_, &lse_, &dqkv_, &workspace_}) buffer->poison();
+    for (GuardedBuffer* buffer : {&out_, &lse_, &dqkv_, &dsinks_, &workspace_}) buffer->poison();
   }
   // All that the calls write but the workspace, for comparisons to the bit
   std::vector<uint8_t> bits() const {
     cuda_ok(cudaDeviceSynchronize());
     std::vector<uint8_t> all;
-    for (const GuardedBuffer* buffer : {&out_, &lse_, &dqkv_}) {
+    for (const GuardedBuffer* buffer : {&out_, &lse_, &dqkv_, &dsinks_}) {
       const std::vector<uint8_t> part = buffer->download();
       all.insert(all.end(), part.begin(), part.end());
     }
@@ -144,6 +154,7 @@ class Problem {
     image = lse_.download();
     r.lse.resize(case_.rows());
     std::memcpy(r.lse.data(), image.data(), image.size());
+    r.dsinks = elements_.unpacked(dsinks_.download());
     workspace_.download();  // for its guards
     EXPECT_TRUE(qkv_.download() == qkv_image_) << "an input was written";
     EXPECT_TRUE(dout_.download() == dout_image_) << "dout was written";
@@ -158,6 +169,7 @@ class Problem {
   static const int32_t* table(const GuardedBuffer& of) {
     return of.bytes() == 0 ? nullptr : reinterpret_cast<const int32_t*>(of.data());
   }
+  static void* pointer(const GuardedBuffer& of) { return of.bytes() == 0 ? nullptr : of.data(); }
   size_t workspace_bytes() const {
     const AttnProblem p = problem();
     return std::max(attn_forward_workspace(&p, arch_), attn_backward_workspace(&p, arch_));
@@ -179,7 +191,8 @@ class Problem {
   Elements elements_;
   Layouts layouts_;
   std::vector<uint8_t> qkv_image_, dout_image_;
-  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, seen_by_, query_tokens_, workspace_;
+  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, seen_by_, query_tokens_,
+      sinks_, dsinks_, workspace_;
 };
 
 inline double largest(const std::vector<double>& x) {
@@ -210,14 +223,14 @@ inline double cancelled_terms(const AttentionCase& c, const Inputs& inputs) {
 
 // Relative to the largest element of each tensor; LSE to the largest finite one, or to 1
 struct Errors {
-  double out = 0, lse = 0, dq = 0, dk = 0, dv = 0;
+  double out = 0, lse = 0, dq = 0, dk = 0, dv = 0, dsinks = 0;
 
   void take(const Errors& other) {
     const auto worse = [](double& mine, double its) {
       if (!(its <= mine)) mine = its;  // NaN is the worst
     };
     worse(out, other.out), worse(lse, other.lse), worse(dq, other.dq), worse(dk, other.dk),
-        worse(dv, other.dv);
+        worse(dv, other.dv), worse(dsinks, other.dsinks);
   }
 };
 
@@ -233,7 +246,8 @@ inline Errors errors_of(const Outputs& r, const AttentionReference& want, double
           .lse = largest_difference(r.lse, want.lse) / most_lse,
           .dq = error(r.dq, want.dq, floor),
           .dk = error(r.dk, want.dk, floor),
-          .dv = error(r.dv, want.dv, 0)};
+          .dv = error(r.dv, want.dv, 0),
+          .dsinks = r.dsinks.empty() ? 0 : error(r.dsinks, want.dsinks, largest(want.dsinks_terms))};
 }
 
 struct Limits {
@@ -250,6 +264,7 @@ inline void expect_within(const Errors& e, const Limits& limit) {
   EXPECT_LE(e.dq, limit.gradient);
   EXPECT_LE(e.dk, limit.gradient);
   EXPECT_LE(e.dv, limit.gradient);
+  EXPECT_LE(e.dsinks, limit.gradient);
 }
 
 // So that a run of the tests also measures

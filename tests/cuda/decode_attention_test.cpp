@@ -14,6 +14,8 @@ struct DecodeCase {
   int head_dim;
   std::vector<int32_t> starts;
   double size = 1;  // of q and k
+  bool has_sinks = false;
+  int alibi_heads = 0, first_head = 0;
 
   int64_t batch() const { return static_cast<int64_t>(starts.size()); }
   int64_t heads() const { return kv_heads * group; }
@@ -21,8 +23,13 @@ struct DecodeCase {
   bool bf16() const { return dtype == ATTN_BF16; }
   double scale() const { return 1 / std::sqrt(head_dim); }
   std::string text() const {
-    return fmt::format("{}, {} x {} heads of {}, {} sequences, the first at {}", bf16() ? "bf16" : "fp32",
-                       kv_heads, group, head_dim, batch(), starts[0]);
+    return fmt::format("{}, {} x {} heads of {}, {} sequences, the first at {}{}, ALiBi of {}",
+                       bf16() ? "bf16" : "fp32", kv_heads, group, head_dim, batch(), starts[0],
+                       has_sinks ? ", sinks" : "", alibi_heads);
+  }
+  // As the paper has it, for numbers of heads that are powers of two
+  double slope(int64_t h) const {
+    return alibi_heads == 0 ? 0 : std::exp2(-8.0 * static_cast<double>(first_head + h + 1) / alibi_heads);
   }
 };
 
@@ -92,11 +99,15 @@ class Decode {
         v_(c, c.capacity(), c.kv_heads, 24),
         out_(c, 1, c.heads(), 40),
         starts_(c.starts.size() * 4),
+        sinks_values_(random_values(c.has_sinks ? c.heads() : 0, 4, 2, c.bf16())),
+        sinks_(sinks_values_.size() * (c.bf16() ? 2 : 4)),
         workspace_(workspace_bytes()) {
     for (int64_t b = 0; b < c.batch(); ++b)
       for (int64_t t = 0; t <= c.starts[b]; ++t) put_key(b, t);
     upload_queries();
     upload(c.starts);
+    const AttentionCase numbers;
+    sinks_.upload(Elements{numbers, c.bf16()}.packed(sinks_values_));
   }
 
   double* q(int64_t b, int64_t h) { return &q_values_[(b * case_.heads() + h) * case_.head_dim]; }
@@ -126,6 +137,7 @@ class Decode {
             .starts = reinterpret_cast<const int32_t*>(starts_.data()),
             .workspace = workspace_.data(),
             .workspace_bytes = workspace_.bytes(),
+            .sinks = case_.has_sinks ? sinks_.data() : nullptr,
             .problem = problem_};
   }
   void enqueue(cudaStream_t stream) const {
@@ -162,7 +174,12 @@ class Decode {
         for (int64_t t = 0; t < keys; ++t) {
           for (int64_t d = 0; d < D; ++d)
             s[t] += q_values_[(b * case_.heads() + h) * D + d] * k_values_[row(b, t, kv_head) + d];
-          most = std::max(most, s[t] *= case_.scale());
+          s[t] = s[t] * case_.scale() - case_.slope(h) * static_cast<double>(keys - 1 - t);
+          most = std::max(most, s[t]);
+        }
+        if (case_.has_sinks && keys > 0) {  // a score of no key
+          most = std::max(most, sinks_values_[h]);
+          sum = std::exp(sinks_values_[h] - most);
         }
         for (double& x : s) sum += x = std::exp(x - most);
         for (int64_t t = 0; t < keys; ++t)
@@ -184,7 +201,10 @@ class Decode {
                 .heads = case_.heads(),
                 .kv_heads = case_.kv_heads,
                 .head_dim = case_.head_dim,
-                .scale = static_cast<float>(case_.scale())};
+                .scale = static_cast<float>(case_.scale()),
+                .sinks = case_.has_sinks,
+                .alibi_heads = case_.alibi_heads,
+                .first_head = case_.first_head};
     return attn_decode_workspace(&problem_, device_arch());
   }
 
@@ -192,7 +212,9 @@ class Decode {
   AttnDecodeProblem problem_{};
   std::vector<double> q_values_, k_values_, v_values_;
   Rows q_, k_, v_, out_;
-  GuardedBuffer starts_, workspace_;
+  GuardedBuffer starts_;
+  std::vector<double> sinks_values_;
+  GuardedBuffer sinks_, workspace_;
 };
 
 double worst_error(const std::vector<double>& got, const std::vector<double>& want) {
@@ -239,6 +261,21 @@ TEST_F(AttentionDecode, AgreesWithFp64WhereManyThreadBlocksShareAHead) {
   for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32})
     for (const int head_dim : {64, 96, 128, 256})
       for (const int64_t group : {1, 4, 8}) expect_right({dtype, 1, group, head_dim, {8190}});
+}
+
+TEST_F(AttentionDecode, WithSinksAndAlibiAgreesWithFp64) {
+  for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32})
+    for (const int head_dim : {40, 64, 128, 256})
+      for (const int64_t group : {1, 3, 8})
+        for (const bool sinks : {true, false})
+          for (const int alibi : {0, 32}) {
+            if (!sinks && alibi == 0) continue;
+            DecodeCase c{dtype, 2, group, head_dim, {0, 1, -1, 30, 999}};
+            c.has_sinks = sinks, c.alibi_heads = alibi, c.first_head = alibi == 0 ? 0 : 5;
+            expect_right(c);
+            c.kv_heads = 1, c.starts = {8190};  // many thread blocks share a head
+            expect_right(c);
+          }
 }
 
 TEST_F(AttentionDecode, AgreesWithFp64OverManySequencesOfDifferentLengths) {

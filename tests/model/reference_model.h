@@ -213,6 +213,15 @@ class ReferenceModel {
     return x;
   }
 
+  // The slope of a head, as transformers' build_alibi_tensor has it
+  double slope_of(int64_t head) const {
+    const auto p = std::pow(2, std::floor(std::log2(config_.heads)));
+    const double base = std::pow(2, -std::pow(2, -(std::log2(p) - 3))),
+                 extra = std::pow(2, -std::pow(2, -(std::log2(2 * p) - 3)));
+    const auto h = static_cast<double>(head);
+    return h < p ? std::pow(base, h + 1) : std::pow(extra, 2 * (h - p) + 1);
+  }
+
   Values attention(Values qkv, int64_t T, int64_t layer, const std::string& name, uint32_t batch) const {
     const Dropout drop = dropout.at(DropoutKind::kAttention, static_cast<size_t>(layer));
     const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
@@ -232,13 +241,15 @@ class ReferenceModel {
       const auto at = [&](int64_t t, int64_t d) { return static_cast<size_t>(t * D + d); };
       for (int64_t t = 0; t < T; ++t) {
         Values p(static_cast<size_t>(t + 1));
-        double sum = 0;
+        double sum = config_.attention_sinks ? std::exp(of(name + "sinks")[static_cast<size_t>(h)]) : 0;
         const int64_t window = window_of(layer),
                       first = window == Windows::kFull ? 0 : std::max<int64_t>(t + 1 - window, 0);
         for (int64_t s = first; s <= t; ++s) {
           double score = 0;
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
-          sum += p[static_cast<size_t>(s)] = std::exp(scale * score);
+          const double away =
+              config_.positions == Positions::kAlibi ? slope_of(h) * static_cast<double>(t - s) : 0;
+          sum += p[static_cast<size_t>(s)] = std::exp(scale * score - away);
         }
         for (int64_t s = first; s <= t; ++s) {
           const double kept = p[static_cast<size_t>(s)] / sum *
@@ -268,6 +279,7 @@ class ReferenceModel {
                 table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
             (config_.positions == Positions::kLearned ? of("position_table")[static_cast<size_t>(t * C + c)]
                                                       : 0);
+    if (config_.norm_embeddings) x = norm(x, "embedding_norm");
     drop(x, dropout.at(DropoutKind::kEmbedding), batch);
     for (int64_t l = 0; l < config_.layers; ++l) {
       const auto add_branch = [&](Values branch, DropoutKind kind) {

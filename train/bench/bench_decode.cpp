@@ -98,7 +98,7 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   const int64_t longest =
       *std::ranges::max_element(options.contexts) + kWarmup + options.steps + kTimedByOperation;
   const std::string& weights_of = config.train.init_from;
-  check(weights_of.empty() || model.positions == Positions::kRope || longest <= model.context,
+  check(weights_of.empty() || model.positions != Positions::kLearned || longest <= model.context,
         "--contexts {}: with {} tokens more, to be timed, it is longer than the {} positions of {}. Use "
         "shorter ones, or fewer --steps",
         *std::ranges::max_element(options.contexts), longest - *std::ranges::max_element(options.contexts),

@@ -60,6 +60,9 @@ std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) 
       return "dropout";
     case ATTN_BAD_MASK:
       return "mask";
+    case ATTN_BAD_ALIBI:
+      return "ALiBi";
+    case ATTN_BAD_SINKS:
     case ATTN_BAD_STRUCT:
     case ATTN_BAD_ALIGNMENT:
     case ATTN_NO_WORKSPACE:

@@ -53,6 +53,10 @@ void check_norms(const SourcedConfig& sourced) {
                   with_rms);
   sourced.require(before || model.dropout.residual == 0, "model.dropout.residual", "cannot be used with",
                   "model.norm_place", "what a norm has written is not dropped");
+  sourced.require(
+      model.positions != Positions::kAlibi || model.position_extension == PositionExtension::kNone,
+      "model.position_extension", "has no effect with", "model.positions",
+      "scores with a bias by distance need no extension: set model.context alone");
   sourced.require(model.scale_attention || model.query_scalar == 0, "model.query_scalar",
                   "has no effect with", "model.scale_attention", "set model.scale_attention=true");
 }

@@ -43,8 +43,12 @@ void visit_model(Section& model, Visit& visit) {
       "before: norms of what attention and the MLP read; both: and of what they add to the residual stream, "
       "Gemma 3's; after: of that alone, OLMo 2's");
   visit("model.norm_plus_one", model.norm_plus_one, Flag{}, "rmsnorm: multiply by 1 + weight, as Gemma does");
+  visit("model.norm_embeddings", model.norm_embeddings, Flag{},
+        "A norm of the embeddings, in front of the first block, as BLOOM has it");
   visit("model.positions", model.positions, OneOf<Positions>{},
-        "learned: a table of positions, GPT-2's; rope: rotary, Llama's and Qwen's");
+        "learned: a table of positions, GPT-2's; alibi: scores have a bias that grows with the distance, "
+        "BLOOM's; "
+        "rope: rotary, Llama's and Qwen's");
   visit("model.bias", model.bias, OneOf<Bias>{},
         "The linear layers with a bias; all: GPT-2's; attention: those of queries, keys, values and the "
         "output; qkv: the first three of these, Qwen2.5's; mlp: those of the MLP; none: Llama's");
@@ -60,6 +64,10 @@ void visit_model(Section& model, Visit& visit) {
         "Multiply rows of the token table by the square root of model.channels, as Gemma does");
   visit("model.logit_cap", model.logit_cap, Number{.at_least = 0, .at_most = 1e6},
         "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
+  visit("model.attention_sinks", model.attention_sinks, Flag{},
+        "A learned number for each head, which takes part in the softmax of every query as the score of no "
+        "key: "
+        "a head whose number is high attends to nothing, gpt-oss's");
   visit("model.scale_attention", model.scale_attention, Flag{},
         "Divide attention scores by the square root of model.query_scalar");
   visit("model.query_scalar", model.query_scalar,

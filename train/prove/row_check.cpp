@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "kernels/base/random.h"
 #include "train/prove/allowed.h"
@@ -65,8 +67,10 @@ RowCheck::Inputs RowCheck::inputs_of(const Op& op, int64_t sequences, Backend& b
                 .v = on_host(op.v, sequences, be, on),
                 .y = on_host(op.y, sequences, be, on),
                 .dy = {},
-                .lse = {}};
+                .lse = {},
+                .sinks = {}};
   if constexpr (requires { op.dy; }) inputs.dy = on_host(op.dy, sequences, be, on);
+  if (op.sinks) inputs.sinks = memory_.read(op.sinks, be, on);
   if (op.plan.kind != AttentionKind::kNaive)
     inputs.lse = memory_.read(beginning(op.saved, sequences), be, on);
   memory_.forget();  // what the next operation finds there is not this
@@ -95,7 +99,16 @@ struct RowCheck::Of {
   Of(const Inputs& inputs, const AttentionPlan& of)
       : in(inputs), plan(of), head_dim(of.shape.head_dim), group(of.shape.group()), errors{of.dtype} {}
   double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return widened(plan.scale) * dot(in.q.at(b, i, h), in.k.at(b, j, h / group), head_dim);
+    return widened(plan.scale) * dot(in.q.at(b, i, h), in.k.at(b, j, h / group), head_dim) -
+           slope(h) * static_cast<double>(i - j);  // the mask is causal
+  }
+  // ALiBi's, as the paper has it: of head h of the first p, a power of two, and of the others
+  double slope(int64_t h) const {
+    const int64_t heads = plan.shape.scores.alibi_heads, at = plan.first_head + h;
+    if (heads == 0) return 0;
+    const auto p = static_cast<double>(std::bit_floor(static_cast<uint64_t>(heads)));
+    const auto n = static_cast<double>(at);
+    return n < p ? std::exp2(-8 * (n + 1) / p) : std::exp2(-4 * (2 * (n - p) + 1) / p);
   }
 };
 
@@ -172,6 +185,11 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
     for (int64_t j = keys.begin; j < keys.end; ++j) {
       p.push_back(of.score(b, h, i, j));
       most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
+    }
+    if (inputs_.sinks) {  // a score that has no value
+      const double sink = widened(inputs_.sinks[h]);
+      most = std::max(most, sink), size = std::max(size, std::abs(sink));
+      sum = std::exp(sink - most);
     }
     for (double& each : p) sum += each = std::exp(each - most);
     for (int64_t j = keys.begin; j < keys.end; ++j) {

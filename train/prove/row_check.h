@@ -79,7 +79,8 @@ class RowCheck {
   };
   struct Inputs {
     HostHeads q, k, v, y, dy;
-    std::shared_ptr<const float[]> lse;  // [B, H, T]; null: the kernel keeps none
+    std::shared_ptr<const float[]> lse;    // [B, H, T]; null: the kernel keeps none
+    std::shared_ptr<const float[]> sinks;  // [H]; null: none
   };
   struct Row {
     int64_t b, h, i;

@@ -1,11 +1,15 @@
 // Score rules: how the product x = q k^T of a query and a key becomes their score s. A rule is a template
 // argument of every kernel, of most by their tile.
 //
-// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK,
-// by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
-// its kernels multiply dS by it instead, and until they do they do not compile.
+// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and
+// dK, by which their sums are multiplied once. A rule whose derivative depends on x has no
+// derivative(ScoreArgs): its kernels multiply dS by it instead, and until they do they do not compile.
+//
+// A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add bias
+// / scale to x, where they know the query and the key, and then go on as with others.
 #pragma once
 
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/common/view.h"
 
 namespace tessera::attention {
@@ -21,6 +25,7 @@ ScoreArgs score_args_of(const Problem& p) {
 
 // s = scale x
 struct ScaledScore {
+  static constexpr bool kBiased = false, kFramed = false;
   float log2_scale;  // c = scale log2(e)
 
   ScaledScore() = default;
@@ -44,5 +49,38 @@ struct ScaledScore {
   static __device__ __forceinline__ float value(const ScoreArgs& a, float x) { return x * a.scale; }
   static __device__ __forceinline__ float derivative(const ScoreArgs& a) { return a.scale; }
 };
+
+// s = scale x - m |i - j|, of a query at i and a key at j
+struct AlibiScore : ScaledScore {
+  static constexpr bool kBiased = true;
+  using ScaledScore::ScaledScore;
+};
+
+// The same for keys that are not behind their query: a query of a tile of scores then has a bias m (j - i),
+// of which kernels add the part of the column within the tile to x. What is the same for all of a thread's
+// columns of a row, m (first key - i), is the row's frame, in units of x. It is added to a row's largest x
+// and to the offset that is subtracted, so that an element costs one operation.
+struct FramedAlibiScore : AlibiScore {
+  static constexpr bool kFramed = true;
+  float frame[2];  // of the two rows of a thread
+
+  using AlibiScore::AlibiScore;
+  // ALiBi is only of calls whose scale is above 0.
+  static __device__ __forceinline__ FramedAlibiScore positive(const ScoreArgs& a) {
+    return FramedAlibiScore(a);
+  }
+};
+
+// The bias of a head's scores in units of x
+struct RawBias {
+  float slope;  // m / scale
+
+  __device__ __forceinline__ float of(int query, int key) const { return alibi_bias(slope, query, key); }
+};
+template <class Score>  // one without a bias: nothing is computed
+__device__ __forceinline__ RawBias raw_bias(Alibi alibi, int head, float scale) {
+  if constexpr (Score::kBiased) return {alibi.slope(head) / scale};
+  return {0};
+}
 
 }  // namespace tessera::attention

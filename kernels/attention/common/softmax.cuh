@@ -54,6 +54,7 @@ struct OnlineSoftmax {
 #pragma unroll
       for (int i = 4 + 2 * r; i < kCount; i += 4) x = fmaxf(x, s[i]), y = fmaxf(y, s[i + 1]);
       x = fmaxf(x, y);
+      if constexpr (Score::kFramed) x += score.frame[r];
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
       largest[r] = score.log2(x);
@@ -75,7 +76,8 @@ struct OnlineSoftmax {
   __device__ __forceinline__ void exponentiate(float (&s)[kCount]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float subtract = finite(offset[r]);
+      float subtract = finite(offset[r]);
+      if constexpr (Score::kFramed) subtract -= score.log2(score.frame[r]);
 #pragma unroll
       for (int i = 2 * r; i < kCount; i += 4) {
         s[i] = ptx::exp2(score.log2_above(s[i], subtract));
@@ -95,6 +97,17 @@ struct OnlineSoftmax {
   __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
+  }
+
+  // Before finish(): one more score of each row, of no key (kernels/attention/sinks.h), log2(e) times
+  template <int kCount>
+  __device__ __forceinline__ void add_sink(float (&o)[kCount], float log2_sink) {
+    const float largest[2] = {log2_sink, log2_sink};
+    raise_to(largest);
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (threadIdx.x % 4 == 0) sum[r] += ptx::exp2(log2_sink - finite(offset[r]));
+    rescale(o);
   }
 
   // Adds up the four lanes of each row; o becomes `times` o / sum.

@@ -15,6 +15,33 @@ namespace tessera::attention::decode {
 
 using bf16 = __nv_bfloat16;
 
+struct NoBias {
+  static constexpr bool kAny = false;
+};
+// ALiBi of the heads that a lane has scores of, for one query
+template <int kHeads>
+struct KeyBias {
+  static constexpr bool kAny = true;
+  float slopes[kHeads];  // in units of log2
+  int last, capacity;    // the query's token; rows of the cache
+  int first;             // row of a tile
+
+  KeyBias() = default;
+  __device__ __forceinline__ KeyBias(Alibi alibi, int first_head, int last_token, int rows)
+      : last(last_token), capacity(rows), first(0) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) slopes[h] = alibi ? alibi.slope(first_head + h) * kLog2e : 0;
+  }
+  __device__ __forceinline__ KeyBias from(int row) const {
+    KeyBias bias = *this;
+    bias.first = row;
+    return bias;
+  }
+  __device__ __forceinline__ float of(int head, int row) const {
+    return alibi_bias(slopes[head], last, token_of_row(first + row, last, capacity));
+  }
+};
+
 // What the warps of a CTA add up at the end, in shared memory: unnormalised O, m and sum of each warp
 template <class Tile>
 struct WarpSums {
@@ -61,11 +88,15 @@ struct MmaHeads {
   }
 
   // The first `keys` keys of a tile. Rows: where its chunks lie, as in SharedRows
-  template <class Rows>
-  __device__ __forceinline__ void take(Rows k, Rows v, int keys) {
+  template <class Rows, class Bias = NoBias>  // a bias of columns 2 (lane % 4), +1
+  __device__ __forceinline__ void take(Rows k, Rows v, int keys, const Bias& bias = {}) {
     float s[4];
     scores(k, s);
     const int lane = threadIdx.x % 32;
+    if constexpr (Bias::kAny) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i] += bias.of(i % 2, lane / 4 + 8 * (i / 2));
+    }
     if (keys < Tile::kKeys) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
@@ -169,7 +200,9 @@ struct FmaHeads {
     for (int h = 0; h < kHeads; ++h) offset[h] = -INFINITY;
   }
 
-  __device__ __forceinline__ void take(SharedRows<Tile> k, SharedRows<Tile> v, int keys) {
+  template <class Bias = NoBias>
+  __device__ __forceinline__ void take(SharedRows<Tile> k, SharedRows<Tile> v, int keys,
+                                       const Bias& bias = {}) {
     const int lane = threadIdx.x % 32, key = lane / kLanes, part = lane % kLanes;
     float s[kHeads] = {};
 #pragma unroll 4
@@ -187,6 +220,7 @@ struct FmaHeads {
 #pragma unroll
       for (int step = 1; step < kLanes; step *= 2) s[h] += __shfl_xor_sync(kWholeWarp, s[h], step);
       s[h] = key < keys ? score.log2(s[h]) : -INFINITY;
+      if constexpr (Bias::kAny) s[h] += bias.of(h, key);
       above |= s[h] > offset[h] + kSlack;
     }
     if (__any_sync(kWholeWarp, above)) raise(s);

@@ -8,8 +8,11 @@
 //   merge_kernel     each CTA, for a query head whose row has several parts i:
 //                      y = sum of 2^(LSE_i - M) O_i / sum of 2^(LSE_i - M),     M = the largest LSE_i
 //
-// Sums are added in the order of keys and of parts, so that results have the same bits every time. LSE and m
-// are in units of log2.
+// A sink (kernels/attention/sinks.h) adds 2^(s - M) to the denominator of a head's y, once: in the CTA
+// that has all keys, else in merge_kernel.
+//
+// Sums are added in the order of keys and of parts, so that results have the same bits every time. LSE
+// and m are in units of log2.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -28,7 +31,14 @@ struct Args {
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
   int part_heads;  // heads that a part has room for
   ScoreArgs score;
+  const T* sinks;  // [heads]; null: none. As the next, of kernels of general tiles
+  Alibi alibi;
 };
+
+template <class T>
+__device__ __forceinline__ float log2_sink(const Args<T>& a, int head) {
+  return a.sinks != nullptr ? static_cast<float>(a.sinks[head]) * kLog2e : -INFINITY;
+}
 
 // The query heads of a row of units
 struct RowHeads {
@@ -72,6 +82,8 @@ __device__ __forceinline__ float2 add_warps(WarpSums<Tile> sums, int head, int c
 template <class Tile>
 struct MmaKernel {
   using T = bf16;
+  using Bias = KeyBias<2>;
+  static __device__ __forceinline__ int first_head() { return static_cast<int>(threadIdx.x) % 4 * 2; }
   static constexpr int kScratchFloats = 0;
   static __device__ __forceinline__ MmaHeads<Tile> heads(const Args<T>& a, int sequence, const RowHeads& row,
                                                          float* /*scratch*/) {
@@ -81,6 +93,8 @@ struct MmaKernel {
 template <class Tile, int kHeads>
 struct FmaKernel {
   using T = float;
+  using Bias = KeyBias<kHeads>;
+  static __device__ __forceinline__ int first_head() { return 0; }
   using Heads = FmaHeads<Tile, kHeads>;
   static constexpr int kScratchFloats = kHeads * Tile::kWidth + Tile::kWarps * Heads::kScratchFloats;
   static __device__ __forceinline__ Heads heads(const Args<T>& a, int sequence, const RowHeads& row,
@@ -118,6 +132,9 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
   for (int slot = 0; slot < Tile::kSlots - 1; ++slot) ring.start(slot);
   auto heads =
       Kernel::heads(a, sequence, row, reinterpret_cast<float*>(memory + Memory<Tile, Kernel>::kRings));
+  [[maybe_unused]] typename Kernel::Bias bias;
+  if constexpr (Tile::kGeneral)
+    bias = {a.alibi, row.first + Kernel::first_head(), a.work.starts[sequence], a.work.capacity};
   int slot = 0;
 #pragma unroll 1
   for (int key = first; key < end; key += kUnitKeys<Tile>) {
@@ -125,7 +142,10 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
     // The tile has come for all lanes, and all are done with the one before, which is replaced.
     __syncwarp();
     ring.start(slot == 0 ? Tile::kSlots - 1 : slot - 1);
-    heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
+    if constexpr (Tile::kGeneral)
+      heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key, bias.from(key));
+    else
+      heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
     slot = slot + 1 == Tile::kSlots ? 0 : slot + 1;
   }
   __syncthreads();  // every warp is done with its ring, where the sums come
@@ -136,8 +156,12 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
   for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
     const int head = i / pairs, column = 2 * (i % pairs);
     float lse;
-    const float2 o = add_warps(sums, head, column, lse);
+    float2 o = add_warps(sums, head, column, lse);
     if (part_out == nullptr) {
+      if constexpr (Tile::kGeneral) {
+        const float share = 1 / (1 + ptx::exp2(log2_sink(a, row.first + head) - finite(lse)));
+        o.x *= share, o.y *= share;
+      }
       store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
     } else {
       store_pair(part_out + head * a.head_dim + column, o.x, o.y);
@@ -184,7 +208,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
 inline constexpr int kMergeWarps = 8;
 
 // A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
-template <class T, int kPairs>  // a lane has so many pairs of columns
+template <class T, int kPairs, bool kGeneral>  // a lane has so many pairs of columns
 __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
   constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
   __shared__ float2 outs[kMergeWarps][kPairs * 32];
@@ -261,6 +285,7 @@ __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a
     all.x = fmaf(factor, outs[w][pair].x, all.x);
     all.y = fmaf(factor, outs[w][pair].y, all.y);
   }
+  if constexpr (kGeneral) total += ptx::exp2(log2_sink(a, head) - finite(most));
   const float inverse = total == 0 ? 0 : 1 / total;
   store_pair(out + 2 * pair, all.x * inverse, all.y * inverse);
 }

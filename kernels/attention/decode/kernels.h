@@ -7,5 +7,8 @@ namespace tessera::attention::decode {
 
 AttnStatus decode_bf16(const AttnDecode& d, CUstream_st* stream);
 AttnStatus decode_f32(const AttnDecode& d, CUstream_st* stream);
+// With sinks, a bias or both
+AttnStatus decode_bf16_general(const AttnDecode& d, CUstream_st* stream);
+AttnStatus decode_f32_general(const AttnDecode& d, CUstream_st* stream);
 
 }  // namespace tessera::attention::decode

@@ -77,12 +77,14 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .head_dim = p.head_dim,
                         .turns = static_cast<int>(turns),
                         .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
-                        .score = score_args_of(p)};
+                        .score = score_args_of(p),
+                        .sinks = static_cast<const T*>(d.sinks),
+                        .alibi = alibi_of(p)};
   const AttnStatus status = launch_early<T>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
                                             Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;
   constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early<T>(merge_kernel<T, kPairs>,
+  return launch_early<T>(merge_kernel<T, kPairs, Tile::kGeneral>,
                          dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
                          kMergeWarps * 32, 0, stream, args);
 }

@@ -24,6 +24,7 @@ struct Args : BackwardTensors<float>, Sizes {
   int head_dim;
   Mask mask;  // of the first sequence
   DropoutMask dropout;
+  Alibi alibi;  // of rules with a bias
 };
 
 template <int kHeadDim>
@@ -96,6 +97,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
   Accumulator<kT, kHeadDim> dk, dv;
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
+    [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
     for (int i = query_tiles.begin; i < query_tiles.end; ++i) {
       const int first_q = i * kT;
       const bool whole = mask.whole(tile_span<kT>(first_q, mask.queries), columns);
@@ -113,6 +115,11 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
         const int query = first_q + at.tx + kSide * c;
         const RowStatistics row = statistics_of(a, b * a.heads + h, query);
         const Span seen = seen_by(query, mask, whole, columns);
+        if constexpr (Score::kBiased) {
+          const int position = mask.position_of(min(query, mask.queries - 1));
+#pragma unroll
+          for (int r = 0; r < kPart; ++r) p.at[r][c] += bias.of(position, first_k + at.ty + kSide * r);
+        }
 #pragma unroll
         for (int r = 0; r < kPart; ++r) {
           const bool is_seen = seen.contains(first_k + at.ty + kSide * r);
@@ -157,6 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
   const int token = kDropout ? kept.token(mask, first_q) : 0;
+  [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
   RowStatistics rows[kPart];
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
@@ -180,6 +188,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
       // Read again rather than kept: with dropout this loop is short of registers.
       if (kDropout) rows[r] = statistics_of(a, head_index, query);
       const Span seen = seen_by(query, mask, whole, columns);
+      if constexpr (Score::kBiased) add_bias(p.at[r], bias, query, first_k, mask);
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
         const bool is_seen = seen.contains(first_k + at.tx + kSide * c);
@@ -195,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
                 Score::derivative(a.score));
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout>
+template <int kHeadDim, bool kWhole, bool kDropout, class Score = ScaledScore>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const DeltaWorkspace workspace(f.workspace, p);
@@ -208,7 +217,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                      workspace.delta,
                      p.head_dim,
                      mask,
-                     DropoutMask(dropout_of(p))};
+                     DropoutMask(dropout_of(p)),
+                     alibi_of(p)};
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
@@ -216,18 +226,22 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
              query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
   AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
   if (status == ATTN_OK)
-    status = launch(keys_kernel<kHeadDim, kWhole, kDropout, ScaledScore>, key_ctas, kThreads, kBytes, stream,
-                    args);
+    status = launch(keys_kernel<kHeadDim, kWhole, kDropout, Score>, key_ctas, kThreads, kBytes, stream, args);
   if (status == ATTN_OK)
-    status = launch(queries_kernel<kHeadDim, kWhole, kDropout, ScaledScore>, query_ctas, kThreads, kBytes,
-                    stream, args);
+    status =
+        launch(queries_kernel<kHeadDim, kWhole, kDropout, Score>, query_ctas, kThreads, kBytes, stream, args);
   return status;
 }
 
 }  // namespace
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
+  return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
+    if constexpr (!kWhole)
+      if (f.problem.alibi_heads > 0)
+        return f.problem.dropout.threshold > 0
+                   ? launch_backward<kHeadDim, kWhole, true, AlibiScore>(f, stream)
+                   : launch_backward<kHeadDim, kWhole, false, AlibiScore>(f, stream);
     return f.problem.dropout.threshold > 0 ? launch_backward<kHeadDim, kWhole, true>(f, stream)
                                            : launch_backward<kHeadDim, kWhole, false>(f, stream);
   });

@@ -19,6 +19,8 @@ constinit const KernelFamily kFamily = {
     .row_padding = 1,
     .by_name_only = false,
     .most_with_dropout = 256,
+    .most_with_alibi = 256,
+    .alibis = Alibis::kAll,
     .masks = Masks::kAll,
     .tile_rows =
         [](const AttnProblem& p, int) {

@@ -17,6 +17,7 @@ struct Args : ForwardTensors<float>, Sizes {
   int head_dim;
   Mask mask;  // of the first sequence
   DropoutMask dropout;
+  Alibi alibi;  // of rules with a bias
 };
 
 template <int kHeadDim>
@@ -55,6 +56,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   const int first_q = tile * kT;
   const Span rows = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(rows).tiles(kT);
   const Score score(a.score);
+  [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
   const int token = kDropout ? kept.token(mask, first_q) : 0;
 
   load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
@@ -78,6 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
     for (int i = 0; i < kRows; ++i) {
       const int row = at.ty + kSide * i;
       const Span seen = seen_by(first_q + row, mask, whole, columns);
+      if constexpr (Score::kBiased) add_bias(s.at[i], bias, first_q + row, first_k, mask);
       float new_max = max[i];
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
@@ -119,18 +122,23 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  return with_head_dim(f.problem.head_dim, [&]<int kHeadDim, bool kWhole>() {
+  return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
     const Args args = {tensors_of<float>(f),
                        sizes_of(f.problem),
                        tiles_of<kHeadDim>(mask_of(f.problem).queries),
                        f.lse,
                        f.problem.head_dim,
                        mask_of(f.problem),
-                       DropoutMask(dropout_of(f.problem))};
+                       DropoutMask(dropout_of(f.problem)),
+                       alibi_of(f.problem)};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    const auto kernel = f.problem.dropout.threshold > 0
-                            ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
-                            : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
+    const bool drops = f.problem.dropout.threshold > 0;
+    auto kernel = drops ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
+                        : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
+    if constexpr (!kWhole)  // heads as wide as their tile are a case of the others
+      if (args.alibi)
+        kernel = drops ? forward_kernel<kHeadDim, kWhole, true, AlibiScore>
+                       : forward_kernel<kHeadDim, kWhole, false, AlibiScore>;
     return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }

@@ -61,11 +61,25 @@ __device__ __forceinline__ Span seen_by(int query, const Mask& mask, bool whole,
   return whole ? columns : mask.keys_of(query);
 }
 
+struct Place {
+  int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
+};
+
+// The scores of a query and of keys first_k + tx + kSide c
+template <int kJ>
+__device__ __forceinline__ void add_bias(float (&scores)[kJ], RawBias bias, int query, int first_k,
+                                         const Mask& mask) {
+  const int position = mask.position_of(min(query, mask.queries - 1));
+#pragma unroll
+  for (int c = 0; c < kJ; ++c) scores[c] += bias.of(position, first_k + Place().tx + kSide * c);
+}
+
 // launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
-// usual head dims have kernels that do not ask where a head ends.
+// usual head dims have kernels that do not ask where a head ends. With a bias all have the others.
 template <class Launch>
-AttnStatus with_head_dim(int head_dim, const Launch& launch) {
-  switch (head_dim) {
+AttnStatus with_head_dim(const AttnProblem& p, const Launch& launch) {
+  const int head_dim = p.head_dim;
+  switch (p.alibi_heads > 0 ? 0 : head_dim) {
     case 16:
       return launch.template operator()<16, true>();
     case 32:
@@ -84,10 +98,6 @@ template <int kM, int kN>
 struct Accumulator {  // a thread's part of an M x N result
   static constexpr int kI = kM / kSide, kJ = kN / kSide;
   float at[kI][kJ] = {};
-};
-
-struct Place {
-  int ty = threadIdx.x / kSide, tx = threadIdx.x % kSide;
 };
 
 // Which scores of a tile, queries by keys, dropout keeps; in shared memory. Each thread draws at most a unit.

@@ -19,6 +19,8 @@ constinit const KernelFamily kFamily = {
     .row_padding = 1,
     .by_name_only = true,
     .most_with_dropout = 0,
+    .most_with_alibi = 0,
+    .alibis = Alibis::kAll,
     .masks = Masks::kPlain,
     .tile_rows =
         [](const AttnProblem& p, int) {

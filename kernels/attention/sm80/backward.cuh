@@ -267,6 +267,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
         Accumulator<kWarpK, kPassQ> p, ds;
         p.clear();
         multiply_rows_rows(p, memory.k(), warp_row, memory.q(slot), pass);
+        if constexpr (Tile::Score::kBiased)
+          add_bias<true>(
+              p, first_k, first_q + pass, mask,
+              raw_bias<typename Tile::Score>(a.alibi, dq_tile / a.query_blocks - b * a.heads, a.scale));
         if (!seeing.all({first_q + pass, first_q + pass + kPassQ}))
           hide_unseen<true>(p, first_k, first_q + pass, mask);
         ds.clear();

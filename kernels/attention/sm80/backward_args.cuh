@@ -19,7 +19,8 @@ struct BackwardArgs : BackwardTensors<bf16> {
   float scale;                 // ScoreArgs in its place would cost registers
   int head_dim;
   DropoutMask dropout = DropoutMask({});
-  Mask mask;  // of the first sequence; of kernels for any mask
+  Mask mask;    // of the first sequence; of kernels for any mask
+  Alibi alibi;  // of rules with a bias
 
   __device__ __forceinline__ ScoreArgs score() const { return {scale}; }
 };

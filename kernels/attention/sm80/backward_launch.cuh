@@ -33,6 +33,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.head_dim = p.head_dim;
   args.dropout = DropoutMask(dropout_of(p));
   args.mask = mask_of(p);
+  args.alibi = alibi_of(p);
   return args;
 }
 
@@ -64,6 +65,14 @@ template <class Tile>
 AttnStatus launch_backward_masked(const AttnBackward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_backward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_backward<Narrow<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// The same with ALiBi
+template <class Tile>
+AttnStatus launch_backward_alibi(const AttnBackward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0
+             ? launch_backward<Biased<Dropping<Tile>>, true, MaskKind::kAny>(f, stream)
+             : launch_backward<Biased<Narrow<Tile>>, false, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

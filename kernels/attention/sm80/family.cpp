@@ -14,6 +14,8 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
+  if (f.problem.alibi_heads > 0)
+    return head_dim <= 64 ? forward_64_alibi(f, stream) : forward_128_alibi(f, stream);
   if (!mask_of(f.problem).plain()) {
     if (head_dim <= 64) return forward_64_masked(f, stream);
     return head_dim <= 128 ? forward_128_masked(f, stream) : forward_256_masked(f, stream);
@@ -38,9 +40,14 @@ AttnStatus backward_dropout(const AttnBackward& f, bool large, CUstream_st* stre
   if (head_dim > 128) return large ? backward_256_dropout(f, stream) : backward_256_small_dropout(f, stream);
   return large ? backward_128_dropout(f, stream) : backward_128_small_dropout(f, stream);
 }
+AttnStatus backward_alibi(const AttnBackward& f, bool large, CUstream_st* stream) {
+  if (f.problem.head_dim <= 64) return backward_64_alibi(f, stream);
+  return large ? backward_128_alibi(f, stream) : backward_128_small_alibi(f, stream);
+}
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
   const bool large = large_shared_memory(arch);
+  if (f.problem.alibi_heads > 0) return backward_alibi(f, large, stream);
   if (!mask_of(f.problem).plain()) return backward_masked(f, large, stream);
   if (f.problem.dropout.threshold > 0) return backward_dropout(f, large, stream);
   if (head_dim <= 64) return head_dim == 64 ? backward_64(f, stream) : backward_64_narrow(f, stream);
@@ -76,6 +83,8 @@ constinit const KernelFamily kFamily = {.name = "sm80",
                                         .row_padding = BackwardWorkspace::kRowPadding,
                                         .by_name_only = false,
                                         .most_with_dropout = 256,
+                                        .most_with_alibi = 128,
+                                        .alibis = Alibis::kAll,
                                         .masks = Masks::kAll,
                                         .tile_rows = tile_rows,
                                         .forward_workspace = nullptr,

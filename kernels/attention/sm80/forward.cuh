@@ -27,7 +27,8 @@ struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
   DropoutMask dropout;
-  Mask mask;  // of the first sequence; of kernels for any mask
+  Mask mask;    // of the first sequence; of kernels for any mask
+  Alibi alibi;  // of rules with a bias
 };
 
 template <class Tile>
@@ -108,6 +109,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     Accumulator<kWarpQ, kBlockK> s;
     s.clear();
     multiply_rows_rows(s, memory.q(), warp_row, memory.k(slot), 0);
+    if constexpr (Tile::Score::kBiased)
+      add_bias<false>(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, b),
+                      raw_bias<typename Tile::Score>(a.alibi, h, a.score.scale));
     if (!seen.all(columns)) {
       // A mask of its own: kept from the beginning it would take registers that there are not.
       hide_unseen<false>(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
@@ -137,8 +141,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse, p.head_dim,
-                            DropoutMask(dropout_of(p)), mask_of(p)};
+  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse,      p.head_dim,
+                            DropoutMask(dropout_of(p)), mask_of(p),  alibi_of(p)};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
@@ -158,6 +162,14 @@ template <class Tile>
 AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// The same with ALiBi
+template <class Tile>
+AttnStatus launch_forward_alibi(const AttnForward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0
+             ? launch_forward<Biased<Dropping<Tile>>, true, MaskKind::kAny>(f, stream)
+             : launch_forward<Biased<Masked<Tile>>, false, MaskKind::kAny>(f, stream);
 }
 
 }  // namespace tessera::attention::sm80

@@ -10,6 +10,7 @@
 // tokens that others have, and keys that none of the tile sees. So there the columns look for the tiles.
 #pragma once
 
+#include "kernels/attention/common/score.cuh"
 #include "kernels/attention/mask.h"
 #include "kernels/attention/sm80/fragment.cuh"
 
@@ -212,6 +213,31 @@ __device__ __forceinline__ void hide_unseen(Accumulator<kM, kN>& s, int row, int
         if constexpr (kBegins) {
           if (8 * n < begin) s.at[m][n][2 * r] = -INFINITY;
           if (8 * n + 1 < begin) s.at[m][n][2 * r + 1] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+// Adds a bias to scores, of rows and columns as in hide_unseen().
+template <bool kTransposed, MaskKind kMask, int kM, int kN>
+__device__ __forceinline__ void add_bias(Accumulator<kM, kN>& s, int row, int column,
+                                         const KernelMask<kMask>& mask, RawBias bias) {
+  static_assert(kMask == MaskKind::kAny);
+  const int lane = threadIdx.x % 32, last_query = mask.queries - 1;
+  const auto position = [&](int query) { return mask.position_of(min(query, last_query)); };
+#pragma unroll
+  for (int m = 0; m < kM / 16; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int own = row + 16 * m + 8 * r + lane / 4, first = column + lane % 4 * 2;
+      [[maybe_unused]] const int query = kTransposed ? 0 : position(own);
+#pragma unroll
+      for (int n = 0; n < kN / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int other = first + 8 * n + e;
+          s.at[m][n][2 * r + e] += kTransposed ? bias.of(position(other), own) : bias.of(query, other);
         }
       }
     }

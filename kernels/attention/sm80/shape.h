@@ -3,7 +3,8 @@
 
 namespace tessera::attention {
 struct ScaledScore;  // common/score.cuh
-}
+struct AlibiScore;
+}  // namespace tessera::attention
 
 namespace tessera::attention::sm80 {
 
@@ -20,6 +21,12 @@ constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <
 template <class Tile>
 struct Narrow : Tile {
   static constexpr bool kWhole = false;
+};
+
+// A tile of kernels whose scores have a bias
+template <class Tile>
+struct Biased : Tile {
+  using Score = AlibiScore;
 };
 
 // Forward: a warp owns 32 queries, so that each fragment of K or V that it reads feeds two mma.

@@ -128,6 +128,11 @@ struct BackwardConsumer {
                  b.first_k + 16 * (threadIdx.x / 32 % kWarpsPerGroup));
       ptx::hold(masks.words);
     }
+    [[maybe_unused]] float bias[2];
+    if constexpr (Shape::Score::kBiased && kEarlyBias) {
+      find_bias(b, bias);
+      ptx::hold(bias);
+    }
     ptx::wgmma_wait<(kBefore > 1)>();
     ptx::hold(x);
     if constexpr (kBefore > 0) {
@@ -145,7 +150,12 @@ struct BackwardConsumer {
     } else {
       if (first_q < b.mask_before) mask_transposed(x, b.first_k, first_q, a.causal, a.kv_tokens);
     }
-    scores_to_probabilities(x, score, log2_sum_exp);
+    if constexpr (Shape::Score::kBiased) {
+      if constexpr (!kEarlyBias) find_bias(b, bias);
+      scores_to_probabilities(x, score, log2_sum_exp, bias);
+    } else {
+      scores_to_probabilities(x, score, log2_sum_exp);
+    }
     pack(b.p, x);
     if constexpr (Shape::kDropout) masks.drop(b.p);
     ptx::hold(b.p);
@@ -177,11 +187,22 @@ struct BackwardConsumer {
     at.next(), b.walk.next(a);
   }
   // The queries that see the thread's two keys: read while the scores are under way, where registers allow
-  static constexpr bool kEarlySpans = kHeadDim == 64;
+  static constexpr bool kEarlySpans = kHeadDim == 64 && !Shape::Score::kBiased;
   __device__ __forceinline__ void find_seeing(const Block& b, Span (&seeing)[2]) const {
     const int batch = WorkTile<Shape>::published(memory.work(), a).batch;  // read again: registers are short
     const Mask mask = a.mask.of_sequence(batch);
     seeing[0] = seeing_of(b.first_k, 0, mask), seeing[1] = seeing_of(b.first_k, 1, mask);
+  }
+
+  static constexpr bool kEarlyBias = kHeadDim == 64 && !Shape::kAnyMask;  // as kEarlySpans
+  // ALiBi of the thread's two keys and the first query of the tile, log2(e) times
+  __device__ __forceinline__ void find_bias(const Block& b, float (&bias)[2]) const {
+    auto head = static_cast<uint32_t>(b.walk.head);
+    if constexpr (!kEarlyBias)
+      ptx::opaque(head);  // else it is computed ahead of the step, and takes registers
+    const float slope = a.alibi.slope(head) * kLog2e;
+    const int apart = b.first_k + lane_row() - (b.walk.tile * kBlockQ + a.query_offset);
+    bias[0] = slope * static_cast<float>(apart), bias[1] = slope * static_cast<float>(apart + 8);
   }
 
   // Notes the role in dQ of the step that ends

@@ -34,6 +34,8 @@ struct BackwardArgs {
   Mask mask;  // with kAnyMask, as the next three: see BackwardWorkspace
   const Span *blocks_of_tiles, *tiles_of_blocks;
   const BlockTiles* block_tiles;
+  Alibi alibi;       // with a biased score, as the next
+  int query_offset;  // query i stands at i + query_offset among the keys
 };
 
 template <class Shape>

@@ -103,7 +103,11 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .head_dim = p.head_dim,
       .delta_scale = 1 / dropout_of(p).scale(),
   };
-  AttnStatus status = launch_row_statistics<Shape>(f, rows, stream);
+  AttnStatus status;
+  if constexpr (Shape::Score::kBiased)
+    status = launch_row_statistics<Shape>(f, AlibiRowsArgs{rows, alibi_of(p)}, stream);
+  else
+    status = launch_row_statistics<Shape>(f, rows, stream);
   if (status != ATTN_OK) return status;
 
   int sms;
@@ -147,6 +151,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .blocks_of_tiles = workspace.blocks_of_tiles,
       .tiles_of_blocks = workspace.tiles_of_blocks,
       .block_tiles = workspace.block_tiles,
+      .alibi = alibi_of(p),
+      .query_offset = static_cast<int>(p.mask.offset),
   };
   if constexpr (Shape::kAnyMask) {
     status = launch(find_spans_kernel<Shape>, static_cast<unsigned>(p.batch), kSpansThreads, 0, stream,

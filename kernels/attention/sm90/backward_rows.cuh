@@ -3,9 +3,13 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
+#include "kernels/attention/alibi.h"
 #include "kernels/attention/common/dot.cuh"
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
+#include "kernels/hopper/ptx.cuh"
 
 namespace tessera::attention::sm90 {
 
@@ -19,6 +23,9 @@ struct BackwardRowsArgs {
   int head_dim;
   float delta_scale;  // with dropout, delta is multiplied by this
 };
+struct AlibiRowsArgs : BackwardRowsArgs {
+  Alibi alibi;
+};
 
 inline constexpr int kRowsThreads = 256;
 
@@ -30,9 +37,11 @@ struct RowsShape {
   static constexpr int kHeads = 32 / kLanes, kTokens = 32;
 };
 
-// kWhole: heads have kHeadDim columns, else fewer, and the last lanes of each have none.
-template <int kHeadDim, int kBlockQ, bool kWhole, bool kDropout>
-__global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const BackwardRowsArgs a) {
+// kWhole: heads have kHeadDim columns, else fewer, and the last lanes of each have none. With AlibiRowsArgs
+// the row's part of its bias within its tile is added to LSE, log2(e) times: the main kernel subtracts it.
+template <int kHeadDim, int kBlockQ, bool kWhole, bool kDropout, class Args>
+__global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Args a) {
+  constexpr bool kAlibi = std::is_same_v<Args, AlibiRowsArgs>;
   using Shape = RowsShape<kHeadDim>;
   constexpr int kLanes = Shape::kLanes, kSlots = Shape::kTokens / kLanes, kTokensUnderWay = 4;
   const uint32_t thread = blockIdx.x * kRowsThreads + threadIdx.x;
@@ -79,24 +88,32 @@ __global__ void __launch_bounds__(kRowsThreads, 2) backward_rows_kernel(const Ba
     }
   }
   if (!inside) return;
+  [[maybe_unused]] float slope;  // log2(e) times
+  if constexpr (kAlibi) {
+    auto own_head = static_cast<uint32_t>(h);
+    ptx::opaque(own_head);  // else it is computed before the rows are read, and takes a register meanwhile
+    slope = a.alibi.slope(own_head) * kLog2e;
+  }
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {
     const int t = first + slot * kLanes + lane % kLanes;
     float* to = a.row_statistics + (head * a.query_tiles + t / kBlockQ) * (2 * kBlockQ) + t % kBlockQ;
     to[0] = log2_sum_exp_of(lse[slot]);
+    if constexpr (kAlibi) to[0] += slope * static_cast<float>(t % kBlockQ);
     to[kBlockQ] = kDropout ? delta[slot] * a.delta_scale : delta[slot];
   }
 }
 
-template <class Shape>
-AttnStatus launch_row_statistics(const AttnBackward& f, const BackwardRowsArgs& rows, CUstream_st* stream) {
+template <class Shape, class Args>
+AttnStatus launch_row_statistics(const AttnBackward& f, const Args& rows, CUstream_st* stream) {
   using Rows = RowsShape<Shape::kHeadDim>;
   const int64_t warps = int64_t{rows.batch} * ((rows.heads + Rows::kHeads - 1) / Rows::kHeads) *
                         (rows.query_tiles * Shape::kBlockQ / Rows::kTokens);
   const auto ctas = static_cast<unsigned>((warps * 32 + kRowsThreads - 1) / kRowsThreads);
-  const auto kernel = f.problem.head_dim == Shape::kHeadDim
-                          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true, Shape::kDropout>
-                          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false, Shape::kDropout>;
+  const auto kernel =
+      f.problem.head_dim == Shape::kHeadDim
+          ? backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, true, Shape::kDropout, Args>
+          : backward_rows_kernel<Shape::kHeadDim, Shape::kBlockQ, false, Shape::kDropout, Args>;
   return launch(kernel, ctas, kRowsThreads, 0, stream, rows);
 }
 

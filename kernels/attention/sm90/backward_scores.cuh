@@ -78,6 +78,20 @@ __device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], cons
   }
 }
 
+// The same with a bias of each row, log2(e) times
+template <class Score, int kCount>
+__device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], const Score& score,
+                                                        const ColumnStatistics& log2_sum_exp,
+                                                        const float (&bias)[2]) {
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const float2 l = log2_sum_exp[n];
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      s[4 * n + e] = ptx::exp2(score.log2_above(s[4 * n + e], (e % 2 ? l.y : l.x) - bias[e / 2]));
+  }
+}
+
 // p becomes dS = P (dP - delta), both packed; with kDropout, of p after KeyMasks::drop().
 template <bool kDropout, int kCount>
 __device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],

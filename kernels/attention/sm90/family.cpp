@@ -11,19 +11,36 @@ namespace {
 constexpr int kWidest = 128;
 bool is_wide(const AttnProblem& p) { return p.head_dim > kWidest; }
 
+// The other forwards leave them to apply_sinks().
+bool adds_sinks(const AttnProblem& p) {
+  return p.sinks != 0 && !is_wide(p) && p.dropout.threshold == 0 && p.alibi_heads == 0;
+}
+// With ALiBi and with dropout they are not those that RowStatistics says.
+RowStatistics row_statistics(const AttnBackward& f) {
+  const AttnProblem& p = f.problem;
+  if (is_wide(p) || p.dropout.threshold > 0 || p.alibi_heads > 0) return {};
+  const int rows = BackwardWorkspace::query_tile_of(p);
+  return {.data = BackwardWorkspace(f.workspace, p).row_statistics,
+          .tiles = (p.tokens + rows - 1) / rows,
+          .rows = rows};
+}
+
 #ifdef TESSERA_ATTENTION_SM90
 using Forward = AttnStatus (*)(const AttnForward&, CUstream_st*);
 using Backward = AttnStatus (*)(const AttnBackward&, CUstream_st*);
 
-// The kernels of a width: for the plain masks without dropout and with it, and for any mask
+// The kernels of a width: for the plain masks without dropout and with it, for any mask, with ALiBi and with
+// sinks; a backward with sinks is as others
 template <class Launch>
 struct Kernels {
-  Launch plain, dropout, mask;
+  Launch plain, dropout, mask, alibi, sinks = nullptr;
 };
 template <class Launch>
 Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels<Launch>& whole_128,
             const Kernels<Launch>& narrow_128) {
   const Kernels<Launch>& of_width = p.head_dim <= 64 ? up_to_64 : p.head_dim == 128 ? whole_128 : narrow_128;
+  if (p.alibi_heads > 0) return of_width.alibi;
+  if (adds_sinks(p) && of_width.sinks != nullptr) return of_width.sinks;
   if (!mask_of(p).plain()) return of_width.mask;
   return p.dropout.threshold > 0 ? of_width.dropout : of_width.plain;
 }
@@ -35,17 +52,20 @@ AttnStatus forward_wide(const AttnForward& f, CUstream_st* stream) {
 }
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return forward_wide(f, stream);
-  return pick<Forward>(f.problem, {forward_64, forward_64_dropout, forward_64_mask},
-                       {forward_128, forward_128_dropout, forward_128_mask},
-                       {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask})(f, stream);
+  return pick<Forward>(
+      f.problem, {forward_64, forward_64_dropout, forward_64_mask, forward_64_alibi, forward_64_sink},
+      {forward_128, forward_128_dropout, forward_128_mask, forward_128_alibi, forward_128_sink},
+      {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask, forward_128_narrow_alibi,
+       forward_128_narrow_sink})(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem))
     return f.problem.head_dim == 256 ? backward_256(f, stream) : backward_256_narrow(f, stream);
-  return pick<Backward>(f.problem, {backward_64, backward_64_dropout, backward_64_mask},
-                        {backward_128, backward_128_dropout, backward_128_mask},
-                        {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask})(f,
-                                                                                                      stream);
+  return pick<Backward>(
+      f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_alibi},
+      {backward_128, backward_128_dropout, backward_128_mask, backward_128_alibi},
+      {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask,
+       backward_128_narrow_alibi})(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
@@ -73,11 +93,15 @@ constinit const KernelFamily kFamily = {.name = "sm90",
                                         .row_padding = BackwardWorkspace::kRowPadding,
                                         .by_name_only = false,
                                         .most_with_dropout = kWidest,
+                                        .most_with_alibi = kWidest,
+                                        .alibis = Alibis::kCausalWithoutDropout,
                                         .masks = Masks::kAllWithoutDropout,
                                         .tile_rows = tile_rows,
                                         .forward_workspace = workspace_bytes<ForwardWorkspace>,
                                         .backward_workspace = backward_workspace,
                                         .forward = forward,
-                                        .backward = backward};
+                                        .backward = backward,
+                                        .adds_sinks = adds_sinks,
+                                        .row_statistics = row_statistics};
 
 }  // namespace tessera::attention::sm90

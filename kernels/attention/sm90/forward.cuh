@@ -74,6 +74,32 @@ struct SliceMask {
   }
 };
 
+// ALiBi of a slice of 64 rows: see FramedAlibiScore.
+template <class Shape>
+struct SliceBias {
+  float slope;   // in units of x = q k^T
+  int position;  // among the keys, of the first row that the thread has elements of
+
+  __device__ __forceinline__ SliceBias(const ForwardArgs& a, const ForwardWorkTile<Shape>& work)
+      : slope(raw_bias<typename Shape::Score>(a.alibi, work.head, a.score.scale).slope),
+        position(work.row + lane_row() + a.query_offset) {}
+  // To the scores of keys from `key` on
+  __device__ __forceinline__ void add(float (&s)[Shape::kBlockK / 2], typename Shape::Score& score,
+                                      int key) const {
+    const int first = key + threadIdx.x % 4 * 2 - position;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      score.frame[r] = slope * static_cast<float>(first - 8 * r);
+#pragma unroll
+      for (int n = 0; n < Shape::kBlockK / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          s[4 * n + 2 * r + e] = fmaf(slope, static_cast<float>(8 * n + e), s[4 * n + 2 * r + e]);
+      }
+    }
+  }
+};
+
 // One of the warpgroups that compute
 template <class Shape, bool kCausal>
 struct ForwardConsumer {
@@ -81,6 +107,8 @@ struct ForwardConsumer {
   using WorkTile = ForwardWorkTile<Shape>;
   using Softmax = OnlineSoftmax<SumOrder::kPairs, typename Shape::Score>;
   static constexpr int kBlockK = Shape::kBlockK, kHeadDim = Shape::kHeadDim;
+  static constexpr bool kBiased = Shape::Score::kBiased;
+  static_assert(!kBiased || kCausal || Shape::kAnyMask);
   // A slice may see (kConsumers - 1) 64 keys fewer than the tile's last. While it skips
   // those key tiles it still holds a slot of V, for its pending product: the loader must
   // reach the next K before it waits for that slot.
@@ -88,6 +116,7 @@ struct ForwardConsumer {
   // With kAnyMask it may be more: then the product is finished before.
   // With one slot of Q a slice ends before the next one begins: O leaves by the slot that the next one needs.
   static constexpr bool kOverlaps = Shape::kQSlots > 1;
+  static_assert(kOverlaps || !kBiased);  // attend_alone() adds no bias
 
   const ForwardArgs& a;
   const Memory memory;
@@ -140,6 +169,7 @@ struct ForwardConsumer {
 
   // O and LSE of a finished slice, over the slice of Q that it came from
   __device__ __forceinline__ void write(Softmax& finished) {
+    if constexpr (Shape::kSink) finished.add_sink(o, static_cast<float>(a.sinks[out_head]) * kLog2e);
     finished.finish(o, Shape::kDropout ? a.dropout.scale() : 1);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
@@ -278,6 +308,7 @@ struct ForwardConsumer {
   __device__ __forceinline__ void attend(const WorkTile& work, Span mine, int skipped) {
     const auto q = memory.q(warpgroup, q_at.slot);
     const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
+    [[maybe_unused]] const SliceBias<Shape> bias(a, work);
     for (int j = mine.end - 1; j >= mine.begin; --j) {
       const bool first = j == mine.end - 1;
       float s[kBlockK / 2];
@@ -300,6 +331,7 @@ struct ForwardConsumer {
       mask.apply(s, j);
       Softmax before = softmax;
       if (first) softmax = Softmax(a.score);
+      if constexpr (kBiased) bias.add(s, softmax.score, j * kBlockK);
       softmax.raise(s);
       softmax.exponentiate(s);
       if constexpr (Shape::kWaitLate) {
@@ -361,7 +393,10 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .lse = f.lse,
                       .tokens = static_cast<int>(p.tokens),
                       .score = score_args_of(p),
-                      .dropout = DropoutMask(dropout_of(p))};
+                      .dropout = DropoutMask(dropout_of(p)),
+                      .sinks = static_cast<const __nv_bfloat16*>(f.sinks),
+                      .alibi = alibi_of(p),
+                      .query_offset = static_cast<int>(p.mask.offset)};
   const auto queries = [&](CUtensorMap& map, const AttnTensor& tensor) {
     return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
                                           .batch = p.batch,
@@ -378,7 +413,8 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   };
   if (!queries(args.q, f.q) || !keys(args.k, f.k) || !keys(args.v, f.v) || !queries(args.out, f.out))
     return ATTN_LAUNCH_FAILED;
-  auto kernel = forward_kernel<Shape, false>;
+  constexpr bool kOnlyCausal = Shape::Score::kBiased && !Shape::kAnyMask;
+  auto kernel = forward_kernel<Shape, kOnlyCausal>;
   if constexpr (Shape::kAnyMask) {
     const AttnStatus status = find_spans<Shape>(&args, f, stream);
     if (status != ATTN_OK) return status;

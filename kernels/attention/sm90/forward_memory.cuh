@@ -1,6 +1,8 @@
 // What the forward kernel is given, its shared memory and its barriers.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "kernels/attention/common/score.cuh"
 #include "kernels/attention/sm90/forward_schedule.h"
 #include "kernels/attention/sm90/workspace.h"
@@ -21,6 +23,9 @@ struct ForwardArgs {
   const int32_t* order;
   const SliceKeys* slices_keys;
   const Span* rows_keys;
+  const __nv_bfloat16* sinks;  // [H], with kSink
+  Alibi alibi;                 // with a biased score, as the next
+  int query_offset;            // query i stands at i + query_offset among the keys
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O

@@ -36,4 +36,17 @@ AttnStatus forward_128_narrow_mask(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_128_mask(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow_mask(const AttnBackward& f, CUstream_st* stream);
 
+// ALiBi under causal masks, without dropout
+AttnStatus forward_64_alibi(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_alibi(const AttnBackward& f, CUstream_st* stream);
+AttnStatus forward_128_alibi(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_alibi(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_128_alibi(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow_alibi(const AttnBackward& f, CUstream_st* stream);
+
+// Any mask with sinks, without dropout
+AttnStatus forward_64_sink(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_sink(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_sink(const AttnForward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm90

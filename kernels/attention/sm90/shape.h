@@ -5,7 +5,8 @@
 
 namespace tessera::attention {
 struct ScaledScore;  // common/score.cuh
-}
+struct FramedAlibiScore;
+}  // namespace tessera::attention
 
 namespace tessera::attention::sm90 {
 
@@ -36,10 +37,22 @@ struct WithMask : Shape {
   static constexpr bool kAnyMask = true;
 };
 
+// A shape of kernels with ALiBi, of causal masks, where queries have their place in the sequence
+template <class Shape>
+struct WithAlibi : Shape {
+  using Score = FramedAlibiScore;
+};
+
+// A shape of forward kernels whose rows have a sink
+template <class Shape>
+struct WithSink : Shape {
+  static constexpr bool kSink = true;
+};
+
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
   using Score = ScaledScore;
-  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are

@@ -951,6 +951,33 @@ TEST_F(FamilyConfig, AnOlmo2HasItsNormsElsewhere) {
       {"\"use_qk_norm\" must be one of \"false\", \"true\", \"all_heads\"", "some_heads"});
 }
 
+// bloom-560m
+constexpr const char* kBloom560m = R"({
+  "apply_residual_connection_post_layernorm": false, "architectures": ["BloomForCausalLM"],
+  "attention_dropout": 0.0, "attention_softmax_in_fp32": true, "bias_dropout_fusion": true,
+  "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02,
+  "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": true, "model_type": "bloom", "n_embed": 1024,
+  "n_inner": null, "n_layer": 24, "num_attention_heads": 16, "offset_alibi": 100, "pad_token_id": 3,
+  "pretraining_tp": 1, "seq_length": 2048, "skip_bias_add": true, "skip_bias_add_qkv": false,
+  "transformers_version": "4.20.0", "unk_token_id": 0, "use_cache": true, "vocab_size": 250880})";
+
+TEST_F(FamilyConfig, BloomHasAlibiAndANormOfItsEmbeddings) {
+  const FoundModel bloom = found(json::parse(kBloom560m));
+  EXPECT_EQ(bloom.model, preset_model(Preset::kBloom_560m));
+  EXPECT_EQ(bloom.model.positions, Positions::kAlibi);
+  EXPECT_TRUE(bloom.model.norm_embeddings);
+  EXPECT_STREQ(family_of(bloom.model), "bloom");
+  EXPECT_EQ(read({{"model_type", "bloom"}}).channels, 64);
+  EXPECT_EQ(read_with(kBloom560m, {{"hidden_dropout", 0.1}}).dropout.residual, 0.1);
+  EXPECT_FALSE(read_with(kBloom560m, {{"tie_word_embeddings", false}}).tied);
+  refused(kBloom560m, {{"apply_residual_connection_post_layernorm", true}},
+          {"\"apply_residual_connection_post_layernorm\" is true", "not supported"});
+  // With sinks it is a model of no family: that of Tessera is a Llama with other parts.
+  ModelConfig model = bloom.model;
+  model.attention_sinks = true;
+  expect_error([&] { family_of(model); }, {"attention_sinks"});
+}
+
 // With all channels rotated it is a Llama in other words, and written as one.
 TEST_F(FamilyConfig, APhi3IsALlamaInOtherWords) {
   const FoundModel phi = found(json::parse(kPhi4));

@@ -125,10 +125,11 @@ void randomize(Random& random, std::vector<DataSource>& member, const Sources&) 
   }
 }
 
-// Without the parts of Gemma
+// Without the parts of Gemma, BLOOM and gpt-oss
 void make_plain(Config::Model& model) {
   model.norm_place = NormPlace::kBefore;
   model.norm_plus_one = model.scale_embeddings = false;
+  model.norm_embeddings = model.attention_sinks = false;
   model.query_scalar = 0;
 }
 

@@ -285,6 +285,10 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("absent", "peft", "out", {"writes no tokenizer"}, {"--tokenizer", "bytes"});
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
   wrong("relu", "llm.c", "out", {"relu has model.mlp=relu"});
+  ModelConfig bloom = small_gpt2();
+  bloom.positions = Positions::kAlibi, bloom.norm_embeddings = true;
+  make_model("bloom", bloom, "gpt2");
+  wrong("bloom", "gguf", "out", {"bloom has parts", "model_type bloom", "--format hf"});
   wrong("llama", "llm.c", "out", {"llama is a Llama", "GPT-2 alone"});
   for (const char* file : {"generation_config.json", "special_tokens_map.json", "tokenizer.json"}) {
     write(std::string("bare/") + file, "{\n\"a\": ");
