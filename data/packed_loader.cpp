@@ -42,6 +42,7 @@ struct PackedLoader::Row {
   std::span<int32_t> tokens, targets;  // [T]
   std::span<int32_t> documents;        // [T, 2]
   std::span<int32_t> kinds;            // [T]; empty without pairs
+  std::span<double> log_probs;         // [T]; empty: none are stored
 };
 
 PackedLoader::PackedLoader(const PackedLoaderOptions& options)
@@ -63,23 +64,39 @@ int64_t PackedLoader::inputs(int64_t number) const {
 std::vector<PackedLoader::Side> PackedLoader::sides(const Packing::Piece& piece) const {
   const auto first_of = [&](int64_t document) { return documents_.document(document).first_token; };
   if (!has_pairs())
-    return {{DocumentKind::kPlain, first_of(options_.first_document + piece.document) + piece.first,
-             piece.count}};
+    return {{DocumentKind::kPlain, options_.first_document + piece.document,
+             first_of(options_.first_document + piece.document) + piece.first, piece.count}};
   const int64_t chosen = options_.first_document + 2 * piece.document, T = options_.sequence_length;
   const int64_t a = inputs_of_document(chosen), b = inputs_of_document(chosen + 1);
-  return {{DocumentKind::kChosen, first_of(chosen), std::min(a, std::max(T / 2, T - b))},
-          {DocumentKind::kRejected, first_of(chosen + 1), std::min(b, std::max(T / 2, T - a))}};
+  return {{DocumentKind::kChosen, chosen, first_of(chosen), std::min(a, std::max(T / 2, T - b))},
+          {DocumentKind::kRejected, chosen + 1, first_of(chosen + 1), std::min(b, std::max(T / 2, T - a))}};
+}
+
+// A pair that is cut elsewhere has other tokens.
+void PackedLoader::check_log_probs(const Side& side, int64_t counted) const {
+  const LogProbs& stored = *options_.log_probs;
+  const int32_t its = stored.tokens[static_cast<size_t>(side.document)];
+  check(its == counted,
+        "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of {}, "
+        "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
+        side.document, options_.stream->path().string(), counted, options_.sequence_length,
+        log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
+        options_.stream->path().string(), options_.sequence_length);
 }
 
 Packing PackedLoader::pack() {
   std::vector<int32_t> targets;
-  const auto has_target = [&](const Side& side) {
+  const auto counted_of = [&](const Side& side) {
     targets.assign(static_cast<size_t>(side.count), 0);
     documents_.drop_uncounted(side.first + 1, targets);
-    return std::ranges::any_of(targets, [](int32_t target) { return target != kNoTarget; });
+    return counted(targets);
   };
   const auto counts = [&](int64_t number, int64_t first, int64_t count) {
-    return std::ranges::all_of(sides({.document = number, .first = first, .count = count}), has_target);
+    const std::vector<Side> all = sides({.document = number, .first = first, .count = count});
+    if (!std::ranges::all_of(all, [&](const Side& side) { return counted_of(side) > 0; })) return false;
+    for (const Side& side : all)
+      if (options_.log_probs) check_log_probs(side, counted_of(side));
+    return true;
   };
   for (int64_t i = 0; has_pairs() && i < packed(); ++i) {
     const int64_t chosen = options_.first_document + 2 * i;
@@ -101,6 +118,7 @@ TokenRange PackedLoader::range() const {
 
 void PackedLoader::fill(int64_t sequence, const Row& row) const {
   size_t filled = 0;
+  std::ranges::fill(row.log_probs, 0.0);
   const auto mark = [&](size_t begin, size_t end) {
     for (size_t t = begin; t < end; ++t) {
       row.documents[2 * t] = static_cast<int32_t>(begin);
@@ -114,6 +132,8 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
     options_.stream->read(side.first + 1, targets);
     documents_.drop_uncounted(side.first + 1, targets);
     mark(filled, filled + count);
+    if (!row.log_probs.empty())
+      row.log_probs[filled] = options_.log_probs->sums[static_cast<size_t>(side.document)];
     if (has_pairs()) std::ranges::fill(row.kinds.subspan(filled, count), static_cast<int32_t>(side.kind));
     filled += count;
   };
@@ -151,14 +171,17 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
   out.targets.resize(out.tokens.size());
   out.documents.resize(2 * out.tokens.size());
   out.kinds.resize(has_pairs() ? out.tokens.size() : 0);
+  out.log_probs.resize(options_.log_probs ? out.tokens.size() : 0);
   for (int64_t i = 0; i < count; ++i) {
-    const auto part = [&](std::vector<int32_t>& rows, int64_t values) {
+    const auto part = [&](auto& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
     };
     fill(sequence_at(position + i), {.tokens = part(out.tokens, 1),
                                      .targets = part(out.targets, 1),
                                      .documents = part(out.documents, 2),
-                                     .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>()});
+                                     .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>(),
+                                     .log_probs = options_.log_probs ? part(out.log_probs, 1)
+                                                                     : std::span<double>()});
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "data/document_index.h"
 #include "data/loader.h"
+#include "data/log_probs.h"
 #include "data/packing.h"
 #include "data/sequences.h"
 #include "data/token_stream.h"
@@ -23,6 +24,7 @@ struct PackedLoaderOptions {
   int64_t sequence_length = 0;  // T, tokens
   uint64_t seed = 0;
   bool shuffle = true;  // false: every epoch has the order of the first
+  const LogProbs* log_probs = nullptr;  // of the stream; outlives the loader; null: sequences have none
 };
 
 // The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
@@ -30,11 +32,12 @@ struct PackedLoaderOptions {
 // is padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
 //
 // A pair of a chosen and a rejected document is packed as one: the second follows the first in its sequence.
-// Of a pair with more inputs than a sequence, each side keeps the first half of a sequence, or more where the
-// other side leaves room. A pair of which a side then has no target that counts is left out.
+// Where a pair has more inputs than a sequence, each side keeps its beginning: half a sequence, or what the
+// other side leaves. A pair is left out if one of its sides then has no target that counts.
 class PackedLoader : public SequenceSource {
  public:
-  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing.
+  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing; stored
+  // log-probabilities of another number of tokens than sequences of this length have.
   explicit PackedLoader(const PackedLoaderOptions& options);
 
   int64_t sequences_per_epoch() const override { return packing_.sequences(); }
@@ -51,6 +54,7 @@ class PackedLoader : public SequenceSource {
   // A part of a document
   struct Side {
     DocumentKind kind;
+    int64_t document;      // of the stream
     int64_t first, count;  // the first token in the stream, inputs
   };
   // What is packed as one, counted from the first of the range: a document, or a pair
@@ -59,6 +63,7 @@ class PackedLoader : public SequenceSource {
   std::vector<Side> sides(const Packing::Piece& piece) const;
   int64_t inputs_of_document(int64_t document) const;  // in the stream
   Packing pack();
+  void check_log_probs(const Side& side, int64_t counted) const;
   int64_t sequence_at(int64_t position) const;  // of the packing
   void fill(int64_t sequence, const Row& row) const;
 

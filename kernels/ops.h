@@ -694,7 +694,10 @@ struct PreferenceLoss {
   Tensor kinds;           // [B, T] int32: the DocumentKind of each token's document
   Tensor targets;         // [N] int32, or kNoTarget
   Tensor losses;          // [N] fp32: the cross entropy of each row; not read without a target
-  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one
+  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one, or `stored`
+  // [N, 2] fp32: at the first row of each document the sum of the log-probabilities that the reference gives
+  // its tokens that count, as a float and what that leaves
+  Tensor stored = {};
   PreferenceRule rule = {};
   Tensor weights;  // [N] fp32, written
   Tensor figures;  // [PreferenceFigures::kCount, N] fp32, written

@@ -25,6 +25,7 @@ struct Batch {
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
   Tensor kinds = {};       // [B, T] int32: the DocumentKind of each token's document; for a loss of pairs
   Tensor figures = {};     // there, [PreferenceFigures::kCount, N] fp32: written by a training, see ops.h
+  Tensor log_probs = {};   // [N, 2] fp32, see PreferenceLoss::stored: for a loss with a stored reference
   Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these

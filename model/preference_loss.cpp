@@ -29,7 +29,7 @@ Tensor weights_of(const PreferenceRule& rule, Arena& arena, const Pass& pass, co
   const Tensor weights = take("weights of rows");
   Arena::Scope scope(arena);
   const Tensor losses = take("losses of rows");
-  const Tensor reference = rule.needs_reference() ? take("losses of the reference") : Tensor{};
+  const Tensor reference = pass.model.loss.needs_reference ? take("losses of the reference") : Tensor{};
   head_losses(arena, pass, {.saved = saved, .losses = losses});
   if (reference)
     evaluate_batch(pass.stream, arena, {.model = *pass.model.reference, .batch = batch, .losses = reference});
@@ -38,6 +38,7 @@ Tensor weights_of(const PreferenceRule& rule, Arena& arena, const Pass& pass, co
                                  .targets = batch.targets.view(rows),
                                  .losses = losses,
                                  .reference = reference,
+                                 .stored = batch.log_probs,
                                  .rule = rule,
                                  .weights = weights,
                                  .figures = batch.figures});
@@ -46,13 +47,14 @@ Tensor weights_of(const PreferenceRule& rule, Arena& arena, const Pass& pass, co
 
 }  // namespace
 
-LossRule preference_loss(const PreferenceRule& rule) {
+LossRule preference_loss(const PreferenceRule& rule, ReferenceFrom reference) {
   LossRule loss = cross_entropy();
   loss.name = name_of(rule.kind);
   loss.weights = [rule](Arena& arena, const Pass& pass, const Saved& saved) {
     return weights_of(rule, arena, pass, saved);
   };
-  loss.needs_reference = rule.needs_reference();
+  loss.needs_reference = rule.needs_reference() && reference == ReferenceFrom::kModel;
+  loss.stored_reference = rule.needs_reference() && reference == ReferenceFrom::kBatch;
   loss.pairs = rule;
   return loss;
 }

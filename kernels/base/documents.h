@@ -11,6 +11,18 @@ namespace tessera {
 // What a document is to the loss of a training. A pair is a chosen document and the rejected one after it.
 enum class DocumentKind : int32_t { kPlain = 0, kChosen = 1, kRejected = 2 };
 
+// Whether the first document of a pair begins with token n = b T + t; `kinds` is [B, T]
+template <class Int>
+TESSERA_HOST_DEVICE bool begins_pair(const int32_t* documents, const int32_t* kinds, Int n, Int T) {
+  return kinds[n] == static_cast<int32_t>(DocumentKind::kChosen) &&
+         documents[2 * static_cast<int64_t>(n)] == static_cast<int32_t>(n % T);
+}
+// Where the document that has token n ends, in tokens of all sequences
+template <class Int>
+TESSERA_HOST_DEVICE Int end_of_document(const int32_t* documents, Int n, Int T) {
+  return n - n % T + static_cast<Int>(documents[2 * static_cast<int64_t>(n) + 1]);
+}
+
 // The place in its document of token n = b T + t
 template <class Int>
 TESSERA_HOST_DEVICE Int position_of(const int32_t* documents, Int n, Int T) {

@@ -369,6 +369,10 @@ void check_pairs(const SourcedConfig& sourced) {
                   "dpo, ipo and simpo have it, and orpo adds the cross entropy once");
   sourced.require(train.needs_reference() || train.reference.empty(), "train.reference", "has no effect with",
                   "train.loss", "only dpo and ipo have a reference");
+  sourced.require(train.needs_reference() || !train.stored_reference, "train.stored_reference",
+                  "has no effect with", "train.loss", "only dpo and ipo have a reference");
+  sourced.require(!train.stored_reference || train.lora_base == LoraBase::kAuto, "train.stored_reference", with,
+                  "train.lora.base", "set train.lora.base=auto: stored numbers are of weights that are not rounded");
   sourced.require(!train.needs_reference() || !train.reference_folder().empty(), "train.loss",
                   "needs a reference, which is by default what the training starts from, in",
                   "train.init_from", "set train.init_from=FOLDER or train.reference=FOLDER");

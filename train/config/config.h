@@ -178,7 +178,8 @@ struct Config {
       double beta = 0.1, label_smoothing = 0, gamma = 0.5, cross_entropy = 0;
       bool operator==(const Preference&) const = default;
     } preference;
-    std::string reference = "";  // a folder; empty: see trains_pairs()
+    std::string reference = "";     // a folder; empty: see trains_pairs()
+    bool stored_reference = false;  // its log-probabilities lie beside the data, see data/log_probs.h
     std::string teacher = "";    // a folder; empty: none
     struct Distillation {
       double temperature = 1, cross_entropy = 0;

@@ -294,6 +294,9 @@ void visit_losses(Section& train, Visit& visit) {
   visit("train.reference", train.reference, Text{},
         "dpo, ipo: a folder with the weights of the reference; \"\": with LoRA the model without its "
         "adapters, else train.init_from");
+  visit("train.stored_reference", train.stored_reference, Flag{},
+        "dpo, ipo: take the reference's log-probabilities from the file that ./evaluate REFERENCE --data PATH "
+        "--log-probs wrote beside the data; no reference is in memory");
   visit("train.teacher", train.teacher, Text{},
         "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
         "training comes near; \"\": none");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "data/log_probs.h"
 #include "data/packed_loader.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
@@ -20,6 +21,7 @@
 #include "train/run/checkpoint.h"
 #include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
+#include "train/run/document_log_probs.h"
 #include "train/run/model_folder.h"
 #include "train/run/progress.h"
 #include "train/run/rank_group.h"
@@ -89,6 +91,7 @@ class EvaluatedData {
   const SequenceSource& source() const { return *source_; }
   int64_t sequences() const { return sequences_; }
   const std::string& text() const { return text_; }
+  const TokenStream& stream() const { return present(stream_); }  // of a path
 
  private:
   // Other data would give a loss that looks like the run's and is not.
@@ -131,6 +134,7 @@ class Evaluation {
   void load();
   void describe();
   void measure_loss();
+  void write_log_probs();
   void answer_tasks();
   std::vector<double> run(const SharedBatches& batches);
   void show(const std::string& what, int64_t done, int64_t total, const char* unit, double seconds);
@@ -149,6 +153,7 @@ class Evaluation {
   std::unique_ptr<Backend> backend_;
   std::optional<Arena> arena_;
   std::optional<Session> session_;
+  std::string weights_;  // their checksum
   nlohmann::ordered_json json_;
 };
 
@@ -159,6 +164,11 @@ void Evaluation::open_data() {
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
   else if (!data.empty())
     data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences);
+  if (options_.log_probs) {
+    const TokenStream& stream = data_->stream();
+    check(stream.documents() && stream.documents()->has_pairs(),
+          "--log-probs is of pairs of a chosen and a rejected answer, and {} has none", data);
+  }
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),
@@ -199,7 +209,7 @@ void Evaluation::load() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   if (ranks_.is_rank_0()) check_undamaged(model_.folder.path, CheckpointPart::kWeights);
   session_.emplace(*backend_, present(arena_), shape_);
-  load_weights(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
+  weights_ = load_fixed(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
 }
 
 void Evaluation::describe() {
@@ -286,6 +296,48 @@ void Evaluation::measure_loss() {
   json_["position_losses"] = positions.losses;
 }
 
+// The model is to be a reference.
+void Evaluation::write_log_probs() {
+  const TokenStream& stream = data_->stream();
+  const auto documents = stream.documents()->count();
+  ranks_.enter_phase("the log-probabilities", Timeout::kNone);
+  const Clock::time_point start = Clock::now();
+  const LogProbJob job{.data = data_->source(), .documents = documents};
+  SharedBatches batches = log_prob_batches(present(session_), job);
+  batches.progress = [&](int64_t done) {
+    show("log-probabilities", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
+  };
+  const std::vector<double> results = run(batches);
+  line_.clear();
+  LogProbs found{.data = fingerprint_of(stream),
+                 .model = model_.folder.path.string(),
+                 .weights = weights_,
+                 .precision = std::string(name_of(shape_.dtype)),
+                 .sequence_length = shape_.sequence_length};
+  double sums[2] = {}, pairs = 0;  // of the chosen documents, and of the rejected ones
+  for (size_t i = 0; i < results.size(); i += 2) {
+    found.sums.push_back(results[i]);
+    found.tokens.push_back(static_cast<int32_t>(results[i + 1]));
+    sums[i / 2 % 2] += results[i];
+    pairs += results[i + 1] > 0 ? 0.5 : 0;
+  }
+  check(std::isfinite(sums[0] + sums[1]),
+        "a log-probability is not finite: the weights of {} are damaged, or too large for this precision. Try "
+        "another checkpoint, or --precision fp32",
+        model_.folder.path.string());
+  const std::filesystem::path file = log_probs_file(stream);
+  if (ranks_.is_rank_0()) tessera::write_log_probs(file, found);
+  line_.print(labelled("log-p", fmt::format("{:.4f} of chosen answers, {:.4f} of rejected ones, the means "
+                                                "of {} pairs in {:.1f} s; written to {}",
+                                                sums[0] / pairs, sums[1] / pairs, pairs, seconds_since(start),
+                                                file.string())));
+  json_["data"] = data_->text();
+  json_["pairs"] = pairs;
+  json_["logp_chosen"] = sums[0] / pairs;
+  json_["logp_rejected"] = sums[1] / pairs;
+  json_["log_probs"] = file.string();
+}
+
 void Evaluation::answer_tasks() {
   std::vector<TaskResult> results;
   for (const Task& task : tasks_) {
@@ -317,7 +369,7 @@ void Evaluation::run() {
     throw;
   }
   describe();
-  if (data_) measure_loss();
+  if (data_) options_.log_probs ? write_log_probs() : measure_loss();
   answer_tasks();
   ranks_.finish();
   if (!ranks_.is_rank_0()) return;
@@ -351,6 +403,11 @@ void check_options(const EvaluateOptions& options) {
         "{} is of the loss on data, and there are only tasks: add --data PATH, or --data run for the data of "
         "the run",
         options.by_position ? "--by-position" : "--sequences");
+  check(!options.log_probs || (options.data && !options.data->empty() && *options.data != kRunData),
+        "--log-probs is of the pairs of a data set: name it with --data PATH");
+  check(!options.log_probs || (options.sequences == 0 && !options.by_position &&
+                               options.documents.value_or(Documents::kMask) == Documents::kMask),
+        "--log-probs is of all pairs, packed apart: leave out --sequences, --by-position and --documents join");
   check(!options.tasks.empty() || options.task_items == 0,
         "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   for (const std::string& task : options.tasks) check_task_source(task);
@@ -377,6 +434,7 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
   if (options.precision) config.train.precision = *options.precision;
   if (options.attention) config.model.attention = *options.attention;
   if (options.documents) config.data.documents = *options.documents;
+  if (options.log_probs) config.data.documents = Documents::kMask;
   return model;
 }
 

@@ -32,7 +32,8 @@ LossRule loss_rule(const Config::Train& train) {
                             .beta = of.beta,
                             .label_smoothing = of.label_smoothing,
                             .gamma = of.gamma,
-                            .cross_entropy = of.cross_entropy});
+                            .cross_entropy = of.cross_entropy},
+                           train.stored_reference ? ReferenceFrom::kBatch : ReferenceFrom::kModel);
   };
   switch (train.loss) {
     case LossKind::kCrossEntropy:

@@ -9,6 +9,7 @@
 #include "kernels/base/nan.h"
 #include "model/fp8_places.h"
 #include "train/session/mean_loss.h"
+#include "train/session/pair_figures.h"
 #include "train/session/token_ids.h"
 
 namespace tessera {
@@ -135,6 +136,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
         stream(), host_,
         take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, shape.rows()})};
   }
+  if (shape.loss.stored_reference)
+    log_probs_ = {stream(), host_,
+                  take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
@@ -202,6 +206,10 @@ void TrainState::send(const SequencesView& sequences) {
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
   check_kinds(sequences, shape_.sequence_length);
   kinds_.send(sequences.kinds);
+  if (!shape_.loss.stored_reference) return;
+  check(sequences.log_probs.size() == sequences.targets.size(),
+        "the loss {} has a stored reference, and the sequences have no log-probabilities", shape_.loss.name);
+  log_probs_.send(std::span<const float>(as_two_floats(sequences.log_probs)));
 }
 
 void TrainState::send_dealt(const SequencesView& sequences) {
@@ -286,7 +294,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
     for (const SentTensor* input :
-         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &dealt_, &counted_rows_})
+         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -331,6 +339,8 @@ Batch TrainState::batch_of(int64_t row) {
     batch.figures =
         figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
   }
+  if (const Tensor& log_probs = log_probs_.device())
+    batch.log_probs = log_probs.rows(0, 1).view({shape_.rows(), 2});
   if (const Tensor& counted = counted_rows_.device()) batch.counted = counted.rows(row, 1).view(shape);
   if (const Tensor& dealt = dealt_.device())
     dealt_shape().set_tables(dealt.rows(row, 1).view({dealt.shape[1]}), batch);

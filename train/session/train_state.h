@@ -152,6 +152,7 @@ class TrainState {
   SentTensor tokens_, targets_;       // [micro_steps, B T]
   SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
   SentTensor kinds_;                  // [micro_steps, B T]; of a loss of pairs
+  SentTensor log_probs_;              // [micro_steps, B T, 2]; of one with a stored reference
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
