@@ -33,11 +33,14 @@ LogProbsLayout log_probs_layout(const MappedFile& file, const std::string& again
   const std::string path = file.path().string();
   const auto bytes = std::ssize(file.bytes());
   uint32_t header[2] = {};
-  check(bytes >= kLogProbsHeader && std::memcmp(file.bytes().data(), kLogProbsMagic.data(), kLogProbsMagic.size()) == 0,
+  check(bytes >= kLogProbsHeader &&
+            std::memcmp(file.bytes().data(), kLogProbsMagic.data(), kLogProbsMagic.size()) == 0,
         "{} has no log-probabilities: it does not begin with \"{}\"; {}", path, kLogProbsMagic, again);
   std::memcpy(header, file.bytes().data() + kLogProbsMagic.size(), sizeof header);
-  check(header[0] == kLogProbsVersion, "{} has version {}, expected {}; {}", path, header[0], kLogProbsVersion, again);
-  check(header[1] % 8 == 0 && kLogProbsHeader + int64_t{header[1]} <= bytes, "{} is truncated; {}", path, again);
+  check(header[0] == kLogProbsVersion, "{} has version {}, expected {}; {}", path, header[0],
+        kLogProbsVersion, again);
+  check(header[1] % 8 == 0 && kLogProbsHeader + int64_t{header[1]} <= bytes, "{} is truncated; {}", path,
+        again);
   return {kLogProbsHeader, kLogProbsHeader + int64_t{header[1]}};
 }
 
@@ -46,6 +49,16 @@ LogProbsLayout log_probs_layout(const MappedFile& file, const std::string& again
 fs::path log_probs_file(const TokenStream& stream) {
   const fs::path& path = stream.path();
   return (fs::is_directory(path) ? path : path.parent_path()) / kLogProbsName;
+}
+
+int64_t log_probs_of(const TokenStream& stream) {
+  const DocumentIndex* documents = stream.documents();
+  return documents ? documents->count() * (documents->has_labels() ? 2 : 1) : 0;
+}
+
+size_t log_prob_place(const TokenStream& stream, int64_t document, DocumentKind kind) {
+  if (!stream.documents()->has_labels()) return static_cast<size_t>(document);
+  return static_cast<size_t>(2 * document + (kind == DocumentKind::kMismatched ? 1 : 0));
 }
 
 void write_log_probs(const fs::path& path, const LogProbs& found) {
@@ -93,7 +106,7 @@ LogProbs read_log_probs(const TokenStream& stream) {
     fail("{} was computed on other data than {} now holds: {}; {}", name, stream.path().string(), *differs,
          again);
   const int64_t N = whole_number(json, "documents", name), wanted = at.numbers + 12 * N;
-  check(stream.documents() && N == stream.documents()->count() && std::ssize(bytes) == wanted,
+  check(N == log_probs_of(stream) && std::ssize(bytes) == wanted,
         "{} is damaged: it says {} documents, and has {} bytes, expected {}; {}", name, N, bytes.size(),
         wanted, again);
   const auto numbers = bytes.subspan(static_cast<size_t>(at.numbers));

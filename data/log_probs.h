@@ -8,11 +8,13 @@
 //                   the checksum of what follows
 //   then            double [N]   sums over the tokens of each document that count
 //                   int32  [N]   these tokens; 0: the document is in no sequence
+// Where documents have labels, N is twice their number: of each the document and its mismatched one.
 #pragma once
 
 #include <filesystem>
 
 #include "data/fingerprint.h"
+#include "kernels/base/documents.h"
 
 namespace tessera {
 
@@ -27,6 +29,10 @@ struct LogProbs {
 inline constexpr const char* kLogProbsName = "reference.log_probs";
 // data/pairs/reference.log_probs of data/pairs, or of data/pairs/*.bin
 std::filesystem::path log_probs_file(const TokenStream& stream);
+
+// Numbers of a stream, and the place of a document among them
+int64_t log_probs_of(const TokenStream& stream);
+size_t log_prob_place(const TokenStream& stream, int64_t document, DocumentKind kind);
 
 // The file appears when it is complete. Error: it cannot be written.
 void write_log_probs(const std::filesystem::path& path, const LogProbs& found);

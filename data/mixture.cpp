@@ -94,9 +94,7 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
   out.kinds.clear();
   out.log_probs.clear();
   Sequences one;
-  const auto append = [](auto& to, const auto& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   for (int64_t i = 0; i < count; ++i) {
     const auto [part, at] = place(position + i);
     parts_[static_cast<size_t>(part)].source->fetch(at, 1, one);

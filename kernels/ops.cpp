@@ -591,6 +591,8 @@ void PreferenceLoss::check_on(Device device) const {
         kinds.to_string());
   const int64_t B = kinds.shape[0], T = kinds.shape[1], N = B * T;
   const int given = (reference ? 1 : 0) + (stored ? 1 : 0), needed = rule.needs_reference() ? 1 : 0;
+  check(!divergence || (rule.has_labels() && gradient_scale),
+        "{}: divergence is of a rule with labels, and needs gradient_scale", kName);
   check(given == needed, "{}: of reference and stored {} are given, and the rule needs {}", kName, given,
         needed);
   check_fields(kName, device,
@@ -600,6 +602,8 @@ void PreferenceLoss::check_on(Device device) const {
                 {"losses", losses, DType::kF32, {N}},
                 {"reference", reference, DType::kF32, {N}, true},
                 {"stored", stored, DType::kF32, {N, 2}, true},
+                {"divergence", divergence, DType::kF32, {1}, true},
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
                 {"weights", weights, DType::kF32, {N}},
                 {"figures", figures, DType::kF32, {PreferenceFigures::kCount, N}}});
 }

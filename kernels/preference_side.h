@@ -19,8 +19,9 @@ void for_each_pair(const int32_t* documents, const int32_t* kinds, int64_t N, in
   for (int64_t n = 0; n < N; ++n) {
     if (!begins_pair(documents, kinds, n, T)) continue;
     const int64_t middle = end_of_document(documents, n, T);
-    check(middle < n - n % T + T && kinds[middle] == static_cast<int32_t>(DocumentKind::kRejected),
-          "no rejected document follows the chosen one at row {}", n);
+    const auto second = second_after(static_cast<DocumentKind>(kinds[n]));
+    check(middle < n - n % T + T && kinds[middle] == static_cast<int32_t>(second),
+          "no second document follows the first one of the pair at row {}", n);
     on_pair(n, middle, end_of_document(documents, middle, T));
   }
 }
@@ -34,7 +35,8 @@ struct PairRows {
 inline PreferenceSide preference_side(const PairRows& rows, int64_t begin, int64_t end) {
   PreferenceSide side;
   if (rows.stored)
-    side.reference = static_cast<double>(rows.stored[2 * begin]) + static_cast<double>(rows.stored[2 * begin + 1]);
+    side.reference =
+        static_cast<double>(rows.stored[2 * begin]) + static_cast<double>(rows.stored[2 * begin + 1]);
   for (int64_t n = begin; n < end; ++n) {
     if (rows.targets[n] == kNoTarget) continue;
     side.logp -= static_cast<double>(rows.losses[n]);

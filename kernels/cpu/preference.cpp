@@ -12,11 +12,17 @@ void run(const PreferenceLoss& a, const Launch& /*on*/) {
   std::fill(figures, figures + PreferenceFigures::kCount * N, 0.0f);
   const PairRows rows{a.targets.as<int32_t>(), a.losses.as<float>(), a.reference.as<float>(),
                       a.stored.as<float>()};
+  const auto* kinds = a.kinds.as<int32_t>();
+  const double z = a.divergence ? std::max(0.0, static_cast<double>(*a.divergence.as<float>()) *
+                                                    static_cast<double>(*a.gradient_scale.as<float>()))
+                                : 0;
   for_each_pair(
-      a.documents.as<int32_t>(), a.kinds.as<int32_t>(), N, a.kinds.shape[1],
-      [&](int64_t first, int64_t middle, int64_t end) {
-        const PreferenceFigures found = preference_figures(a.rule, preference_side(rows, first, middle),
-                                                           preference_side(rows, middle, end));
+      a.documents.as<int32_t>(), kinds, N, a.kinds.shape[1], [&](int64_t first, int64_t middle, int64_t end) {
+        const PreferenceFigures found = preference_figures(
+            a.rule, {.chosen = preference_side(rows, first, middle),
+                     .rejected = preference_side(rows, middle, end),
+                     .is_desirable = kinds[first] != static_cast<int32_t>(DocumentKind::kUndesirable),
+                     .divergence = z});
         for (int i = 0; i < PreferenceFigures::kCount; ++i)
           figures[i * N + first] = static_cast<float>(found.at(i));
         std::fill(weights + first, weights + middle, static_cast<float>(-found.d_chosen));

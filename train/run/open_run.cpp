@@ -294,10 +294,11 @@ void OpenRun::take_over(const fs::path& from) {
 
 // The checksum of weights that do not change in a run; those of a resumed run are the checkpoint's.
 std::string OpenRun::same_as_before(const char* what, const ChecksumBefore& of) const {
-  check(of.was.empty() || of.was == of.now,
-        "{}, from which this run goes on, was trained with other weights of {}: their checksum was {}, and is "
-        "{}. Restore them, or start a new run from the checkpoint's weights with train.init_from={}",
-        resumed.string(), what, of.was, of.now, resumed.string());
+  check(
+      of.was.empty() || of.was == of.now,
+      "{}, from which this run goes on, was trained with other weights of {}: their checksum was {}, and is "
+      "{}. Restore them, or start a new run from the checkpoint's weights with train.init_from={}",
+      resumed.string(), what, of.was, of.now, resumed.string());
   return of.now;
 }
 
@@ -316,11 +317,12 @@ void OpenRun::take_stored_reference(Checkpoint checkpoint) {
   ModelConfig model = model_config(config);
   model.lora = {};
   const std::string found = checksum_of_weights(folder, model, folder_options(config));
-  check(found == first.weights,
-        "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
-        "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
-        "with --set train.reference=FOLDER",
-        first.model, first.weights, folder, found, folder, text_of(config.data.train));
+  check(
+      found == first.weights,
+      "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
+      "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
+      "with --set train.reference=FOLDER",
+      first.model, first.weights, folder, found, folder, text_of(config.data.train));
 }
 
 void OpenRun::load_weights(Checkpoint checkpoint) {
@@ -329,12 +331,13 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   Arena::Phase loading(phase->arena(), "load weights");
   if (state.has_teacher())
     now.teacher = same_as_before(
-        "train.teacher", {.was = was_.teacher, .now = load_fixed(config.train.teacher, state.teacher(),
-                                                                folder_options(config))});
+        "train.teacher", {.was = was_.teacher,
+                          .now = load_fixed(config.train.teacher, state.teacher(), folder_options(config))});
   if (state.has_reference())
     now.reference = same_as_before(
-        "the reference", {.was = was_.reference, .now = load_fixed(config.train.reference_folder(),
-                                                                   state.reference(), folder_options(config))});
+        "the reference",
+        {.was = was_.reference,
+         .now = load_fixed(config.train.reference_folder(), state.reference(), folder_options(config))});
   if (config.train.stored_reference) take_stored_reference(checkpoint);
   if (checkpoint) {
     if (ranks.is_rank_0()) {

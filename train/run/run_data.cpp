@@ -30,6 +30,7 @@ std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stre
                           .document_count = documents_of(stream).count() - first,
                           .sequence_length = config.sequence_length(),
                           .shuffle = false,
+                          .answers = config.train.loss == LossKind::kKto,
                           .log_probs = log_probs ? &*log_probs : nullptr});
 }
 
@@ -77,17 +78,19 @@ RunData::Part RunData::packed(const Config& config, Source& source) const {
     documents = documents_to_train_on(source.stream, config.data.validation_fraction);
     if (evaluates) part.validation = pack(config, source.stream, documents, source.log_probs);
   }
-  auto train =
-      std::make_unique<PackedLoader>(PackedLoaderOptions{.stream = &source.stream,
-                                                         .first_document = 0,
-                                                         .document_count = documents,
-                                                         .sequence_length = config.sequence_length(),
-                                                         .seed = static_cast<uint64_t>(config.train.seed),
-                                                         .shuffle = config.data.shuffle,
-                                                         .log_probs = source.log_probs ? &*source.log_probs : nullptr});
+  auto train = std::make_unique<PackedLoader>(
+      PackedLoaderOptions{.stream = &source.stream,
+                          .first_document = 0,
+                          .document_count = documents,
+                          .sequence_length = config.sequence_length(),
+                          .seed = static_cast<uint64_t>(config.train.seed),
+                          .shuffle = config.data.shuffle,
+                          .answers = config.train.loss == LossKind::kKto,
+                          .log_probs = source.log_probs ? &*source.log_probs : nullptr});
   source.range = train->range();
   source.packing = &train->packing();
   source.cut_pairs = train->cut_pairs();
+  source.pairs = train->has_pairs();
   part.train = std::move(train);
   return part;
 }
@@ -185,7 +188,7 @@ std::vector<std::string> RunData::packing_notices() const {
           "{} of {} pairs of {} are longer than a sequence: of each answer the beginning is kept, up to half "
           "of a sequence or what the other one leaves. A larger train.sequence_length keeps more",
           source.cut_pairs, figures.documents, path));
-    if (source.stream.documents()->has_pairs() && figures.uncounted > 0) {
+    if (source.pairs && figures.uncounted > 0) {
       notices.push_back(fmt::format(
           "{} pairs of {} are left out: of one answer no token that counts is in its part of a sequence",
           figures.uncounted, path));

@@ -23,10 +23,11 @@ class RunData {
   struct Source {
     TokenStream stream;
     double weight = 1;
-    TokenRange range = {};             // what is not held out
-    int64_t sequences = 0;             // of the range
-    const Packing* packing = nullptr;  // null: documents are joined
-    int64_t cut_pairs = 0;             // see PackedLoader
+    TokenRange range = {};                   // what is not held out
+    int64_t sequences = 0;                   // of the range
+    const Packing* packing = nullptr;        // null: documents are joined
+    int64_t cut_pairs = 0;                   // see PackedLoader
+    bool pairs = false;                      // its sequences are of pairs of documents
     std::optional<LogProbs> log_probs = {};  // with train.stored_reference
   };
 

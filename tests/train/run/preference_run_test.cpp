@@ -16,7 +16,9 @@ struct PreferenceRun : TrainRanks {
     for (int i = 0; i < 60; ++i) {
       const std::string prompt(static_cast<size_t>(1 + i % 5), static_cast<char>('a' + i % 7)),
           answer(static_cast<size_t>(i % 4), static_cast<char>('k' + i % 3));
-      lines += nlohmann::json{{"prompt", prompt}, {"chosen", answer + "!"}, {"rejected", "." + answer}}.dump() + "\n";
+      lines +=
+          nlohmann::json{{"prompt", prompt}, {"chosen", answer + "!"}, {"rejected", "." + answer}}.dump() +
+          "\n";
     }
     write("pairs.jsonl", lines);
     prepare("pairs");
@@ -105,7 +107,8 @@ TEST_F(PreferenceRun, AStaleReferenceIsRefused) {
   refused(sets(with(stored, {"train.loss=orpo"})), {"train.stored_reference", "only dpo and ipo"});
   // Other pairs, with the file of these
   fs::copy_file(folder / "pairs/reference.log_probs", folder / "kept");
-  write("pairs.jsonl", read_file(folder / "pairs.jsonl") + R"({"prompt":"x","chosen":"y","rejected":"z"})" + "\n");
+  write("pairs.jsonl",
+        read_file(folder / "pairs.jsonl") + R"({"prompt":"x","chosen":"y","rejected":"z"})" + "\n");
   prepare("pairs");
   fs::copy_file(folder / "kept", folder / "pairs/reference.log_probs");
   refused(sets(stored), {"was computed on other data than pairs now holds", "./evaluate MODEL --data pairs"});
@@ -118,8 +121,8 @@ TEST_F(PreferenceRun, AStaleReferenceIsRefused) {
   refused(sets(stored), {"pairs/reference.log_probs is damaged", "122 documents"});
   write("pairs/reference.log_probs", "tessdocs");
   refused(sets(stored), {"it does not begin with \"tesslogp\""});
-  const ProcessResult run = run_process(EVALUATE_BINARY, {"base", "--data", "text.txt", "--log-probs"},
-                                        {.folder = folder});
+  const ProcessResult run =
+      run_process(EVALUATE_BINARY, {"base", "--data", "text.txt", "--log-probs"}, {.folder = folder});
   EXPECT_EQ(run.status, 1);
   EXPECT_NE(run.error.find("--log-probs"), std::string::npos) << run.error;
 }
@@ -157,10 +160,42 @@ TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
     trains(by(1, "one_" + kind, pairs(settings)));
     trains(by(3, "three_" + kind, pairs(settings)));
     trains(by(3, "split_" + kind, pairs(with(settings, {"parallel.shard=weights", "train.micro_batch=1"}))));
-    for (const std::string run : {"three_" + kind, "split_" + kind})
+    for (const std::string& run : {"three_" + kind, "split_" + kind})
       for (const char* key : {"loss", "grad_norm", "validation_loss"})
         expect_near(values(run, key), values("one_" + kind, key));
   }
+}
+
+TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    const std::string prompt(static_cast<size_t>(1 + i % 5), static_cast<char>('a' + i % 7)),
+        answer(static_cast<size_t>(i % 4), static_cast<char>('k' + i % 3));
+    lines += nlohmann::json{{"prompt", prompt},
+                            {"completion", i % 2 == 0 ? answer + "!" : "." + answer},
+                            {"label", i % 2 == 0}}
+                 .dump() +
+             "\n";
+  }
+  write("pairs.jsonl", lines);
+  prepare("pairs");
+  refused(sets(pairs()), {"train.loss=dpo is a loss of pairs"});
+  const Words kto = pairs({"train.loss=kto", "train.preference.undesirable=1.5"});
+  trains(by(1, "one", kto));
+  EXPECT_NEAR(values("one", "validation_loss")[0], 7.0 / 11, 1e-6);  // 5 desirable and 6 undesirable ones
+  EXPECT_LT(values("one", "loss").back(), 0.9 * values("one", "loss").front());
+  store_log_probs();
+  const Words stored = with(kto, {"train.stored_reference=true"});
+  trains(by(1, "stored", stored));
+  trains(by(3, "three", kto));
+  trains(by(3, "split", with(stored, {"parallel.shard=weights"})));
+  trains(by(1, "small", with(stored, {"train.micro_batch=1"})));
+  for (const std::string& run :
+       {std::string("stored"), std::string("three"), std::string("split"), std::string("small")})
+    for (const char* key : {"loss", "grad_norm", "validation_loss"})
+      expect_near(values(run, key), values("one", key));
+  EXPECT_NE(read_file(folder / "one/metrics.jsonl").find("\"divergence\":0."), std::string::npos);
+  trains(by(1, "plain", with(pairs({"train.loss=cross_entropy", "train.preference.beta=0.1"}), {})));
 }
 
 }  // namespace
