@@ -198,7 +198,7 @@ OpCost cost(const Distillation& a) {
   return moved(a.logits, a.teacher, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{});
 }
 OpCost cost(const PreferenceLoss& a) {
-  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.weights, a.figures);
+  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.stored, a.weights, a.figures);
 }
 OpCost cost(const HeadLoss& a) {
   return gemm(a.x, a.weight) +

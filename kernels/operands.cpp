@@ -260,7 +260,8 @@ void list(const Distillation& a, const Lists& to) {
   if (a.want_gradient) to.written("logits", a.logits);
 }
 void list(const PreferenceLoss& a, const Lists& to) {
-  to.read("losses", a.losses)("reference", a.reference);
+  to.read("losses", a.losses)("reference", a.reference)("stored", a.stored);
+  to.read("divergence", a.divergence)("gradient_scale", a.gradient_scale);
   to.written("weights", a.weights)("figures", a.figures);
 }
 void list(const HeadLoss& a, const Lists& to) {

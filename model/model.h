@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 
 #include "kernels/stream.h"
 #include "model/attention_plans.h"
@@ -25,6 +26,15 @@ struct Batch {
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
   Tensor kinds = {};       // [B, T] int32: the DocumentKind of each token's document; for a loss of pairs
   Tensor figures = {};     // there, [PreferenceFigures::kCount, N] fp32: written by a training, see ops.h
+  // Of a loss of answers with labels (kto): [1] fp32, the sum of the step that PreferenceLoss::divergence is.
+  // `own`: where a micro-batch is the whole share of its rank, the sum over it is found on the way: it is
+  // written there, and share() makes the step's of it. None: the step's is known, by measure_divergence().
+  struct Divergence {
+    Tensor of_step = {}, own = {}, gradient_scale = {};
+    std::function<void()> share = {};
+  };
+  Divergence divergence = {};
+  Tensor log_probs = {};  // [N, 2] fp32, see PreferenceLoss::stored: for a loss with a stored reference
   Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these
