@@ -116,6 +116,7 @@ OpCost cost(const RouterBackward& a) {
 OpCost cost(const ChooseExperts& a) { return moved(a.logits, a.choices, a.weights); }
 OpCost cost(const ChooseExpertsBackward& a) { return moved(a.logits, a.logits, a.choices, a.d_weights); }
 OpCost cost(const AssignExperts& a) { return moved(a.choices, a.choices, a.rows, a.places); }
+OpCost cost(const RouterSample& a) { return moved(a.logits, a.offsets, a.loads); }
 // Each row goes through one expert.
 OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight) {
   return {.flops =

@@ -141,6 +141,10 @@ void list(const ChooseExpertsBackward& a, const Lists& to) {
   to.written("logits", a.logits);
 }
 void list(const AssignExperts&, const Lists&) {}  // numbers of rows
+void list(const RouterSample& a, const Lists& to) {
+  to.read("logits", a.logits);
+  to.written("loads", a.loads)("entropy", a.entropy);
+}
 void list(const ExpertsForward& a, const Lists& to) {
   to.read("x", a.x)("weight", a.weight);
   to.written("y", a.y);

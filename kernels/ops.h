@@ -954,6 +954,7 @@ struct AssignExperts;
 struct ExpertsForward;
 struct ExpertsBackward;
 struct GatedExpertsBackward;
+struct RouterSample;
 struct SumExperts;
 
 using AnyOp = std::variant<
@@ -962,15 +963,15 @@ using AnyOp = std::variant<
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const HeadsNormForward*,
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
     const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
-    const ChooseExpertsBackward*, const AssignExperts*, const ExpertsForward*, const ExpertsBackward*,
-    const GatedExpertsBackward*, const SumExperts*, const Quantise*, const CountSaturated*, const Dequantise*,
-    const RoundNf4*, const WidenNf4*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
-    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
-    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
-    const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const ChooseExpertsBackward*, const AssignExperts*, const RouterSample*, const ExpertsForward*,
+    const ExpertsBackward*, const GatedExpertsBackward*, const SumExperts*, const Quantise*,
+    const CountSaturated*, const Dequantise*, const RoundNf4*, const WidenNf4*, const TransposeFp8*,
+    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
+    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
+    const Distillation*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
+    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
     const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);

@@ -101,9 +101,10 @@ float embedding_scale(const ModelConfig& config, DType dtype);
 
 // What a micro-batch of a training writes about itself, at some steps
 struct Probe {
-  Tensor attention;    // [L, H, 2] fp32: see AttentionSample
-  Tensor unit_maxima;  // [F] fp32: room for a layer
-  Tensor dead_units;   // [L] fp32
+  Tensor attention;                                 // [L, H, 2] fp32: see AttentionSample
+  Tensor unit_maxima;                               // [F] fp32: room for a layer
+  Tensor dead_units;                                // [L] fp32
+  Tensor expert_loads = {}, router_entropies = {};  // [L, E] [L] fp32: see RouterSample; none: no experts
   // [S, 2, 2] int32: of each layer in FP8 how many values of x and of dy were cut off, see CountSaturated
   Tensor saturated = {};
 
