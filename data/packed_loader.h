@@ -37,8 +37,8 @@ struct PackedLoaderOptions {
 // other side leaves. A pair is left out if one of its sides then has no target that counts.
 //
 // With `answers` a pair is a document and a mismatched one, which has its tokens up to the first that counts,
-// and then those of the document before it in the stream from there on. Before the first one is the last. Such
-// pairs are cut in the same way.
+// and then those of the document before it in the stream from there on. Before the first one is the last.
+// Such pairs are cut in the same way.
 class PackedLoader : public SequenceSource {
  public:
   // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing; with

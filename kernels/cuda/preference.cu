@@ -1,5 +1,6 @@
 // The losses of pairs. A block looks at one row, and is done unless a pair begins there. Then it adds up the
-// log-probabilities of its first document and of the second one behind it, in double and in a fixed order; each thread finds the pair's loss from the sums, and the block writes the weights of both.
+// log-probabilities of its first document and of the second one behind it, in double and in a fixed order;
+// each thread finds the pair's loss from the sums, and the block writes the weights of both.
 #include "kernels/base/documents.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"

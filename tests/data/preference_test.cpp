@@ -3,6 +3,7 @@
 #include <map>
 
 #include "data/packed_loader.h"
+#include "data/shard.h"
 #include "kernels/base/documents.h"
 #include "tests/data/prepare_process.h"
 

@@ -68,6 +68,8 @@ class EvaluatedData {
           "{} is encoded by the tokenizer `{}`, and the model has `{}`: prepare the data with the model's, "
           "./prepare --tokenizer FOLDER, or name another tokenizer of the model with --tokenizer",
           path, stream_->tokenizer(), tokenizer ? tokenizer->name() : "");
+    check(!answers || has_labels(*stream_) || (stream_->documents() && stream_->documents()->has_pairs()),
+          "--log-probs is of pairs of answers, or of answers with labels, and {} has none", path);
     if (!tokenizer && stream_->tokenizer() == kBytesTokenizer)
       find_tokenizer(model.folder.path, "", config.model);  // says that there is none, to read a text with
     const int64_t T = config.sequence_length();
@@ -173,11 +175,6 @@ void Evaluation::open_data() {
   else if (!data.empty())
     data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences,
                                             options_.log_probs);
-  if (options_.log_probs) {
-    const TokenStream& stream = data_->stream();
-    check(has_labels(stream) || (stream.documents() && stream.documents()->has_pairs()),
-          "--log-probs is of pairs of answers, or of answers with labels, and {} has none", data);
-  }
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),

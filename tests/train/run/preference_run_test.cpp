@@ -104,7 +104,7 @@ TEST_F(PreferenceRun, AStaleReferenceIsRefused) {
           {"were computed by base", "the reference other has", "./evaluate other --data pairs --log-probs"});
   refused(sets(with(stored, {"train.sequence_length=16", "train.tokens_per_step=96"})),
           {"tokens that count in sequences of 16", "--sequence-length 16"});
-  refused(sets(with(stored, {"train.loss=orpo"})), {"train.stored_reference", "only dpo and ipo"});
+  refused(sets(with(stored, {"train.loss=orpo"})), {"train.stored_reference", "only dpo, ipo and kto"});
   // Other pairs, with the file of these
   fs::copy_file(folder / "pairs/reference.log_probs", folder / "kept");
   write("pairs.jsonl",

@@ -179,7 +179,7 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
         EXPECT_NEAR(found.figures[i][0] / all, found.losses[i], 1e-6);
         const std::vector<double> means = mean_figures(found.figures[i], std::ssize(pairs));
         if (labelled) {
-          EXPECT_NEAR(std::max(0.0, means[8]), rule["figures"][i][4], 1e-6);
+          EXPECT_NEAR(std::max(0.0, means[8]), rule["figures"][i][4], tolerance::kPairLosses);
         }
         for (size_t f = 0; f < 4; ++f) {
           const double wanted = rule["figures"][i][f], ours = means[1 + f];
@@ -247,7 +247,8 @@ std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
   const std::unique_ptr<Backend> be = make_backend({});
   const Mesh mesh(*be, shape.mesh, ranks);
   Arena arena = make_arena({});
-  arena.reserve(plan_memory(shape, {}).peak_bytes());
+  const int64_t planned = plan_memory(shape, {}).peak_bytes();
+  arena.reserve(planned);
   TrainState state(*be, arena, shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
@@ -266,6 +267,7 @@ std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
       }
     losses.push_back(sum / ranks.size);
   }
+  EXPECT_LE(arena.ledger().peak_bytes(), planned);
   return losses;
 }
 
@@ -282,8 +284,6 @@ TEST(PreferenceSteps, OneTimesEightIsEightTimesOne) {
       shape.fused_head = fused;
       EXPECT_LT(largest_difference(run_pairs({}, shape), large), tolerance::kLossesOfRanks);
     }
-    expect_plan_is_the_step({}, shape_of(2));
-    expect_plan_is_the_step({}, shape_of(8));
   }
 }
 
