@@ -16,10 +16,12 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "tessdocs";
 constexpr uint32_t kVersion = 1;
 
+constexpr uint32_t kPairs = 1, kLabels = 2;
+
 struct IndexHeader {
   char magic[8];
   uint32_t version;
-  uint32_t pairs;
+  uint32_t uses;  // kPairs, kLabels
   int64_t first_token, tokens, documents, runs;
 };
 static_assert(sizeof(IndexHeader) == 48);
@@ -41,13 +43,15 @@ IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   check(header.tokens == tokens,
         "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
         header.tokens, tokens, again);
-  check(header.pairs <= 1 && header.first_token >= 0 &&
+  check(header.uses <= kLabels && header.first_token >= 0 &&
             header.first_token <= std::numeric_limits<int64_t>::max() - tokens && header.documents >= 0 &&
             header.documents <= tokens && header.runs >= 0 && header.runs <= tokens,
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
         "tokens; {}",
         path, header.documents, header.runs, header.first_token, tokens, again);
-  const int64_t expected = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
+  const int64_t of_document = header.uses == kLabels ? 8 : 4;
+  const int64_t expected =
+      static_cast<int64_t>(sizeof(IndexHeader)) + of_document * header.documents + 8 * header.runs;
   check(bytes == expected, "the index of documents {} is {}: expected {} bytes, found {}; {}", path,
         bytes < expected ? "truncated" : "longer than its header says", expected, bytes, again);
   return header;
@@ -73,6 +77,11 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
   const auto starts = list_at<uint32_t>(file, sizeof(IndexHeader), header.documents);
   const auto runs =
       list_at<Run>(file, static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents, header.runs);
+  const int64_t lists = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
+  const auto labels = list_at<uint32_t>(file, lists, header.uses == kLabels ? header.documents : 0);
+  for (const uint32_t label : labels)
+    check(label <= static_cast<uint32_t>(DocumentLabel::kNone),
+          "the index of documents {} is damaged: a document has the label {}", path.string(), label);
   int64_t previous = -1;
   for (const uint32_t start : starts) {
     check(
@@ -93,7 +102,7 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
     uncounted_ += count;
   }
   const bool follows = !parts_.empty() && parts_.back().follows == header.first_token;
-  const bool pairs = header.pairs == 1;
+  const bool pairs = header.uses == kPairs;
   check(parts_.empty() || pairs == pairs_,
         "{} has {}, and the shards before it have not: name the shards of one data set", path.string(),
         pairs ? "pairs of documents" : "documents that are no pairs");
@@ -101,6 +110,7 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
         "{} has pairs of documents, and may begin within one: name all shards of its data set",
         path.string());
   pairs_ = pairs;
+  labels_ = labels_ || !labels.empty();
   const bool begins = !follows && (starts.empty() || starts[0] != 0);
   parts_.push_back({.file = std::move(file),
                     .first_token = tokens_,
@@ -109,7 +119,8 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
                     .first_document = count_,
                     .begins = begins,
                     .starts = starts,
-                    .runs = runs});
+                    .runs = runs,
+                    .labels = labels});
   count_ += std::ssize(starts) + (begins ? 1 : 0);
   tokens_ += tokens;
 }
@@ -127,6 +138,30 @@ TokenRange DocumentIndex::document(int64_t i) const {
   check(0 <= i && i < count_, "there is no document {}: the stream has {}", i, count_);
   const int64_t first = start_of(i);
   return {first, start_of(i + 1) - first};
+}
+
+DocumentLabel DocumentIndex::label(int64_t i) const {
+  check(0 <= i && i < count_, "there is no document {}: the stream has {}", i, count_);
+  const Part& part = *(std::ranges::upper_bound(parts_, i, {}, &Part::first_document) - 1);
+  const int64_t at = i - part.first_document - (part.begins ? 1 : 0);
+  if (at < 0 || part.labels.empty()) return DocumentLabel::kNone;
+  return static_cast<DocumentLabel>(part.labels[static_cast<size_t>(at)]);
+}
+
+int64_t DocumentIndex::uncounted_from(int64_t token) const {
+  check(0 <= token && token < tokens_, "there is no token {}: the stream has {}", token, tokens_);
+  int64_t count = 0;
+  auto part = std::ranges::upper_bound(parts_, token, {}, &Part::first_token) - 1;
+  for (; part != parts_.end(); ++part) {
+    const int64_t at = token + count - part->first_token;
+    const auto run = std::ranges::lower_bound(part->runs, at, {},
+                                              [](const Run& r) { return int64_t{r.first} + r.count - 1; });
+    if (run == part->runs.end() || run->first > at) break;
+    const int64_t end = int64_t{run->first} + run->count;
+    count += end - at;
+    if (end < part->tokens) break;  // else the next shard may go on with one
+  }
+  return count;
 }
 
 int64_t DocumentIndex::document_of(int64_t token) const {
@@ -173,8 +208,11 @@ void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks, boo
   for (int64_t at = 0; at < tokens;) {
     const int64_t count = std::min(tokens - at, size - shard_tokens_), end = at + count;
     const int64_t shift = shard_tokens_ - at;  // from tokens of this call to tokens of the shard
-    for (; start != marks.starts.end() && *start < end; ++start)
+    for (; start != marks.starts.end() && *start < end; ++start) {
       starts_.push_back(static_cast<uint32_t>(*start + shift));
+      const auto i = static_cast<size_t>(start - marks.starts.begin());
+      labels_.push_back(static_cast<uint32_t>(marks.labels.empty() ? DocumentLabel::kNone : marks.labels[i]));
+    }
     while (run != marks.uncounted.end() && run->first_token + done_of_run < end) {
       const int64_t first = run->first_token + done_of_run;
       const int64_t here = std::min(run->token_count - done_of_run, end - first);
@@ -200,9 +238,13 @@ void DocumentIndexWriter::add_run(int64_t first, int64_t count) {
 }
 
 void DocumentIndexWriter::write_shard() {
+  const bool labels = std::ranges::any_of(
+      labels_, [](uint32_t label) { return label != static_cast<uint32_t>(DocumentLabel::kNone); });
   IndexHeader header{.magic = {},
                      .version = kVersion,
-                     .pairs = pairs_ ? 1U : 0U,
+                     .uses = pairs_   ? kPairs
+                             : labels ? kLabels
+                                      : 0U,
                      .first_token = shards_ * options_.tokens_per_shard,
                      .tokens = shard_tokens_,
                      .documents = std::ssize(starts_),
@@ -213,9 +255,11 @@ void DocumentIndexWriter::write_shard() {
   file.write(std::as_bytes(std::span(&header, 1)));
   file.write(std::as_bytes(std::span(starts_)));
   file.write(std::as_bytes(std::span(runs_)));
+  if (header.uses == kLabels) file.write(std::as_bytes(std::span(labels_)));
   checksums_[path.filename().string()] = file.commit();
   starts_.clear();
   runs_.clear();
+  labels_.clear();
   shard_tokens_ = 0;
   ++shards_;
 }

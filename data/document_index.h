@@ -2,13 +2,15 @@
 // train_000000.documents beside train_000000.bin. Little-endian:
 //   bytes 0 to 7    the letters "tessdocs"
 //   8 to 11         uint32  version 1
-//   12 to 15        uint32  1: documents are pairs, a chosen one and the rejected one that follows; else 0
+//   12 to 15        uint32  1: documents are pairs, a chosen one and the rejected one that follows; 2: they
+//                           have labels; else 0
 //   16 to 23        int64   the shard's first token, counted in the whole data set
 //   24 to 31        int64   T, the tokens of the shard
 //   32 to 39        int64   N, the documents that begin in the shard
 //   40 to 47        int64   R, runs of tokens that do not count as targets
 //   then            uint32 [N]     first tokens of documents, ascending
 //                   uint32 [R, 2]  first token and length of each run, ascending; between two is a token
+//                   uint32 [N]     with labels: those of the documents, a DocumentLabel
 // Tokens are counted from the beginning of the shard. A document goes on until the next one begins, in the
 // following shard too; a run ends with its shard.
 #pragma once
@@ -24,6 +26,9 @@
 #include "kernels/base/file_checksums.h"
 
 namespace tessera {
+
+// Whether an answer is a good one
+enum class DocumentLabel : uint32_t { kUndesirable = 0, kDesirable = 1, kNone = 2 };
 
 // train_000000.documents, beside train_000000.bin
 std::filesystem::path document_index_of(const std::filesystem::path& shard);
@@ -41,11 +46,15 @@ class DocumentIndex {
 
   int64_t count() const { return count_; }                         // documents
   bool has_pairs() const { return pairs_; }                        // all of them
+  bool has_labels() const { return count_ > 0 && labels_; }        // any of them
+  DocumentLabel label(int64_t i) const;                            // of a document; Error: as document()
   int64_t tokens() const { return tokens_; }                       // of all of them
   int64_t document_of(int64_t token) const;                        // that has it. Error: outside the stream
   TokenRange document(int64_t i) const;                            // Error: i < 0, i >= count()
   int64_t counted_tokens() const { return tokens_ - uncounted_; }  // that count as targets
 
+  // How many tokens from that one on, one after another, do not count as targets
+  int64_t uncounted_from(int64_t token) const;
   // Sets targets[i] = kNoTarget for every stream token first + i that does not count as a target.
   // Error: a range outside the stream.
   void drop_uncounted(int64_t first, std::span<int32_t> targets) const;
@@ -65,18 +74,20 @@ class DocumentIndex {
     bool begins;             // a document begins with its first token, though `starts` does not say so
     std::span<const uint32_t> starts;
     std::span<const Run> runs;
+    std::span<const uint32_t> labels;  // of the documents in `starts`; empty: they have none
   };
   int64_t start_of(int64_t i) const;
 
   std::vector<Part> parts_;
   int64_t count_ = 0, tokens_ = 0, uncounted_ = 0;
-  bool pairs_ = false;
+  bool pairs_ = false, labels_ = false;
 };
 
 // The marks of some consecutive tokens, counted from the first of them
 struct DocumentMarks {
-  std::vector<int64_t> starts;        // first tokens of documents, ascending
-  std::vector<TokenRange> uncounted;  // ascending, without overlaps
+  std::vector<int64_t> starts;             // first tokens of documents, ascending
+  std::vector<TokenRange> uncounted;       // ascending, without overlaps
+  std::vector<DocumentLabel> labels = {};  // of the documents in `starts`; empty: none has one
 };
 
 struct DocumentIndexWriterOptions {
@@ -103,7 +114,7 @@ class DocumentIndexWriter {
   void write_shard();
 
   DocumentIndexWriterOptions options_;
-  std::vector<uint32_t> starts_, runs_;  // of the current shard
+  std::vector<uint32_t> starts_, runs_, labels_;  // of the current shard
   int64_t shards_ = 0, shard_tokens_ = 0, uncounted_ = 0;
   bool pairs_ = false;
   FileChecksums checksums_;

@@ -92,10 +92,9 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
   out.targets.clear();
   out.documents.clear();
   out.kinds.clear();
+  out.log_probs.clear();
   Sequences one;
-  const auto append = [](std::vector<int32_t>& to, const std::vector<int32_t>& from) {
-    to.insert(to.end(), from.begin(), from.end());
-  };
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   for (int64_t i = 0; i < count; ++i) {
     const auto [part, at] = place(position + i);
     parts_[static_cast<size_t>(part)].source->fetch(at, 1, one);
@@ -103,6 +102,7 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
     append(out.targets, one.targets);
     append(out.documents, one.documents);
     append(out.kinds, one.kinds);
+    append(out.log_probs, one.log_probs);
   }
 }
 

@@ -32,6 +32,10 @@ const PackedLoaderOptions& checked(const PackedLoaderOptions& options) {
             (options.first_document % 2 == 0 && options.document_count % 2 == 0),
         "the documents of {} are pairs, and {} from {} on are not whole pairs",
         options.stream->path().string(), options.document_count, options.first_document);
+  for (int64_t i = 0; options.answers && i < options.document_count; ++i)
+    check(options.stream->documents()->label(options.first_document + i) != DocumentLabel::kNone,
+          "document {} of {} has no label: every line needs \"label\": true or false",
+          options.first_document + i, options.stream->path().string());
   return options;
 }
 
@@ -42,6 +46,7 @@ struct PackedLoader::Row {
   std::span<int32_t> tokens, targets;  // [T]
   std::span<int32_t> documents;        // [T, 2]
   std::span<int32_t> kinds;            // [T]; empty without pairs
+  std::span<double> log_probs;         // [T]; empty: none are stored
 };
 
 PackedLoader::PackedLoader(const PackedLoaderOptions& options)
@@ -54,7 +59,25 @@ int64_t PackedLoader::inputs_of_document(int64_t document) const {
   return documents_.document(document).token_count - 1;
 }
 
+int64_t PackedLoader::prompt_of(int64_t document) const {
+  const TokenRange tokens = documents_.document(document);
+  return std::min(documents_.uncounted_from(tokens.first_token), tokens.token_count);
+}
+
+PackedLoader::Mismatched PackedLoader::mismatched(int64_t document) const {
+  const int64_t other = (document + documents_.count() - 1) % documents_.count(), skipped = prompt_of(other),
+                prompt = prompt_of(document);
+  const TokenRange tokens = documents_.document(other);
+  return {.prompt = prompt,
+          .answer = tokens.first_token + skipped,
+          .inputs = std::max<int64_t>(prompt + tokens.token_count - skipped - 1, 0)};
+}
+
 int64_t PackedLoader::inputs(int64_t number) const {
+  if (options_.answers) {
+    const int64_t document = options_.first_document + number;
+    return std::min(inputs_of_document(document) + mismatched(document).inputs, options_.sequence_length);
+  }
   if (!has_pairs()) return inputs_of_document(options_.first_document + number);
   const int64_t chosen = options_.first_document + 2 * number;
   return std::min(inputs_of_document(chosen) + inputs_of_document(chosen + 1), options_.sequence_length);
@@ -62,28 +85,62 @@ int64_t PackedLoader::inputs(int64_t number) const {
 
 std::vector<PackedLoader::Side> PackedLoader::sides(const Packing::Piece& piece) const {
   const auto first_of = [&](int64_t document) { return documents_.document(document).first_token; };
+  const int64_t T = options_.sequence_length;
+  const auto kept = [&](int64_t own, int64_t others) { return std::min(own, std::max(T / 2, T - others)); };
+  if (options_.answers) {
+    const int64_t document = options_.first_document + piece.document, own = inputs_of_document(document);
+    const Mismatched other = mismatched(document);
+    const auto kind = documents_.label(document) == DocumentLabel::kDesirable ? DocumentKind::kDesirable
+                                                                              : DocumentKind::kUndesirable;
+    return {{kind, document, first_of(document), kept(own, other.inputs)},
+            {DocumentKind::kMismatched, document, first_of(document), kept(other.inputs, own), other.prompt,
+             other.answer}};
+  }
   if (!has_pairs())
-    return {{DocumentKind::kPlain, first_of(options_.first_document + piece.document) + piece.first,
-             piece.count}};
-  const int64_t chosen = options_.first_document + 2 * piece.document, T = options_.sequence_length;
+    return {{DocumentKind::kPlain, options_.first_document + piece.document,
+             first_of(options_.first_document + piece.document) + piece.first, piece.count}};
+  const int64_t chosen = options_.first_document + 2 * piece.document;
   const int64_t a = inputs_of_document(chosen), b = inputs_of_document(chosen + 1);
-  return {{DocumentKind::kChosen, first_of(chosen), std::min(a, std::max(T / 2, T - b))},
-          {DocumentKind::kRejected, first_of(chosen + 1), std::min(b, std::max(T / 2, T - a))}};
+  return {{DocumentKind::kChosen, chosen, first_of(chosen), kept(a, b)},
+          {DocumentKind::kRejected, chosen + 1, first_of(chosen + 1), kept(b, a)}};
+}
+
+// A pair that is cut elsewhere has other tokens.
+void PackedLoader::check_log_probs(const Side& side, int64_t counted) const {
+  const LogProbs& stored = *options_.log_probs;
+  const int32_t its = stored.tokens[log_prob_place(*options_.stream, side.document, side.kind)];
+  check(its == counted,
+        "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of "
+        "{}, "
+        "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
+        side.document, options_.stream->path().string(), counted, options_.sequence_length,
+        log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
+        options_.stream->path().string(), options_.sequence_length);
 }
 
 Packing PackedLoader::pack() {
-  std::vector<int32_t> targets;
-  const auto has_target = [&](const Side& side) {
+  std::vector<int32_t> tokens, targets;
+  const auto counted_of = [&](const Side& side) {
     targets.assign(static_cast<size_t>(side.count), 0);
-    documents_.drop_uncounted(side.first + 1, targets);
-    return std::ranges::any_of(targets, [](int32_t target) { return target != kNoTarget; });
+    if (side.kind == DocumentKind::kMismatched) {
+      tokens.resize(targets.size());
+      read(side, tokens, targets);
+    } else {
+      documents_.drop_uncounted(side.first + 1, targets);
+    }
+    return counted(targets);
   };
   const auto counts = [&](int64_t number, int64_t first, int64_t count) {
-    return std::ranges::all_of(sides({.document = number, .first = first, .count = count}), has_target);
+    const std::vector<Side> all = sides({.document = number, .first = first, .count = count});
+    if (!std::ranges::all_of(all, [&](const Side& side) { return counted_of(side) > 0; })) return false;
+    for (const Side& side : all)
+      if (options_.log_probs) check_log_probs(side, counted_of(side));
+    return true;
   };
   for (int64_t i = 0; has_pairs() && i < packed(); ++i) {
-    const int64_t chosen = options_.first_document + 2 * i;
-    const int64_t all = inputs_of_document(chosen) + inputs_of_document(chosen + 1);
+    const int64_t first = options_.first_document + (options_.answers ? i : 2 * i);
+    const int64_t all = inputs_of_document(first) +
+                        (options_.answers ? mismatched(first).inputs : inputs_of_document(first + 1));
     cut_pairs_ += all > options_.sequence_length ? 1 : 0;
   }
   return Packing({.documents = packed(),
@@ -99,8 +156,41 @@ TokenRange PackedLoader::range() const {
   return {first.first_token, last.first_token + last.token_count - first.first_token};
 }
 
+void PackedLoader::read(const Side& side, std::span<int32_t> tokens, std::span<int32_t> targets) const {
+  if (side.kind != DocumentKind::kMismatched) {
+    options_.stream->read(side.first, tokens);
+    options_.stream->read(side.first + 1, targets);
+    documents_.drop_uncounted(side.first + 1, targets);
+    return;
+  }
+  // Its tokens, one more than inputs, and what counts of them
+  std::vector<int32_t> all(tokens.size() + 1);
+  const auto prompt = std::min(static_cast<size_t>(side.prompt), all.size());
+  options_.stream->read(side.first, std::span(all).first(prompt));
+  options_.stream->read(side.answer, std::span(all).subspan(prompt));
+  std::copy_n(all.begin(), tokens.size(), tokens.begin());
+  std::ranges::fill(std::span(all).first(prompt), kNoTarget);
+  documents_.drop_uncounted(side.answer, std::span(all).subspan(prompt));
+  std::copy_n(all.begin() + 1, targets.size(), targets.begin());
+}
+
+std::vector<PackedLoader::PackedDocument> PackedLoader::documents_at(int64_t position) const {
+  std::vector<PackedDocument> found;
+  int64_t begin = 0;
+  packing_.visit(
+      sequence_at(position), [this](int64_t number) { return inputs(number); },
+      [&](const Packing::Piece& piece) {
+        for (const Side& side : sides(piece)) {
+          found.push_back({side.kind, side.document, begin, side.count});
+          begin += side.count;
+        }
+      });
+  return found;
+}
+
 void PackedLoader::fill(int64_t sequence, const Row& row) const {
   size_t filled = 0;
+  std::ranges::fill(row.log_probs, 0.0);
   const auto mark = [&](size_t begin, size_t end) {
     for (size_t t = begin; t < end; ++t) {
       row.documents[2 * t] = static_cast<int32_t>(begin);
@@ -109,11 +199,11 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
   };
   const auto add = [&](const Side& side) {
     const auto count = static_cast<size_t>(side.count);
-    const std::span<int32_t> targets = row.targets.subspan(filled, count);
-    options_.stream->read(side.first, row.tokens.subspan(filled, count));
-    options_.stream->read(side.first + 1, targets);
-    documents_.drop_uncounted(side.first + 1, targets);
+    read(side, row.tokens.subspan(filled, count), row.targets.subspan(filled, count));
     mark(filled, filled + count);
+    if (!row.log_probs.empty())
+      row.log_probs[filled] =
+          options_.log_probs->sums[log_prob_place(*options_.stream, side.document, side.kind)];
     if (has_pairs()) std::ranges::fill(row.kinds.subspan(filled, count), static_cast<int32_t>(side.kind));
     filled += count;
   };
@@ -137,9 +227,13 @@ std::vector<SequencePiece> PackedLoader::pieces(int64_t position) const {
       sequence_at(position), [this](int64_t number) { return inputs(number); },
       [&](const Packing::Piece& piece) {
         for (const Side& side : sides(piece)) {
-          const std::vector<SequencePiece> more = options_.stream->pieces({side.first, side.count}, begin);
-          pieces.insert(pieces.end(), more.begin(), more.end());
-          begin += side.count;
+          const int64_t own =
+              side.kind == DocumentKind::kMismatched ? std::min(side.prompt, side.count) : side.count;
+          for (const TokenRange& range : {TokenRange{side.first, own}, {side.answer, side.count - own}}) {
+            const std::vector<SequencePiece> more = options_.stream->pieces(range, begin);
+            pieces.insert(pieces.end(), more.begin(), more.end());
+            begin += range.token_count;
+          }
         }
       });
   return pieces;
@@ -151,14 +245,17 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
   out.targets.resize(out.tokens.size());
   out.documents.resize(2 * out.tokens.size());
   out.kinds.resize(has_pairs() ? out.tokens.size() : 0);
+  out.log_probs.resize(options_.log_probs ? out.tokens.size() : 0);
   for (int64_t i = 0; i < count; ++i) {
-    const auto part = [&](std::vector<int32_t>& rows, int64_t values) {
+    const auto part = [&](auto& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
     };
-    fill(sequence_at(position + i), {.tokens = part(out.tokens, 1),
-                                     .targets = part(out.targets, 1),
-                                     .documents = part(out.documents, 2),
-                                     .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>()});
+    fill(sequence_at(position + i),
+         {.tokens = part(out.tokens, 1),
+          .targets = part(out.targets, 1),
+          .documents = part(out.documents, 2),
+          .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>(),
+          .log_probs = options_.log_probs ? part(out.log_probs, 1) : std::span<double>()});
   }
 }
 

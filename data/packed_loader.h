@@ -6,6 +6,7 @@
 
 #include "data/document_index.h"
 #include "data/loader.h"
+#include "data/log_probs.h"
 #include "data/packing.h"
 #include "data/sequences.h"
 #include "data/token_stream.h"
@@ -22,7 +23,9 @@ struct PackedLoaderOptions {
   int64_t document_count = 0;
   int64_t sequence_length = 0;  // T, tokens
   uint64_t seed = 0;
-  bool shuffle = true;  // false: every epoch has the order of the first
+  bool shuffle = true;   // false: every epoch has the order of the first
+  bool answers = false;  // documents are answers with a label, each packed with a mismatched document
+  const LogProbs* log_probs = nullptr;  // of the stream; outlives the loader; null: sequences have none
 };
 
 // The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
@@ -30,20 +33,34 @@ struct PackedLoaderOptions {
 // is padding: tokens 0 without targets, a document of its own. Targets that do not count are kNoTarget.
 //
 // A pair of a chosen and a rejected document is packed as one: the second follows the first in its sequence.
-// Of a pair with more inputs than a sequence, each side keeps the first half of a sequence, or more where the
-// other side leaves room. A pair of which a side then has no target that counts is left out.
+// Where a pair has more inputs than a sequence, each side keeps its beginning: half a sequence, or what the
+// other side leaves. A pair is left out if one of its sides then has no target that counts.
+//
+// With `answers` a pair is a document and a mismatched one, which has its tokens up to the first that counts,
+// and then those of the document before it in the stream from there on. Before the first one is the last. Such
+// pairs are cut in the same way.
 class PackedLoader : public SequenceSource {
  public:
-  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing.
+  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing; with
+  // `answers` a document without a label; stored log-probabilities of another number of tokens than sequences
+  // of this length have.
   explicit PackedLoader(const PackedLoaderOptions& options);
 
   int64_t sequences_per_epoch() const override { return packing_.sequences(); }
   void fetch(int64_t position, int64_t count, Sequences& out) const override;
   std::vector<SequencePiece> pieces(int64_t position) const override;
 
+  // What a sequence is made of, in order, without padding
+  struct PackedDocument {
+    DocumentKind kind;
+    int64_t document;      // of the stream
+    int64_t begin, count;  // tokens of the sequence
+  };
+  std::vector<PackedDocument> documents_at(int64_t position) const;
+
   TokenRange range() const;  // of the documents
   const Packing& packing() const { return packing_; }
-  bool has_pairs() const { return documents_.has_pairs(); }
+  bool has_pairs() const { return documents_.has_pairs() || options_.answers; }
   int64_t cut_pairs() const { return cut_pairs_; }  // whose sides are not whole
 
  private:
@@ -51,14 +68,25 @@ class PackedLoader : public SequenceSource {
   // A part of a document
   struct Side {
     DocumentKind kind;
+    int64_t document;      // of the stream
     int64_t first, count;  // the first token in the stream, inputs
+    // A mismatched document: so many tokens from `first` on, then those of another
+    int64_t prompt = 0, answer = 0;
+  };
+  // A mismatched document in the stream
+  struct Mismatched {
+    int64_t prompt, answer, inputs;
   };
   // What is packed as one, counted from the first of the range: a document, or a pair
-  int64_t packed() const { return options_.document_count / (has_pairs() ? 2 : 1); }
+  int64_t packed() const { return options_.document_count / (documents_.has_pairs() ? 2 : 1); }
+  Mismatched mismatched(int64_t document) const;
+  int64_t prompt_of(int64_t document) const;  // its tokens before the first that counts
+  void read(const Side& side, std::span<int32_t> tokens, std::span<int32_t> targets) const;
   int64_t inputs(int64_t number) const;
   std::vector<Side> sides(const Packing::Piece& piece) const;
   int64_t inputs_of_document(int64_t document) const;  // in the stream
   Packing pack();
+  void check_log_probs(const Side& side, int64_t counted) const;
   int64_t sequence_at(int64_t position) const;  // of the packing
   void fill(int64_t sequence, const Row& row) const;
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "data/chat/chat_form.h"
+#include "data/log_probs.h"
 #include "data/manifest.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
@@ -43,7 +44,7 @@ void check_replaceable(const fs::path& target, bool replace, const Replaceable& 
 
 bool is_part_of_dataset(std::string_view name) {
   return name == kManifestName || name == kTokenizerFile || name == kChatTemplateFile ||
-         name == kSpecialTokensFile || name == kMoreTemplatesFolder ||
+         name == kSpecialTokensFile || name == kLogProbsName || name == kMoreTemplatesFolder ||
          (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
 }
 

@@ -327,9 +327,12 @@ void prepare(const PrepareOptions& options, const Tokenizer& tokenizer, const Sa
   const bool all_count = pipeline.counted_tokens() == pipeline.tokens();
   fmt::print("prepare: wrote {}: documents {}, {}tokens {}, {}shards {}, seconds {:.1f}\n",
              options.output.string(), totals.documents,
-             totals.pairs > 0 ? fmt::format("pairs {}, ", totals.pairs) : "", pipeline.tokens(),
-             all_count ? "" : fmt::format("counted {}, ", pipeline.counted_tokens()), pipeline.shards(),
-             std::chrono::duration<double>(Clock::now() - start).count());
+             totals.pairs > 0 ? fmt::format("pairs {}, ", totals.pairs)
+             : totals.desirable + totals.undesirable > 0
+                 ? fmt::format("desirable {}, undesirable {}, ", totals.desirable, totals.undesirable)
+                 : "",
+             pipeline.tokens(), all_count ? "" : fmt::format("counted {}, ", pipeline.counted_tokens()),
+             pipeline.shards(), std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 void show(const PrepareOptions& options, const Tokenizer& tokenizer, const SampleEncoder& encoder) {

@@ -34,7 +34,8 @@ struct Places {
 
 // What the pieces had, added up
 struct Totals {
-  int64_t documents = 0, conversations = 0, pairs = 0, skipped_bytes = 0, special_names = 0;
+  int64_t documents = 0, conversations = 0, pairs = 0, desirable = 0, undesirable = 0, skipped_bytes = 0,
+          special_names = 0;
   Places dropped, unfit, joined, lost_thoughts;
   std::string why_unfit, first_special_name, first_pair, first_unpaired;
   std::map<std::string, Places> refused;  // by the reason
@@ -44,6 +45,8 @@ struct Totals {
     documents += piece.documents;
     conversations += piece.conversations;
     pairs += piece.pairs;
+    desirable += piece.desirable;
+    undesirable += piece.undesirable;
     if (first_pair.empty()) first_pair = piece.first_pair;
     if (first_unpaired.empty()) first_unpaired = piece.first_unpaired;
     skipped_bytes += piece.skipped_bytes;

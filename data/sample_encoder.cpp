@@ -18,6 +18,7 @@ void append(const EncodedPiece& more, EncodedPiece& out) {
   const int64_t first = std::ssize(out.ids);
   append_list(more.ids, out.ids);
   for (const int64_t start : more.marks.starts) out.marks.starts.push_back(first + start);
+  append_list(more.marks.labels, out.marks.labels);
   for (const auto& [token, count] : more.marks.uncounted)
     out.marks.uncounted.push_back({first + token, count});
   out.documents += more.documents;
@@ -147,6 +148,24 @@ void SampleEncoder::add_completion(const Completion& completion, const std::stri
   end(out);
 }
 
+void SampleEncoder::add_answer(const Completion& completion, const std::string& place,
+                               EncodedPiece& out) const {
+  if (completion.completion.empty() && options_.loss != CountedLoss::kAll)
+    return drop(place, "its completion is empty", out);
+  add_completion(completion, place, out);
+}
+
+void SampleEncoder::add_labelled(const Labelled& sample, const std::string& place, EncodedPiece& out) const {
+  const int64_t before = out.documents;
+  if (const auto* completion = std::get_if<Completion>(&sample.answer))
+    add_answer(*completion, place, out);
+  else
+    add_conversation(std::get<Conversation>(sample.answer), place, out);
+  if (out.documents == before) return;  // dropped
+  out.marks.labels.back() = sample.desirable ? DocumentLabel::kDesirable : DocumentLabel::kUndesirable;
+  ++(sample.desirable ? out.desirable : out.undesirable);
+}
+
 void SampleEncoder::add_preference(const Preference& pair, const std::string& place,
                                    EncodedPiece& out) const {
   EncodedPiece both;
@@ -181,9 +200,9 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
     add_document_text(*text, TextPlace::kStart, place, true, out);
     end(out);
   } else if (const auto* completion = std::get_if<Completion>(&sample)) {
-    if (completion->completion.empty() && options_.loss != CountedLoss::kAll)
-      return drop(place, "its completion is empty", out);
-    add_completion(*completion, place, out);
+    add_answer(*completion, place, out);
+  } else if (const auto* labelled = std::get_if<Labelled>(&sample)) {
+    add_labelled(*labelled, place, out);
   } else if (const auto* pair = std::get_if<Preference>(&sample)) {
     add_preference(*pair, place, out);
   } else {

@@ -47,6 +47,7 @@ struct EncodedPiece {
   int64_t documents = 0;      // that end in the piece
   int64_t conversations = 0;  // of these
   int64_t pairs = 0;          // of these: a chosen document, and the rejected one that follows it
+  int64_t desirable = 0, undesirable = 0;  // of the documents: answers with a label
   std::string first_pair, first_unpaired;  // file:line of a pair, and of any other document
   std::vector<std::string> dropped;        // file:line of samples of which no token would count
   std::vector<std::string> unfit;          // of conversations that their template does not fit
@@ -84,6 +85,8 @@ class SampleEncoder {
 
  private:
   void add_completion(const Completion& completion, const std::string& place, EncodedPiece& out) const;
+  void add_answer(const Completion& completion, const std::string& place, EncodedPiece& out) const;
+  void add_labelled(const Labelled& sample, const std::string& place, EncodedPiece& out) const;
   void add_preference(const Preference& pair, const std::string& place, EncodedPiece& out) const;
   void add_line(std::string_view line, const std::string& input, int64_t number, EncodedPiece& out) const;
   void add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const;
@@ -94,7 +97,10 @@ class SampleEncoder {
   void add_conversation(const Conversation& conversation, const std::string& place, EncodedPiece& out) const;
   void drop(const std::string& place, const char* why, EncodedPiece& out) const;
   void note(int64_t first, bool counts, EncodedPiece& out) const;
-  void begin(EncodedPiece& out) const { out.marks.starts.push_back(std::ssize(out.ids)); }
+  void begin(EncodedPiece& out) const {
+    out.marks.starts.push_back(std::ssize(out.ids));
+    out.marks.labels.push_back(DocumentLabel::kNone);
+  }
   void end(EncodedPiece& out) const;
 
   SampleEncoderOptions options_;

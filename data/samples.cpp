@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr const char* kPrompt = "prompt";
 constexpr const char* kCompletion = "completion";
 constexpr const char* kMessages = "messages";
+constexpr const char* kLabel = "label";
 constexpr const char *kChosen = "chosen", *kRejected = "rejected";
 
 std::string names_in(const json& object) {
@@ -128,8 +129,8 @@ Conversation take_conversation(const nlohmann::ordered_json& object, const std::
   return conversation;
 }
 
-// How many of its first values two lists, or of its first characters two texts, have in common; not all of
-// the shorter one
+// How many values two lists, or characters two texts, have in common at their beginning; fewer than the
+// shorter one has
 template <class List>
 size_t alike(const List& a, const List& b) {
   const size_t most = std::min(a.size(), b.size());
@@ -213,9 +214,15 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
   // `line` has been read. Here the fields of an object keep their order, which a template may write.
   if (kinds[0] == kMessages)
     return take_conversation(jinja::parse_json_exactly(line), where, {nullptr, kMessages});
-  if (object[kCompletion].is_array())
-    return take_conversation(jinja::parse_json_exactly(line), where, {kPrompt, kCompletion});
-  return Completion{take_text(object, kPrompt, where), take_text(object, kCompletion, where)};
+  std::variant<Completion, Conversation> answer;
+  if (object[kCompletion].is_array()) {
+    answer = take_conversation(jinja::parse_json_exactly(line), where, {kPrompt, kCompletion});
+  } else {
+    answer = Completion{take_text(object, kPrompt, where), take_text(object, kCompletion, where)};
+  }
+  if (object.contains(kLabel) && object[kLabel].is_boolean())
+    return Labelled{std::move(answer), object[kLabel].get<bool>()};
+  return std::visit([](auto&& one) { return Sample(std::move(one)); }, std::move(answer));
 }
 
 void for_each_text(const Piece& piece, const std::string& text_field,
@@ -238,6 +245,12 @@ void for_each_text(const Piece& piece, const std::string& text_field,
     };
     if (const auto* completion = std::get_if<Completion>(&sample)) of_completion(*completion, true);
     if (const auto* conversation = std::get_if<Conversation>(&sample)) of_conversation(*conversation, 0);
+    if (const auto* labelled = std::get_if<Labelled>(&sample)) {
+      if (const auto* completion = std::get_if<Completion>(&labelled->answer))
+        of_completion(*completion, true);
+      if (const auto* conversation = std::get_if<Conversation>(&labelled->answer))
+        of_conversation(*conversation, 0);
+    }
     if (const auto* pair = std::get_if<Preference>(&sample))  // the prompt once
       for (const auto* side : {&pair->chosen, &pair->rejected}) {
         const bool first = side == &pair->chosen;

@@ -20,15 +20,21 @@ struct Completion {
 struct Preference {
   std::variant<Completion, Conversation> chosen, rejected;
 };
-using Sample = std::variant<std::string, Completion, Conversation, Preference>;
+// An answer to a prompt, and whether it is a good one
+struct Labelled {
+  std::variant<Completion, Conversation> answer;
+  bool desirable = true;
+};
+using Sample = std::variant<std::string, Completion, Conversation, Preference, Labelled>;
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
 // "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there; "chosen"
 // and "rejected", two completions of "prompt". "prompt" and completions may be such lists as well: a
-// conversation of which the completion counts. Without a "prompt", what "chosen" and "rejected" begin with
-// alike is theirs, as in TRL: the same messages, or the same characters, up to a space before the first that
-// differs; something is left of each. Other fields are metadata. As in transformers, a key of a message that
-// is null is left out, and thoughts have all the names under which templates read them.
+// conversation of which the completion counts. Without a "prompt", the prompt is what "chosen" and "rejected"
+// both begin with, as in TRL: the same messages, or the same characters up to a space before the first that
+// differs; something is left of each. A completion with a "label", true or false, is a desirable or an
+// undesirable answer. Other fields are metadata, and so is another "label". As in transformers, a key of a
+// message that is null is left out, and thoughts have all the names under which templates read them.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
 // another type; thoughts that differ.
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,

@@ -16,13 +16,14 @@ namespace tessera {
 // Sequences in memory of another; the fields are those of Sequences.
 struct SequencesView {
   std::span<const int32_t> tokens, targets, documents = {}, kinds = {};
+  std::span<const double> log_probs = {};
 
   SequencesView tokens_from(int64_t first, int64_t count) const {
-    const auto part = [&](std::span<const int32_t> of, int64_t each) {
+    const auto part = [&](auto of, int64_t each) {
       return of.empty() ? of
                         : of.subspan(static_cast<size_t>(each * first), static_cast<size_t>(each * count));
     };
-    return {part(tokens, 1), part(targets, 1), part(documents, 2), part(kinds, 1)};
+    return {part(tokens, 1), part(targets, 1), part(documents, 2), part(kinds, 1), part(log_probs, 1)};
   }
 };
 
@@ -31,16 +32,12 @@ inline int64_t counted(std::span<const int32_t> targets) {
   return std::ssize(targets) - std::count(targets.begin(), targets.end(), kNoTarget);
 }
 
-// Whether a chosen document begins with token n = b T + t
-inline bool begins_pair(const SequencesView& sequences, int64_t n, int64_t T) {
-  return !sequences.kinds.empty() && !sequences.documents.empty() &&
-         sequences.kinds[static_cast<size_t>(n)] == static_cast<int32_t>(DocumentKind::kChosen) &&
-         sequences.documents[static_cast<size_t>(2 * n)] == n % T;
-}
 // How many pairs of a chosen and a rejected document there are in sequences of T tokens
 inline int64_t count_pairs(const SequencesView& sequences, int64_t T) {
+  if (sequences.documents.empty()) return 0;
   int64_t pairs = 0;
-  for (int64_t n = 0; n < std::ssize(sequences.kinds); ++n) pairs += begins_pair(sequences, n, T) ? 1 : 0;
+  for (int64_t n = 0; n < std::ssize(sequences.kinds); ++n)
+    pairs += begins_pair(sequences.documents.data(), sequences.kinds.data(), n, T) ? 1 : 0;
   return pairs;
 }
 
@@ -57,8 +54,11 @@ struct Sequences {
                                    // sequence; empty where a sequence is one document
 
   std::vector<int32_t> kinds = {};  // [count, T]: the DocumentKind of each token's document; empty: all plain
+  // [count, T]: at the first token of each document the sum of the log-probabilities that the reference gives
+  // its tokens that count, else 0; empty: they are not stored (log_probs.h)
+  std::vector<double> log_probs = {};
 
-  operator SequencesView() const { return {tokens, targets, documents, kinds}; }
+  operator SequencesView() const { return {tokens, targets, documents, kinds, log_probs}; }
   bool operator==(const Sequences&) const = default;
 };
 

@@ -98,6 +98,14 @@ void AssignExperts::check_on(Device device) const {
                 {"counted", counted, DType::kI32, {chosen[0]}, true}});
 }
 
+void RouterSample::check_on(Device device) const {
+  const Shape all = check_logits(kName, logits, device);
+  check_fields(kName, device,
+               {{"offsets", offsets, DType::kI32, {all[1] + 1}},
+                {"loads", loads, DType::kF32, {all[1]}},
+                {"entropy", entropy, DType::kF32, {1}}});
+}
+
 void ExpertsForward::check_on(Device device) const {
   check_weight(kName, weight, offsets, device);
   check_anchor(kName, "y", y, 2, device);

@@ -78,6 +78,18 @@ struct AssignExperts {
   void check_on(Device device) const;
 };
 
+// What a router does, for an observer: the rows of each expert, as a multiple of what an expert has on
+// average, and the mean over the tokens of the entropy -sum p log p of the softmax of their logits, in nats.
+struct RouterSample {
+  static constexpr const char* kName = "router sample";
+  Tensor logits;   // [N, E] fp32
+  Tensor offsets;  // [E + 1] int32: AssignExperts::offsets
+  Tensor loads;    // [E] fp32
+  Tensor entropy;  // [1] fp32
+
+  void check_on(Device device) const;
+};
+
 // y = x weight[e]^T for the rows of each expert e. Row r of x is row r, or with x_rows that of its token.
 struct ExpertsForward {
   static constexpr const char* kName = "experts forward";

@@ -116,6 +116,7 @@ OpCost cost(const RouterBackward& a) {
 OpCost cost(const ChooseExperts& a) { return moved(a.logits, a.choices, a.weights); }
 OpCost cost(const ChooseExpertsBackward& a) { return moved(a.logits, a.logits, a.choices, a.d_weights); }
 OpCost cost(const AssignExperts& a) { return moved(a.choices, a.choices, a.rows, a.places); }
+OpCost cost(const RouterSample& a) { return moved(a.logits, a.offsets, a.loads); }
 // Each row goes through one expert.
 OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight) {
   return {.flops =
@@ -198,7 +199,7 @@ OpCost cost(const Distillation& a) {
   return moved(a.logits, a.teacher, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{});
 }
 OpCost cost(const PreferenceLoss& a) {
-  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.weights, a.figures);
+  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.stored, a.weights, a.figures);
 }
 OpCost cost(const HeadLoss& a) {
   return gemm(a.x, a.weight) +

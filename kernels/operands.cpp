@@ -141,6 +141,10 @@ void list(const ChooseExpertsBackward& a, const Lists& to) {
   to.written("logits", a.logits);
 }
 void list(const AssignExperts&, const Lists&) {}  // numbers of rows
+void list(const RouterSample& a, const Lists& to) {
+  to.read("logits", a.logits);
+  to.written("loads", a.loads)("entropy", a.entropy);
+}
 void list(const ExpertsForward& a, const Lists& to) {
   to.read("x", a.x)("weight", a.weight);
   to.written("y", a.y);
@@ -260,7 +264,8 @@ void list(const Distillation& a, const Lists& to) {
   if (a.want_gradient) to.written("logits", a.logits);
 }
 void list(const PreferenceLoss& a, const Lists& to) {
-  to.read("losses", a.losses)("reference", a.reference);
+  to.read("losses", a.losses)("reference", a.reference)("stored", a.stored);
+  to.read("divergence", a.divergence)("gradient_scale", a.gradient_scale);
   to.written("weights", a.weights)("figures", a.figures);
 }
 void list(const HeadLoss& a, const Lists& to) {

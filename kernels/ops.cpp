@@ -593,15 +593,20 @@ void PreferenceLoss::check_on(Device device) const {
   check(kinds && kinds.shape.rank() == 2, "{}: kinds must have 2 dimensions, found {}", kName,
         kinds.to_string());
   const int64_t B = kinds.shape[0], T = kinds.shape[1], N = B * T;
-  const bool given = static_cast<bool>(reference);
-  check(given == rule.needs_reference(), "{}: reference is {}, and the rule needs {}", kName,
-        given ? "given" : "none", rule.needs_reference() ? "one" : "none");
+  const int given = (reference ? 1 : 0) + (stored ? 1 : 0), needed = rule.needs_reference() ? 1 : 0;
+  check(!divergence || (rule.has_labels() && gradient_scale),
+        "{}: divergence is of a rule with labels, and needs gradient_scale", kName);
+  check(given == needed, "{}: of reference and stored {} are given, and the rule needs {}", kName, given,
+        needed);
   check_fields(kName, device,
                {{"kinds", kinds, DType::kI32, {B, T}},
                 {"documents", documents, DType::kI32, {B, T, 2}},
                 {"targets", targets, DType::kI32, {N}},
                 {"losses", losses, DType::kF32, {N}},
                 {"reference", reference, DType::kF32, {N}, true},
+                {"stored", stored, DType::kF32, {N, 2}, true},
+                {"divergence", divergence, DType::kF32, {1}, true},
+                {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
                 {"weights", weights, DType::kF32, {N}},
                 {"figures", figures, DType::kF32, {PreferenceFigures::kCount, N}}});
 }

@@ -693,8 +693,8 @@ struct Distillation {
   void check_on(Device device) const;
 };
 
-// The losses of pairs of documents, by kernels/preference.h: a chosen document and the rejected one that
-// begins where it ends, in the same sequence. `weights` gets the factor that makes the gradient of a row's
+// The losses of pairs of documents, by kernels/preference.h: a first document and the second one that begins
+// where it ends, in the same sequence. `weights` gets the factor that makes the gradient of a row's
 // cross entropy that of the loss of its pair, 0 of rows outside of pairs. `figures` gets, at the first row of
 // a pair, what PreferenceFigures::at() names, and 0 at others.
 struct PreferenceLoss {
@@ -703,8 +703,14 @@ struct PreferenceLoss {
   Tensor kinds;           // [B, T] int32: the DocumentKind of each token's document
   Tensor targets;         // [N] int32, or kNoTarget
   Tensor losses;          // [N] fp32: the cross entropy of each row; not read without a target
-  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one
+  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one, or `stored`
+  // [N, 2] fp32: at the first row of each document the sum of the log-probabilities that the reference gives
+  // its tokens that count, as a float and what that leaves
+  Tensor stored = {};
   PreferenceRule rule = {};
+  // [1] fp32, of kto: the sum of m - m' over all mismatched documents of the step, and one over their number;
+  // none: z is 0, which is enough to find that sum, of row PreferenceFigures::kDivergence of the figures
+  Tensor divergence = {}, gradient_scale = {};
   Tensor weights;  // [N] fp32, written
   Tensor figures;  // [PreferenceFigures::kCount, N] fp32, written
 
@@ -948,6 +954,7 @@ struct AssignExperts;
 struct ExpertsForward;
 struct ExpertsBackward;
 struct GatedExpertsBackward;
+struct RouterSample;
 struct SumExperts;
 
 using AnyOp = std::variant<
@@ -956,15 +963,15 @@ using AnyOp = std::variant<
     const LayerNormBackward*, const RmsNormForward*, const RmsNormBackward*, const HeadsNormForward*,
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
     const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
-    const ChooseExpertsBackward*, const AssignExperts*, const ExpertsForward*, const ExpertsBackward*,
-    const GatedExpertsBackward*, const SumExperts*, const Quantise*, const CountSaturated*, const Dequantise*,
-    const RoundNf4*, const WidenNf4*, const TransposeFp8*, const UpdateScales*, const LinearForward*,
-    const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
-    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
-    const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const ChooseExpertsBackward*, const AssignExperts*, const RouterSample*, const ExpertsForward*,
+    const ExpertsBackward*, const GatedExpertsBackward*, const SumExperts*, const Quantise*,
+    const CountSaturated*, const Dequantise*, const RoundNf4*, const WidenNf4*, const TransposeFp8*,
+    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
+    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
+    const Distillation*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
+    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
     const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);

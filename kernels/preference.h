@@ -1,5 +1,6 @@
-// The losses of pairs of a chosen and a rejected document, from the log-probabilities of what counts in them:
-// one list of formulas for the host and for devices.
+// The losses of pairs of documents, from the log-probabilities of what counts in them: one list of formulas
+// for the host and for devices. A pair is a chosen and a rejected document, or for kto an answer that is
+// desirable or not, and a mismatched one: its prompt with the answer to another.
 //   c, r    log-probability of the chosen and of the rejected document, a sum over its tokens that count
 //   c', r'  the same by the reference;  n, m the tokens;  b = beta;  L(x) = -log sigmoid(x)
 //   dpo     d = b ((c - c') - (r - r')),  ((1 - s) L(d) - s L(-d)) / (1 - 2 s) with the label smoothing s
@@ -7,10 +8,13 @@
 //   ipo     ((c - c') / n - (r - r') / m - 1 / (2 b))^2
 //   simpo   d = b (c / n - r / m) - gamma,  (1 - s) L(d) + s L(-d)
 //   orpo    -c / n + b L(o),  o = log odds of c / n less those of r / m,  odds(p) = p / (1 - p)
+//   kto     with c of the answer, z = max(0, the mean of m - m' over the step's mismatched documents), which
+//           has no gradient: w sigmoid(-h), h = b ((c - c') - z), w = desirable; or of an undesirable answer
+//           h = -b ((c - c') - z), w = undesirable
 // `cross_entropy` times -c / n is added to the first three. Rewards, which are only looked at, are b (c - c')
 // with a reference, and b c / n without.
 // Rafailov et al., arXiv 2305.18290; Chowdhury et al., arXiv 2403.00409; Azar et al., arXiv 2310.12036; Meng
-// et al., arXiv 2405.14734; Hong et al., arXiv 2403.07691.
+// et al., arXiv 2405.14734; Hong et al., arXiv 2403.07691; Ethayarajh et al., arXiv 2402.01306.
 #pragma once
 
 #include <cmath>
@@ -20,15 +24,18 @@
 
 namespace tessera {
 
-enum class PreferenceKind : uint8_t { kDpo, kIpo, kSimpo, kOrpo };
+enum class PreferenceKind : uint8_t { kDpo, kIpo, kSimpo, kOrpo, kKto };
 
 struct PreferenceRule {
   PreferenceKind kind = PreferenceKind::kDpo;
   double beta = 0.1, label_smoothing = 0, gamma = 0.5, cross_entropy = 0;
+  double desirable = 1, undesirable = 1;  // weights
 
   TESSERA_HOST_DEVICE bool needs_reference() const {
-    return kind == PreferenceKind::kDpo || kind == PreferenceKind::kIpo;
+    return kind == PreferenceKind::kDpo || kind == PreferenceKind::kIpo || kind == PreferenceKind::kKto;
   }
+  // Its documents are answers with a label, and mismatched ones.
+  TESSERA_HOST_DEVICE bool has_labels() const { return kind == PreferenceKind::kKto; }
 };
 
 // A document of a pair
@@ -37,17 +44,28 @@ struct PreferenceSide {
   double tokens = 0;               // that count
 };
 
-// What is known of a pair
+// What is known of a pair. kto: an answer is chosen or rejected by its label, and the figures of what it is
+// not are 0.
 struct PreferenceFigures {
-  static constexpr int kCount = 6;
+  static constexpr int kCount = 9;
+  static constexpr int kDivergence = 8;  // its number
   double loss = 0, chosen_reward = 0, rejected_reward = 0, chosen_logp = 0, rejected_logp = 0;
-  double is_right = 0;                  // 1: the reward of the chosen document is the higher one
+  double is_right = 0;  // 1: the reward of the chosen document is the higher one; kto: h is above 0
+  double has_chosen = 1, has_rejected = 1;
+  double divergence = 0;                // kto: m - m' of the mismatched document
   double d_chosen = 0, d_rejected = 0;  // derivatives of the loss with respect to the two sums
 
   TESSERA_HOST_DEVICE double at(int i) const {
-    const double all[kCount] = {loss, chosen_reward, rejected_reward, chosen_logp, rejected_logp, is_right};
+    const double all[kCount] = {loss,     chosen_reward, rejected_reward, chosen_logp, rejected_logp,
+                                is_right, has_chosen,    has_rejected,    divergence};
     return all[i];
   }
+};
+
+struct PreferencePair {
+  PreferenceSide chosen, rejected;  // kto: the answer and the mismatched document
+  bool is_desirable = true;         // kto
+  double divergence = 0;            // z of kto
 };
 
 namespace preference {
@@ -73,12 +91,29 @@ TESSERA_HOST_DEVICE inline double log_odds_slope(double x) {
 
 }  // namespace preference
 
+TESSERA_HOST_DEVICE inline PreferenceFigures kto_figures(const PreferenceRule& rule,
+                                                         const PreferencePair& pair) {
+  const double b = rule.beta, ratio = pair.chosen.logp - pair.chosen.reference;
+  const double sign = pair.is_desirable ? 1 : -1, w = pair.is_desirable ? rule.desirable : rule.undesirable;
+  const double h = sign * b * (ratio - pair.divergence), p = preference::sigmoid(-h);
+  PreferenceFigures found;
+  found.loss = w * p;
+  found.d_chosen = -w * sign * b * p * (1 - p);
+  (pair.is_desirable ? found.chosen_reward : found.rejected_reward) = b * ratio;
+  (pair.is_desirable ? found.chosen_logp : found.rejected_logp) = pair.chosen.logp;
+  (pair.is_desirable ? found.has_rejected : found.has_chosen) = 0;
+  found.is_right = h > 0 ? 1 : 0;
+  found.divergence = pair.rejected.logp - pair.rejected.reference;
+  return found;
+}
+
 // Of a side without a token that counts the means are 0.
 TESSERA_HOST_DEVICE inline PreferenceFigures preference_figures(const PreferenceRule& rule,
-                                                                const PreferenceSide& chosen,
-                                                                const PreferenceSide& rejected) {
+                                                                const PreferencePair& pair) {
   using preference::minus_log_sigmoid;
   using preference::sigmoid;
+  if (rule.has_labels()) return kto_figures(rule, pair);
+  const PreferenceSide &chosen = pair.chosen, &rejected = pair.rejected;
   const double b = rule.beta, s = rule.label_smoothing;
   const double n = chosen.tokens > 0 ? chosen.tokens : 1, m = rejected.tokens > 0 ? rejected.tokens : 1;
   const double c = chosen.logp - chosen.reference, r = rejected.logp - rejected.reference;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 
 #include "kernels/stream.h"
 #include "model/attention_plans.h"
@@ -25,6 +26,15 @@ struct Batch {
   Tensor documents = {};   // [B, T, 2] int32, see ops.h: where the plan's mask has tables, and only there
   Tensor kinds = {};       // [B, T] int32: the DocumentKind of each token's document; for a loss of pairs
   Tensor figures = {};     // there, [PreferenceFigures::kCount, N] fp32: written by a training, see ops.h
+  // Of a loss of answers with labels (kto): [1] fp32, the sum of the step that PreferenceLoss::divergence is.
+  // `own`: where a micro-batch is the whole share of its rank, the sum over it is found on the way: it is
+  // written there, and share() makes the step's of it. None: the step's is known, by measure_divergence().
+  struct Divergence {
+    Tensor of_step = {}, own = {}, gradient_scale = {};
+    std::function<void()> share = {};
+  };
+  Divergence divergence = {};
+  Tensor log_probs = {};  // [N, 2] fp32, see PreferenceLoss::stored: for a loss with a stored reference
   Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these
@@ -91,9 +101,10 @@ float embedding_scale(const ModelConfig& config, DType dtype);
 
 // What a micro-batch of a training writes about itself, at some steps
 struct Probe {
-  Tensor attention;    // [L, H, 2] fp32: see AttentionSample
-  Tensor unit_maxima;  // [F] fp32: room for a layer
-  Tensor dead_units;   // [L] fp32
+  Tensor attention;                                 // [L, H, 2] fp32: see AttentionSample
+  Tensor unit_maxima;                               // [F] fp32: room for a layer
+  Tensor dead_units;                                // [L] fp32
+  Tensor expert_loads = {}, router_entropies = {};  // [L, E] [L] fp32: see RouterSample; none: no experts
   // [S, 2, 2] int32: of each layer in FP8 how many values of x and of dy were cut off, see CountSaturated
   Tensor saturated = {};
 

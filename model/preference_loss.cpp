@@ -15,44 +15,87 @@ const char* name_of(PreferenceKind kind) {
       return "simpo";
     case PreferenceKind::kOrpo:
       return "orpo";
+    case PreferenceKind::kKto:
+      return "kto";
   }
   return "";
 }
 
-// The gradient of a pair's loss with respect to a row is a number times that of the row's cross entropy.
-Tensor weights_of(const PreferenceRule& rule, Arena& arena, const Pass& pass, const Saved& saved) {
-  const Batch& batch = pass.batch;
-  const Shape rows{batch.targets.numel()};
+// The losses of a pass, and of its reference
+struct Scored {
+  Tensor losses, reference;  // [N]; reference: none where the rule needs none, or its numbers are stored
+};
+Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
+  const Shape rows{pass.batch.targets.numel()};
   const auto take = [&](const char* name) {
     return arena.alloc(MemoryTag::kActivations, name, DType::kF32, rows);
   };
-  const Tensor weights = take("weights of rows");
+  Scored found{.losses = take("losses of rows"), .reference = {}};
+  if (pass.model.loss.needs_reference) found.reference = take("losses of the reference");
+  head_losses(arena, pass, {.saved = saved, .losses = found.losses});
+  if (found.reference)
+    evaluate_batch(pass.stream, arena,
+                   {.model = *pass.model.reference, .batch = pass.batch, .losses = found.reference});
+  return found;
+}
+
+PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& weights) {
+  const Batch& batch = pass.batch;
+  return {.documents = batch.documents,
+          .kinds = batch.kinds,
+          .targets = batch.targets.view({batch.targets.numel()}),
+          .losses = scored.losses,
+          .reference = scored.reference,
+          .stored = batch.log_probs,
+          .rule = *pass.model.loss.pairs,
+          .weights = weights,
+          .figures = batch.figures};
+}
+
+// The sum of the divergences of a batch, by way of its figures
+void sum_divergence(const Stream& stream, const PreferenceLoss& loss, const Tensor& sum) {
+  stream.run(loss);
+  stream.run(SumLosses{.losses = loss.figures.rows(PreferenceFigures::kDivergence, 1), .sum = sum});
+}
+
+// The gradient of a pair's loss with respect to a row is a number times that of the row's cross entropy.
+Tensor weights_of(Arena& arena, const Pass& pass, const Saved& saved) {
+  const Batch::Divergence& divergence = pass.batch.divergence;
+  const Tensor weights =
+      arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {pass.batch.targets.numel()});
   Arena::Scope scope(arena);
-  const Tensor losses = take("losses of rows");
-  const Tensor reference = rule.needs_reference() ? take("losses of the reference") : Tensor{};
-  head_losses(arena, pass, {.saved = saved, .losses = losses});
-  if (reference)
-    evaluate_batch(pass.stream, arena, {.model = *pass.model.reference, .batch = batch, .losses = reference});
-  pass.stream.run(PreferenceLoss{.documents = batch.documents,
-                                 .kinds = batch.kinds,
-                                 .targets = batch.targets.view(rows),
-                                 .losses = losses,
-                                 .reference = reference,
-                                 .rule = rule,
-                                 .weights = weights,
-                                 .figures = batch.figures});
+  PreferenceLoss loss = loss_of(pass, score(arena, pass, saved), weights);
+  if (divergence.own) {
+    sum_divergence(pass.stream, loss, divergence.own);
+    divergence.share();
+  }
+  loss.divergence = divergence.of_step, loss.gradient_scale = divergence.gradient_scale;
+  pass.stream.run(loss);
   return weights;
 }
 
 }  // namespace
 
-LossRule preference_loss(const PreferenceRule& rule) {
+void measure_divergence(const Stream& stream, Arena& arena, const MeasuredDivergence& of) {
+  Model model = of.model;  // no backward follows
+  model.offload = nullptr, model.offloaded_blocks = 0;
+  Arena::Scope scope(arena);
+  Arena::Phase phase(arena, "divergence of the answers");
+  const Saved saved = allocate_saved(arena, model, Keep::nothing());
+  const ActiveDropout none;
+  const Pass pass{.stream = stream, .model = model, .batch = of.batch, .dropout = none};
+  forward(stream, {.model = model, .batch = of.batch, .saved = saved});
+  const Tensor weights =
+      arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {of.batch.targets.numel()});
+  sum_divergence(stream, loss_of(pass, score(arena, pass, saved), weights), of.sum);
+}
+
+LossRule preference_loss(const PreferenceRule& rule, ReferenceFrom reference) {
   LossRule loss = cross_entropy();
   loss.name = name_of(rule.kind);
-  loss.weights = [rule](Arena& arena, const Pass& pass, const Saved& saved) {
-    return weights_of(rule, arena, pass, saved);
-  };
-  loss.needs_reference = rule.needs_reference();
+  loss.weights = weights_of;
+  loss.needs_reference = rule.needs_reference() && reference == ReferenceFrom::kModel;
+  loss.stored_reference = rule.needs_reference() && reference == ReferenceFrom::kBatch;
   loss.pairs = rule;
   return loss;
 }

@@ -52,7 +52,7 @@ inline std::vector<int32_t> documents_from(const std::vector<int32_t>& cumulativ
 struct AttentionCase {
   int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0;
   int head_dim = 0;
-  MaskCase mask;
+  MaskCase mask{false};
   double scale = 0;
   Dropout dropout = {};
   int64_t kv_tokens = tokens;

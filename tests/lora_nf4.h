@@ -36,10 +36,11 @@ inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plai
   for (const ParamPlace& place : kept.store().layout().places) {
     const Tensor values = make.normal(place.info.shape, 0.05);
     kept.store().writer()(place, values);
-    if (place.stored == StoredAs::kOnly) round_to_nf4(values);
-    if (plain.store().dtype() ==
-        DType::kBF16)  // to nearest even, as WidenNf4; the writer of masters rounds ties up
-      for (float& value : floats(values)) value = float_from_bf16(bf16_from_float(value));
+    if (place.stored == StoredAs::kOnly) {
+      round_to_nf4(values);
+      if (plain.store().dtype() == DType::kBF16)  // to nearest even, as WidenNf4; the writer rounds ties up
+        for (float& value : floats(values)) value = float_from_bf16(bf16_from_float(value));
+    }
     plain.store().writer()(place, values);
     rounded.push_back({place.info.name, values});
   }

@@ -8,8 +8,36 @@
 
 namespace tessera {
 
-// What a document is to the loss of a training. A pair is a chosen document and the rejected one after it.
-enum class DocumentKind : int32_t { kPlain = 0, kChosen = 1, kRejected = 2 };
+// What a document is to the loss of a training. A pair is a document of one of the kinds 1, 3 and 4 and its
+// second one, which follows: of a chosen document the rejected one, of an answer that is desirable or not the
+// mismatched one, the same prompt with the answer to another.
+enum class DocumentKind : int32_t {
+  kPlain = 0,
+  kChosen = 1,
+  kRejected = 2,
+  kDesirable = 3,
+  kUndesirable = 4,
+  kMismatched = 5
+};
+TESSERA_HOST_DEVICE constexpr bool is_first_of_pair(DocumentKind kind) {
+  return kind == DocumentKind::kChosen || kind == DocumentKind::kDesirable ||
+         kind == DocumentKind::kUndesirable;
+}
+TESSERA_HOST_DEVICE constexpr DocumentKind second_after(DocumentKind first) {
+  return first == DocumentKind::kChosen ? DocumentKind::kRejected : DocumentKind::kMismatched;
+}
+
+// Whether the first document of a pair begins with token n = b T + t; `kinds` is [B, T]
+template <class Int>
+TESSERA_HOST_DEVICE bool begins_pair(const int32_t* documents, const int32_t* kinds, Int n, Int T) {
+  return is_first_of_pair(static_cast<DocumentKind>(kinds[n])) &&
+         documents[2 * static_cast<int64_t>(n)] == static_cast<int32_t>(n % T);
+}
+// Where the document that has token n ends, in tokens of all sequences
+template <class Int>
+TESSERA_HOST_DEVICE Int end_of_document(const int32_t* documents, Int n, Int T) {
+  return n - n % T + static_cast<Int>(documents[2 * static_cast<int64_t>(n) + 1]);
+}
 
 // The place in its document of token n = b T + t
 template <class Int>

@@ -34,6 +34,7 @@ void run(const RouterBackward& a, const Launch& on);
 void run(const ChooseExperts& a, const Launch& on);
 void run(const ChooseExpertsBackward& a, const Launch& on);
 void run(const AssignExperts& a, const Launch& on);
+void run(const RouterSample& a, const Launch& on);
 void run(const ExpertsForward& a, const Launch& on);
 void run(const ExpertsBackward& a, const Launch& on);
 void run(const GatedExpertsBackward& a, const Launch& on);

@@ -179,6 +179,27 @@ void run(const AssignExperts& a, const Launch& /*on*/) {
   }
 }
 
+void run(const RouterSample& a, const Launch& /*on*/) {
+  const int64_t N = a.logits.shape[0], E = a.logits.shape[1];
+  const auto* offsets = a.offsets.as<int32_t>();
+  const double average = static_cast<double>(offsets[E]) / static_cast<double>(E);
+  for (int64_t e = 0; e < E; ++e)
+    a.loads.as<float>()[e] = static_cast<float>((offsets[e + 1] - offsets[e]) / average);
+  double sum = 0;
+  for (int64_t n = 0; n < N; ++n) {
+    const float* logits = a.logits.as<float>() + n * E;
+    const double largest = *std::max_element(logits, logits + E);
+    double all = 0, weighed = 0;
+    for (int64_t e = 0; e < E; ++e) {
+      const double below = logits[e] - largest, p = std::exp(below);
+      all += p;
+      if (p > 0) weighed += p * below;
+    }
+    sum += std::log(all) - weighed / all;
+  }
+  a.entropy.as<float>()[0] = static_cast<float>(sum / static_cast<double>(N));
+}
+
 void run(const ExpertsForward& a, const Launch& /*on*/) {
   const int64_t E = a.weight.shape[0], O = a.weight.shape[1], C = a.weight.shape[2];
   std::vector<float> room;

@@ -69,6 +69,7 @@ class CudaBackend final : public Backend {
   void run_op(const ChooseExperts& a, const Launch& on);
   void run_op(const ChooseExpertsBackward& a, const Launch& on);
   void run_op(const AssignExperts& a, const Launch& on);
+  void run_op(const RouterSample& a, const Launch& on);
   void run_op(const ExpertsForward& a, const Launch& on);
   void run_op(const ExpertsBackward& a, const Launch& on);
   void run_op(const GatedExpertsBackward& a, const Launch& on);

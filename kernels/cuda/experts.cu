@@ -6,6 +6,7 @@
 //                     count   a warp a chunk: of each expert how many
 //                     begin   a block: the first row of each expert, and of each chunk in it
 //                     place   a warp a chunk, 32 choices at a time: those of one expert in their order
+//   sample          a block: a warp a token at a time, then the sum of the warps
 //   gated backward  a block a row; the gradient of its weight is the sum of dy h over it
 //   sum             a thread a pack of a token: over its k rows, in their order
 #include <limits>
@@ -21,7 +22,7 @@ namespace {
 
 constexpr int kTokens = 8, kTokenThreads = kTokens * kWarp;  // of a block of choices, a warp each
 constexpr int kChunk = 2048;                                 // choices that a warp sorts
-constexpr int kBeginThreads = 1024, kRowThreads = 128, kSumThreads = 256;
+constexpr int kBeginThreads = 1024, kRowThreads = 128, kSumThreads = 256, kSampleThreads = 1024;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // A logit and its expert; the lower expert is the larger of equals. NaN is the lowest.
@@ -251,6 +252,33 @@ __global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(con
   if (threadIdx.x == 0) weight_of_row = sum[0];
 }
 
+__global__ __launch_bounds__(kSampleThreads) void sample_router_kernel(const float* logits,
+                                                                       const int32_t* offsets, float* loads,
+                                                                       float* entropy, int64_t tokens,
+                                                                       int experts) {
+  __shared__ float scratch[kMaxWarps][1];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const float average = static_cast<float>(offsets[experts]) / static_cast<float>(experts);
+  for (int e = threadIdx.x; e < experts; e += kSampleThreads)
+    loads[e] = static_cast<float>(offsets[e + 1] - offsets[e]) / average;
+  float sum[1] = {0};
+  for (int64_t n = warp; n < tokens; n += kSampleThreads / kWarp) {
+    const float* of_token = logits + n * experts;
+    float largest = kLowest, all = 0, weighed = 0;
+    for (int e = lane; e < experts; e += kWarp) largest = fmaxf(largest, of_token[e]);
+    largest = warp_max(largest);
+    for (int e = lane; e < experts; e += kWarp) {
+      const float below = of_token[e] - largest, p = expf(below);
+      all += p;
+      if (p > 0) weighed += p * below;
+    }
+    all = warp_sum(all), weighed = warp_sum(weighed);
+    if (lane == 0) sum[0] += logf(all) - weighed / all;
+  }
+  block_sum(sum, scratch);
+  if (threadIdx.x == 0) *entropy = sum[0] / static_cast<float>(tokens);
+}
+
 template <class T>
 struct SumArgs {
   const T *x, *add;
@@ -340,6 +368,13 @@ void CudaBackend::run_op(const AssignExperts& a, const Launch& on) {
   count_kernel<<<each, kSumThreads, 0, on.stream>>>(args.choices, a.counted.as<int32_t>(), count,
                                                     static_cast<int>(a.choices.shape[1]),
                                                     a.counts.as<int32_t>());
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const RouterSample& a, const Launch& on) {
+  sample_router_kernel<<<1, kSampleThreads, 0, on.stream>>>(
+      a.logits.as<float>(), a.offsets.as<int32_t>(), a.loads.as<float>(), a.entropy.as<float>(),
+      a.logits.shape[0], static_cast<int>(a.logits.shape[1]));
   TESSERA_CUDA_LAUNCHED();
 }
 

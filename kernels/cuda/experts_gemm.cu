@@ -229,8 +229,8 @@ __device__ __forceinline__ Found find_tile(const int32_t* offsets, int experts, 
 // B: [width, terms] of each expert, or with kTurned [terms, width]
 template <class T, bool kTurned, class SA, class SB, class D>
 __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
-  __shared__ alignas(16) T of_a[kSide * kStride<T>];
-  __shared__ alignas(16) T of_b[kSide * kStride<T>];
+  __shared__ __align__(16) T of_a[kSide * kStride<T>];
+  __shared__ __align__(16) T of_b[kSide * kStride<T>];
   Found at{0, 0, args.height, static_cast<int64_t>(blockIdx.x) * kSide};
   if (args.offsets) at = find_tile(args.offsets, args.experts, blockIdx.x);
   if (at.expert < 0) return;  // all threads of the block
@@ -263,8 +263,8 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
 // The sum over an expert's rows of A^T B
 template <class T, class SA, class SB, class D>
 __global__ __launch_bounds__(kThreads) void weights_kernel(Args<SA, SB, D> args) {
-  __shared__ alignas(16) T of_a[kSide * kStride<T>];
-  __shared__ alignas(16) T of_b[kSide * kStride<T>];
+  __shared__ __align__(16) T of_a[kSide * kStride<T>];
+  __shared__ __align__(16) T of_b[kSide * kStride<T>];
   const int expert = blockIdx.z;
   const int64_t first = args.offsets ? args.offsets[expert] : 0,
                 terms = args.offsets ? args.offsets[expert + 1] - first : args.terms,

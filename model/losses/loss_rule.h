@@ -53,7 +53,8 @@ struct LossRule {
   // the forward and the first gradient: it may compute losses of the pass (head_losses() without gradients)
   // and of its model's reference (evaluate_batch()).
   std::function<Tensor(Arena& arena, const Pass& pass, const Saved& saved)> weights = {};
-  bool needs_reference = false;  // see Model::reference
+  bool needs_reference = false;   // see Model::reference; not where its numbers come with the batch:
+  bool stored_reference = false;  // see Batch::log_probs
   // Its losses are of pairs of documents (Batch::kinds, figures), and so is the count that they are divided
   // by. In a training batch the losses of rows, which the head has written, give way to row 0 of the figures.
   std::optional<PreferenceRule> pairs = {};

@@ -72,6 +72,13 @@ void choices_forward(const Block& b, const Neighbours&) {
                              .places = s.places,
                              .counts = b.pass.choice_counts,
                              .counted = b.pass.choice_counts ? counted_rows(b) : Tensor{}});
+  if (const Probe* probe = b.pass.probe) {
+    const auto layer = static_cast<int64_t>(b.layer);
+    b.stream.run(RouterSample{.logits = s.logits,
+                              .offsets = s.offsets,
+                              .loads = probe->expert_loads.rows(layer, 1).view({b.config.experts.count}),
+                              .entropy = probe->router_entropies.rows(layer, 1)});
+  }
 }
 void choices_backward(const Block& b, const BlockGradients&, const Neighbours&) {
   const Model& model = b.pass.model;

@@ -87,6 +87,20 @@ TEST_F(CudaExperts, ChoicesAndRowsAreThoseOfTheCpu) {
   }
 }
 
+TEST_F(CudaExperts, SamplesAreThoseOfTheCpu) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(text_of(c, DType::kF32));
+    const Choices s = choose(c);
+    const Twin loads = output(DType::kF32, {c.E}), entropy = output(DType::kF32, {1});
+    run_on_both({loads, entropy}, [&](auto on) {
+      return RouterSample{
+          .logits = on(s.logits), .offsets = on(s.offsets), .loads = on(loads), .entropy = on(entropy)};
+    });
+    expect_same(loads, "loads");
+    expect_same(entropy, "entropy");
+  }
+}
+
 TEST_F(CudaExperts, GradientsOfLogitsAreThoseOfTheCpu) {
   for (const Case& c : kCases)
     for (const bool losses : {false, true}) {

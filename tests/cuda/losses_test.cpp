@@ -85,26 +85,41 @@ TEST_F(CudaLosses, Pairs) {
   }
   const Twin documents = indices({B, T, 2}, [&](int64_t i) { return of_documents[static_cast<size_t>(i)]; }),
              kinds = indices({B, T}, [&](int64_t i) { return of_kinds[static_cast<size_t>(i)]; }),
+             labels = indices({B, T},
+                              [&](int64_t i) {
+                                const int32_t kind = of_kinds[static_cast<size_t>(i)],
+                                              begin = of_documents[static_cast<size_t>(2 * i)];
+                                return kind == 0   ? 0
+                                       : kind == 2 ? static_cast<int32_t>(DocumentKind::kMismatched)
+                                       : begin % 2 ? static_cast<int32_t>(DocumentKind::kUndesirable)
+                                                   : static_cast<int32_t>(DocumentKind::kDesirable);
+                              }),
              targets = indices({N}, [](int64_t n) { return n % 5 < 2 ? kNoTarget : 1; }),
              losses = input(DType::kF32, {N}, 0.5f, 2), reference = input(DType::kF32, {N}, 0.5f, 2),
-             weights = output(DType::kF32, {N}),
+             stored = input(DType::kF32, {N, 2}, 2), divergence = input(DType::kF32, {1}, 1, 2),
+             scale = input(DType::kF32, {1}, 0.5f, 1), weights = output(DType::kF32, {N}),
              figures = output(DType::kF32, {PreferenceFigures::kCount, N});
-  for (const PreferenceKind kind :
-       {PreferenceKind::kDpo, PreferenceKind::kIpo, PreferenceKind::kSimpo, PreferenceKind::kOrpo}) {
-    const PreferenceRule rule{.kind = kind, .beta = 0.1, .cross_entropy = 0.1};
-    run_on_both({weights, figures}, [&](auto on) {
-      return PreferenceLoss{.documents = on(documents),
-                            .kinds = on(kinds),
-                            .targets = on(targets),
-                            .losses = on(losses),
-                            .reference = rule.needs_reference() ? on(reference) : Tensor{},
-                            .rule = rule,
-                            .weights = on(weights),
-                            .figures = on(figures)};
-    });
-    expect_same(weights, "weights");
-    expect_same(figures, "figures");
-  }
+  for (const PreferenceKind kind : {PreferenceKind::kDpo, PreferenceKind::kIpo, PreferenceKind::kSimpo,
+                                    PreferenceKind::kOrpo, PreferenceKind::kKto})
+    for (const bool is_stored : {false, true}) {
+      const PreferenceRule rule{.kind = kind, .beta = 0.1, .cross_entropy = 0.1};
+      const bool needs = rule.needs_reference(), has_labels = rule.has_labels();
+      run_on_both({weights, figures}, [&](auto on) {
+        return PreferenceLoss{.documents = on(documents),
+                              .kinds = has_labels ? on(labels) : on(kinds),
+                              .targets = on(targets),
+                              .losses = on(losses),
+                              .reference = needs && !is_stored ? on(reference) : Tensor{},
+                              .stored = needs && is_stored ? on(stored) : Tensor{},
+                              .rule = rule,
+                              .divergence = has_labels ? on(divergence) : Tensor{},
+                              .gradient_scale = has_labels ? on(scale) : Tensor{},
+                              .weights = on(weights),
+                              .figures = on(figures)};
+      });
+      expect_same(weights, "weights");
+      expect_same(figures, "figures");
+    }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Pairs of a chosen and a rejected answer: how prepare reads and writes them, and how they are packed.
 #include <algorithm>
+#include <map>
 
 #include "data/packed_loader.h"
 #include "kernels/base/documents.h"
@@ -53,6 +54,39 @@ TEST_F(Prepare, RefusesWhatIsNoPair) {
   refused("{\"chosen\":\"c\",\"rejected\":\"r\",\"completion\":\"t\"}", {"a.jsonl:1", "keep one"});
 }
 
+TEST_F(Prepare, ReadsAnswersWithLabels) {
+  write("a.jsonl",
+        "{\"prompt\":\"2+2=\",\"completion\":\"4\",\"label\":true}\n"
+        "{\"prompt\":\"2+2=\",\"completion\":\"\",\"label\":true}\n"  // dropped
+        "{\"prompt\":\"2+2=\",\"completion\":\"5!\",\"label\":false}\n"
+        "{\"prompt\":[{\"role\":\"user\",\"content\":\"Hi\"}],"
+        "\"completion\":[{\"role\":\"assistant\",\"content\":\"Yo\"}],\"label\":true}\n");
+  const Result result = run({"a.jsonl", "--output", "d", "--chat-template", "chatml"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("documents 3, desirable 2, undesirable 1, "), std::string::npos) << result.out;
+  const TokenStream stream = TokenStream::open(folder_ / "d");
+  const DocumentIndex& documents = *stream.documents();
+  ASSERT_TRUE(documents.has_labels());
+  EXPECT_FALSE(documents.has_pairs());
+  EXPECT_EQ(documents.label(0), DocumentLabel::kDesirable);
+  EXPECT_EQ(documents.label(1), DocumentLabel::kUndesirable);
+  EXPECT_EQ(documents.label(2), DocumentLabel::kDesirable);
+  EXPECT_EQ(documents.uncounted_from(0), 4);
+  EXPECT_EQ(documents.uncounted_from(4), 0);
+  EXPECT_EQ(documents.uncounted_from(6), 4);
+  // Another "label" is metadata, and a file without labels is as it was
+  write("b.jsonl", "{\"prompt\":\"p\",\"completion\":\"c\",\"label\":\"good\"}\n");
+  ASSERT_EQ(run({"b.jsonl", "--output", "e"}).status, 0);
+  EXPECT_FALSE(TokenStream::open(folder_ / "e").documents()->has_labels());
+  write("c.jsonl",
+        "{\"prompt\":\"p\",\"completion\":\"c\",\"label\":true}\n{\"prompt\":\"p\",\"completion\":\"c\"}\n");
+  ASSERT_EQ(run({"c.jsonl", "--output", "f"}).status, 0);
+  const TokenStream mixed = TokenStream::open(folder_ / "f");
+  expect_error(
+      [&] { PackedLoader({.stream = &mixed, .document_count = 2, .sequence_length = 8, .answers = true}); },
+      {"document 1 of", "has no label"});
+}
+
 class PackedPairs : public InTempFolder {
  protected:
   TokenStream stream_of(const std::vector<int64_t>& lengths, const std::vector<TokenRange>& uncounted = {}) {
@@ -70,6 +104,61 @@ class PackedPairs : public InTempFolder {
     return TokenStream::open(folder_);
   }
 };
+
+// An answer and its prompt with the answer before; a document's tokens are 10 times its number and on.
+TEST_F(PackedPairs, AnswersHaveMismatchedOnes) {
+  ShardWriter shards({.folder = folder_, .tokens_per_shard = 7});
+  DocumentIndexWriter index({.folder = folder_, .tokens_per_shard = 7});
+  // 2 + 3 tokens, 3 + 2, 1 + 5
+  const std::vector<int32_t> ids = {10, 11, 12, 13, 14, 20, 21, 22, 23, 24, 30, 31, 32, 33, 34, 35};
+  using enum DocumentLabel;
+  shards.append(ids);
+  index.append(std::ssize(ids), {.starts = {0, 5, 10},
+                                 .uncounted = {{0, 2}, {5, 3}, {10, 1}},
+                                 .labels = {kDesirable, kUndesirable, kDesirable}});
+  shards.finish();
+  index.finish();
+  const TokenStream stream = TokenStream::open(folder_);
+  constexpr int64_t T = 24;
+  const PackedLoader loader({.stream = &stream, .document_count = 3, .sequence_length = T, .answers = true});
+  Sequences all;
+  loader.fetch(0, loader.sequences_per_epoch(), all);
+  EXPECT_EQ(count_pairs(all, T), 3);
+  std::map<int32_t, std::vector<std::vector<int32_t>>> found;  // inputs and targets by kind
+  for (size_t i = 0; i < all.tokens.size();) {
+    const auto length = all.documents[2 * i + 1] - all.documents[2 * i];
+    if (all.kinds[i] != 0) {
+      found[all.kinds[i]].push_back({all.tokens.begin() + static_cast<int64_t>(i),
+                                     all.tokens.begin() + static_cast<int64_t>(i) + length});
+      found[all.kinds[i]].push_back({all.targets.begin() + static_cast<int64_t>(i),
+                                     all.targets.begin() + static_cast<int64_t>(i) + length});
+    }
+    i += static_cast<size_t>(length);
+  }
+  const auto of = [&](DocumentKind kind) {
+    auto rows = found[static_cast<int32_t>(kind)];
+    std::ranges::sort(rows);
+    return rows;
+  };
+  using Rows = std::vector<std::vector<int32_t>>;
+  constexpr int32_t kNo = kNoTarget;
+  EXPECT_EQ(of(DocumentKind::kDesirable),
+            (Rows{{kNo, 12, 13, 14}, {10, 11, 12, 13}, {30, 31, 32, 33, 34}, {31, 32, 33, 34, 35}}));
+  EXPECT_EQ(of(DocumentKind::kUndesirable), (Rows{{kNo, kNo, 23, 24}, {20, 21, 22, 23}}));
+  EXPECT_EQ(of(DocumentKind::kMismatched), (Rows{{kNo, kNo, 12, 13, 14},
+                                                 {kNo, 31, 32, 33, 34, 35},
+                                                 {10, 11, 31, 32, 33, 34},
+                                                 {20, 21, 22, 12, 13},
+                                                 {23, 24},
+                                                 {30, 23}}));
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < loader.sequences_per_epoch(); ++i)
+    for (const SequencePiece& piece : loader.pieces(i)) tokens += piece.count;
+  EXPECT_EQ(tokens, 4 + 4 + 5 + 6 + 5 + 2);
+  // An answer that is cut at half a sequence
+  const PackedLoader cut({.stream = &stream, .document_count = 3, .sequence_length = 8, .answers = true});
+  EXPECT_EQ(cut.cut_pairs(), 2);
+}
 
 // The two documents of a pair stand side by side in a sequence; what is longer keeps the starts.
 TEST_F(PackedPairs, AreWholeOrKeepTheirStarts) {

@@ -133,6 +133,18 @@ TEST_F(ExpertOps, EqualLogitsAreTakenInTheOrderOfTheExperts) {
 }
 
 // Also where one expert has all tokens, and others none
+TEST_F(ExpertOps, ASampleHasTheLoadsAndTheEntropy) {
+  const float kLarge = 200;  // whose exponential is no float
+  const Tensor logits = make.zeros({2, 4}), offsets = make.empty({5}, DType::kI32),
+               loads = make.poisoned({4}), entropy = make.poisoned({1});
+  std::ranges::copy(std::initializer_list<float>{kLarge, -kLarge, kLarge, -kLarge}, logits.as<float>() + 4);
+  std::ranges::copy(std::initializer_list<int32_t>{0, 1, 1, 4, 4}, offsets.as<int32_t>());
+  cpu.run(RouterSample{.logits = logits, .offsets = offsets, .loads = loads, .entropy = entropy});
+  const float expected[] = {1, 0, 3, 0};
+  EXPECT_TRUE(std::equal(expected, expected + 4, loads.as<float>()));
+  EXPECT_NEAR(entropy.as<float>()[0], (std::log(4.0) + std::log(2.0)) / 2, 1e-6);
+}
+
 TEST_F(ExpertOps, ForwardIsTheSumOfTheChosenMlps) {
   for (const bool to_one : {false, true})
     for (const Case& c : kCases) {

@@ -144,6 +144,20 @@ TEST_F(LossExtras, DistillationIsItsFormula) {
     }
 }
 
+// The chosen documents become desirable and undesirable answers in turn, the rejected ones mismatched.
+void label_answers(const Tensor& kinds) {
+  bool desirable = true;
+  auto* all = kinds.as<int32_t>();
+  for (int64_t n = 0; n < kinds.numel(); ++n) {
+    if (all[n] == static_cast<int32_t>(DocumentKind::kRejected))
+      all[n] = static_cast<int32_t>(DocumentKind::kMismatched);
+    if (all[n] != static_cast<int32_t>(DocumentKind::kChosen)) continue;
+    const bool goes_on = n % kinds.shape[1] > 0 && is_first_of_pair(static_cast<DocumentKind>(all[n - 1]));
+    if (!goes_on) desirable = !desirable;
+    all[n] = static_cast<int32_t>(desirable ? DocumentKind::kDesirable : DocumentKind::kUndesirable);
+  }
+}
+
 // Two sequences: a pair, another document and padding; two pairs. One answer is all that a side has.
 TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
   constexpr int64_t T = 12, kRows = 2 * T;
@@ -171,12 +185,15 @@ TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
     }
   }
   for (const int64_t n : {0, 4, 15, 16}) ids.as<int32_t>()[n] = kNoTarget;  // prompts
+  const Tensor divergence = make.empty({1}), scale = make.empty({1});
   for (const PreferenceRule& rule :
        {PreferenceRule{.kind = PreferenceKind::kDpo, .beta = 0.3, .label_smoothing = 0.2},
         PreferenceRule{.kind = PreferenceKind::kDpo, .beta = 0.3, .cross_entropy = 0.5},
         PreferenceRule{.kind = PreferenceKind::kIpo, .beta = 0.2},
         PreferenceRule{.kind = PreferenceKind::kSimpo, .beta = 2, .label_smoothing = 0.1, .gamma = 0.4},
-        PreferenceRule{.kind = PreferenceKind::kOrpo, .beta = 0.4}}) {
+        PreferenceRule{.kind = PreferenceKind::kOrpo, .beta = 0.4},
+        PreferenceRule{.kind = PreferenceKind::kKto, .beta = 0.3, .desirable = 1.5, .undesirable = 0.7}}) {
+    if (rule.has_labels()) label_answers(kinds);
     const auto loss = [&] {
       cpu.run(PreferenceLoss{.documents = documents,
                              .kinds = kinds,
@@ -184,12 +201,15 @@ TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
                              .losses = own,
                              .reference = rule.needs_reference() ? reference : Tensor{},
                              .rule = rule,
+                             .divergence = rule.has_labels() ? divergence : Tensor{},
+                             .gradient_scale = rule.has_labels() ? scale : Tensor{},
                              .weights = row_weights,
                              .figures = figures});
       double sum = 0;
       for (int64_t n = 0; n < kRows; ++n) sum += static_cast<double>(floats(figures)[n]);
       return sum;
     };
+    floats(divergence)[0] = 0.9f, floats(scale)[0] = 0.5f;
     loss();
     const Tensor found = make.copy_of(row_weights);
     for (const int64_t n : {0, 12, 15}) EXPECT_NE(floats(figures)[n], 0);

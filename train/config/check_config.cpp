@@ -365,15 +365,31 @@ void check_pairs(const SourcedConfig& sourced) {
   sourced.require(!pairs || train.label_smoothing == 0, "train.loss", with, "train.label_smoothing",
                   "set train.preference.label_smoothing");
   const LossKind loss = train.loss;
+  const auto& weights = train.preference;
+  const bool kto = loss == LossKind::kKto;
+  sourced.require(kto || weights.desirable == 1, "train.preference.desirable", "has no effect with",
+                  "train.loss", "only kto has it");
+  sourced.require(kto || weights.undesirable == 1, "train.preference.undesirable", "has no effect with",
+                  "train.loss", "only kto has it");
+  sourced.require(!kto || weights.desirable + weights.undesirable > 0, "train.preference.desirable",
+                  "leaves nothing to train, with", "train.preference.undesirable",
+                  "one of the two has to be above 0");
   sourced.require(loss == LossKind::kDpo || loss == LossKind::kSimpo || train.preference.label_smoothing == 0,
                   "train.preference.label_smoothing", "has no effect with", "train.loss",
                   "only dpo and simpo have it");
-  sourced.require((pairs && loss != LossKind::kOrpo) || train.preference.cross_entropy == 0,
-                  "train.preference.cross_entropy", "has no effect with", "train.loss",
-                  "dpo, ipo and simpo have it, and orpo adds the cross entropy once");
+  sourced.require(
+      (pairs && loss != LossKind::kOrpo && loss != LossKind::kKto) || train.preference.cross_entropy == 0,
+      "train.preference.cross_entropy", "has no effect with", "train.loss",
+      "dpo, ipo and simpo have it, and orpo adds the cross entropy once");
   sourced.require(train.needs_reference() || train.reference.empty(), "train.reference", "has no effect with",
-                  "train.loss", "only dpo and ipo have a reference");
-  sourced.require(!train.needs_reference() || !train.reference_folder().empty(), "train.loss",
+                  "train.loss", "only dpo, ipo and kto have a reference");
+  sourced.require(train.needs_reference() || !train.stored_reference, "train.stored_reference",
+                  "has no effect with", "train.loss", "only dpo, ipo and kto have a reference");
+  sourced.require(!train.stored_reference || train.lora_base == LoraBase::kAuto, "train.stored_reference",
+                  with, "train.lora.base",
+                  "set train.lora.base=auto: stored numbers are of weights that are not rounded");
+  // A run with adapters needs train.init_from anyway.
+  sourced.require(!train.needs_reference() || train.lora || !train.reference_folder().empty(), "train.loss",
                   "needs a reference, which is by default what the training starts from, in",
                   "train.init_from", "set train.init_from=FOLDER or train.reference=FOLDER");
 }

@@ -62,11 +62,14 @@ constexpr auto words_of(Shift) {  // of data.shift
   return std::array{Word{"auto", Shift::kAuto}, Word{"false", Shift::kOff}, Word{"true", Shift::kOn}};
 }
 
-enum class LossKind : uint8_t { kCrossEntropy, kDpo, kIpo, kSimpo, kOrpo };
+enum class LossKind : uint8_t { kCrossEntropy, kDpo, kIpo, kSimpo, kOrpo, kKto };
 constexpr auto words_of(LossKind) {  // of train.loss
-  return std::array{Word{"cross_entropy", LossKind::kCrossEntropy}, Word{"dpo", LossKind::kDpo},
-                    Word{"ipo", LossKind::kIpo}, Word{"simpo", LossKind::kSimpo},
-                    Word{"orpo", LossKind::kOrpo}};
+  return std::array{Word{"cross_entropy", LossKind::kCrossEntropy},
+                    Word{"dpo", LossKind::kDpo},
+                    Word{"ipo", LossKind::kIpo},
+                    Word{"simpo", LossKind::kSimpo},
+                    Word{"orpo", LossKind::kOrpo},
+                    Word{"kto", LossKind::kKto}};
 }
 
 // An entry of train.context_schedule
@@ -176,10 +179,12 @@ struct Config {
     double z_loss = 0, label_smoothing = 0;  // of cross entropy
     struct Preference {                      // see kernels/preference.h
       double beta = 0.1, label_smoothing = 0, gamma = 0.5, cross_entropy = 0;
+      double desirable = 1, undesirable = 1;
       bool operator==(const Preference&) const = default;
     } preference;
-    std::string reference = "";  // a folder; empty: see trains_pairs()
-    std::string teacher = "";    // a folder; empty: none
+    std::string reference = "";     // a folder; empty: see trains_pairs()
+    bool stored_reference = false;  // its log-probabilities lie beside the data, see data/log_probs.h
+    std::string teacher = "";       // a folder; empty: none
     struct Distillation {
       double temperature = 1, cross_entropy = 0;
       bool operator==(const Distillation&) const = default;
@@ -199,7 +204,9 @@ struct Config {
     bool operator==(const Train&) const = default;
     bool trains_pairs() const { return loss != LossKind::kCrossEntropy; }
     // Of a loss of pairs: `reference`, else with adapters the model without them, else what it began with
-    bool needs_reference() const { return loss == LossKind::kDpo || loss == LossKind::kIpo; }
+    bool needs_reference() const {
+      return loss == LossKind::kDpo || loss == LossKind::kIpo || loss == LossKind::kKto;
+    }
     const std::string& reference_folder() const { return reference.empty() ? init_from : reference; }
     bool reference_without_adapters() const { return lora && reference.empty(); }
   } train;

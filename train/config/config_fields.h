@@ -278,10 +278,11 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
 
 template <class Section, class Visit>
 void visit_losses(Section& train, Visit& visit) {
-  visit("train.loss", train.loss, OneOf<LossKind>{},
-        "What a training makes small; cross_entropy: that of the tokens that count; the others are losses of "
-        "pairs of a chosen and a rejected answer. dpo and ipo compare with a reference; simpo and orpo need "
-        "none");
+  visit(
+      "train.loss", train.loss, OneOf<LossKind>{},
+      "What a training makes small; cross_entropy: that of the tokens that count; the others are losses of "
+      "pairs of a chosen and a rejected answer, kto's of answers with a label. dpo, ipo and kto compare with "
+      "a reference; simpo and orpo need none");
   visit("train.z_loss", train.z_loss, Number{.at_least = 0, .at_most = 1},
         "Cross entropy: this times the square of the logarithm of the softmax's sum is added for each token");
   visit(
@@ -299,9 +300,17 @@ void visit_losses(Section& train, Visit& visit) {
         Number{.at_least = 0, .at_most = 1000},
         "dpo, ipo, simpo: this times the mean cross entropy of the chosen answer is added; orpo always adds "
         "it once");
+  visit("train.preference.desirable", train.preference.desirable, Number{.at_least = 0, .at_most = 1000},
+        "kto: what the loss of a desirable answer is multiplied by");
+  visit("train.preference.undesirable", train.preference.undesirable, Number{.at_least = 0, .at_most = 1000},
+        "kto: what the loss of an undesirable answer is multiplied by");
   visit("train.reference", train.reference, Text{},
-        "dpo, ipo: a folder with the weights of the reference; \"\": with LoRA the model without its "
+        "dpo, ipo, kto: a folder with the weights of the reference; \"\": with LoRA the model without its "
         "adapters, else train.init_from");
+  visit("train.stored_reference", train.stored_reference, Flag{},
+        "dpo, ipo, kto: take the reference's log-probabilities from the file that ./evaluate REFERENCE "
+        "--data PATH "
+        "--log-probs wrote beside the data; no reference is in memory");
   visit("train.teacher", train.teacher, Text{},
         "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
         "training comes near; \"\": none");

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "data/log_probs.h"
 #include "data/packed_loader.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
@@ -20,6 +21,7 @@
 #include "train/run/checkpoint.h"
 #include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
+#include "train/run/document_log_probs.h"
 #include "train/run/model_folder.h"
 #include "train/run/progress.h"
 #include "train/run/rank_group.h"
@@ -36,6 +38,8 @@ namespace {
 constexpr double kQuietSeconds = 60;
 // Rows of a batch, unless the run or the user says how many sequences it has
 constexpr int64_t kRowsCuda = 32768, kRowsCpu = 1024;
+
+bool has_labels(const TokenStream& stream) { return stream.documents() && stream.documents()->has_labels(); }
 
 // The sequences to evaluate, and what they come from
 class EvaluatedData {
@@ -56,9 +60,9 @@ class EvaluatedData {
                         run_->validation_stream() ? run_->validation_stream()->describe()
                                                   : "the end of " + text_of(config.data.train));
   }
-  // All of the data at a path
+  // All of the data at a path. `answers`: its documents are packed as kto does, where they have labels.
   EvaluatedData(const std::string& path, const EvaluatedModel& model, const Config& config,
-                const Tokenizer* tokenizer, int64_t most) {
+                const Tokenizer* tokenizer, int64_t most, bool answers) {
     stream_.emplace(open_data(path, config.model.vocab_size, tokenizer));
     check(!tokenizer || stream_->tokenizer().empty() || stream_->tokenizer() == tokenizer->name(),
           "{} is encoded by the tokenizer `{}`, and the model has `{}`: prepare the data with the model's, "
@@ -68,19 +72,23 @@ class EvaluatedData {
       find_tokenizer(model.folder.path, "", config.model);  // says that there is none, to read a text with
     const int64_t T = config.sequence_length();
     if (config.data.masks())
-      loader_ =
+      packed_ =
           std::make_unique<PackedLoader>(PackedLoaderOptions{.stream = &*stream_,
                                                              .first_document = 0,
                                                              .document_count = documents_of(*stream_).count(),
                                                              .sequence_length = T,
-                                                             .shuffle = false});
+                                                             .shuffle = false,
+                                                             .answers = answers && has_labels(*stream_)});
     else
       loader_ = std::make_unique<Loader>(LoaderOptions{.stream = &*stream_,
                                                        .first_token = 0,
                                                        .token_count = stream_->size(),
                                                        .sequence_length = T,
                                                        .shuffle = false});
-    source_ = loader_.get();
+    if (packed_)
+      source_ = packed_.get();
+    else
+      source_ = loader_.get();
     sequences_ = source_->sequences_per_epoch();
     if (most > 0) sequences_ = std::min(sequences_, most);
     text_ = stream_->describe();
@@ -89,6 +97,8 @@ class EvaluatedData {
   const SequenceSource& source() const { return *source_; }
   int64_t sequences() const { return sequences_; }
   const std::string& text() const { return text_; }
+  const TokenStream& stream() const { return present(stream_); }  // of a path
+  const PackedLoader& packed() const { return *packed_; }         // likewise, where documents are masked
 
  private:
   // Other data would give a loss that looks like the run's and is not.
@@ -108,7 +118,8 @@ class EvaluatedData {
 
   std::optional<RunData> run_;
   std::optional<TokenStream> stream_;
-  std::unique_ptr<SequenceSource> loader_;
+  std::unique_ptr<Loader> loader_;
+  std::unique_ptr<PackedLoader> packed_;
   const SequenceSource* source_ = nullptr;
   int64_t sequences_ = 0;
   std::string text_;
@@ -131,6 +142,7 @@ class Evaluation {
   void load();
   void describe();
   void measure_loss();
+  void write_log_probs();
   void answer_tasks();
   std::vector<double> run(const SharedBatches& batches);
   void show(const std::string& what, int64_t done, int64_t total, const char* unit, double seconds);
@@ -149,6 +161,7 @@ class Evaluation {
   std::unique_ptr<Backend> backend_;
   std::optional<Arena> arena_;
   std::optional<Session> session_;
+  std::string weights_;  // their checksum
   nlohmann::ordered_json json_;
 };
 
@@ -158,7 +171,13 @@ void Evaluation::open_data() {
   if (data == kRunData)
     data_ = std::make_unique<EvaluatedData>(model_, config_, options_.sequences);
   else if (!data.empty())
-    data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences);
+    data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences,
+                                            options_.log_probs);
+  if (options_.log_probs) {
+    const TokenStream& stream = data_->stream();
+    check(has_labels(stream) || (stream.documents() && stream.documents()->has_pairs()),
+          "--log-probs is of pairs of answers, or of answers with labels, and {} has none", data);
+  }
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),
@@ -199,7 +218,7 @@ void Evaluation::load() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   if (ranks_.is_rank_0()) check_undamaged(model_.folder.path, CheckpointPart::kWeights);
   session_.emplace(*backend_, present(arena_), shape_);
-  load_weights(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
+  weights_ = load_fixed(model_.folder.path, *session_, {.ignored_fields = options_.ignored_fields});
 }
 
 void Evaluation::describe() {
@@ -286,6 +305,50 @@ void Evaluation::measure_loss() {
   json_["position_losses"] = positions.losses;
 }
 
+// The model is to be a reference.
+void Evaluation::write_log_probs() {
+  const TokenStream& stream = data_->stream();
+  ranks_.enter_phase("the log-probabilities", Timeout::kNone);
+  const Clock::time_point start = Clock::now();
+  const LogProbJob job{.stream = stream, .data = data_->packed()};
+  SharedBatches batches = log_prob_batches(present(session_), job);
+  batches.progress = [&](int64_t done) {
+    show("log-probabilities", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
+  };
+  const std::vector<double> results = run(batches);
+  line_.clear();
+  LogProbs found{.data = fingerprint_of(stream),
+                 .model = model_.folder.path.string(),
+                 .weights = weights_,
+                 .precision = std::string(name_of(shape_.dtype)),
+                 .sequence_length = shape_.sequence_length};
+  double sums[2] = {}, pairs = 0;  // of first documents of pairs, and of the second ones
+  for (size_t i = 0; i < results.size(); i += 2) {
+    found.sums.push_back(results[i]);
+    found.tokens.push_back(static_cast<int32_t>(results[i + 1]));
+    sums[i / 2 % 2] += results[i];
+    pairs += results[i + 1] > 0 ? 0.5 : 0;
+  }
+  check(
+      std::isfinite(sums[0] + sums[1]),
+      "a log-probability is not finite: the weights of {} are damaged, or too large for this precision. Try "
+      "another checkpoint, or --precision fp32",
+      model_.folder.path.string());
+  const std::filesystem::path file = log_probs_file(stream);
+  if (ranks_.is_rank_0()) tessera::write_log_probs(file, found);
+  const bool labels = has_labels(stream);
+  line_.print(labelled(
+      "log-p", fmt::format("{:.4f} of {} answers, {:.4f} of {} ones, the means of {} pairs in "
+                           "{:.1f} s; written to {}",
+                           sums[0] / pairs, labels ? "the" : "chosen", sums[1] / pairs,
+                           labels ? "mismatched" : "rejected", pairs, seconds_since(start), file.string())));
+  json_["data"] = data_->text();
+  json_["pairs"] = pairs;
+  json_[labels ? "logp_answers" : "logp_chosen"] = sums[0] / pairs;
+  json_[labels ? "logp_mismatched" : "logp_rejected"] = sums[1] / pairs;
+  json_["log_probs"] = file.string();
+}
+
 void Evaluation::answer_tasks() {
   std::vector<TaskResult> results;
   for (const Task& task : tasks_) {
@@ -317,7 +380,7 @@ void Evaluation::run() {
     throw;
   }
   describe();
-  if (data_) measure_loss();
+  if (data_) options_.log_probs ? write_log_probs() : measure_loss();
   answer_tasks();
   ranks_.finish();
   if (!ranks_.is_rank_0()) return;
@@ -351,6 +414,12 @@ void check_options(const EvaluateOptions& options) {
         "{} is of the loss on data, and there are only tasks: add --data PATH, or --data run for the data of "
         "the run",
         options.by_position ? "--by-position" : "--sequences");
+  check(!options.log_probs || (options.data && !options.data->empty() && *options.data != kRunData),
+        "--log-probs is of the pairs of a data set: name it with --data PATH");
+  check(
+      !options.log_probs || (options.sequences == 0 && !options.by_position &&
+                             options.documents.value_or(Documents::kMask) == Documents::kMask),
+      "--log-probs is of all pairs, packed apart: leave out --sequences, --by-position and --documents join");
   check(!options.tasks.empty() || options.task_items == 0,
         "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   for (const std::string& task : options.tasks) check_task_source(task);
@@ -377,6 +446,7 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
   if (options.precision) config.train.precision = *options.precision;
   if (options.attention) config.model.attention = *options.attention;
   if (options.documents) config.data.documents = *options.documents;
+  if (options.log_probs) config.data.documents = Documents::kMask;
   return model;
 }
 

@@ -1,6 +1,7 @@
 // ./evaluate --model FOLDER
 #include <iostream>
 
+#include "data/log_probs.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
@@ -53,6 +54,10 @@ void add_options(Options& app, Command& c) {
       .positive()
       .type_name("N");
   app.add_flag("--by-position", o.by_position, "Also print the loss by position in the sequence");
+  app.add_flag("--log-probs", o.log_probs,
+               fmt::format("Write the log-probabilities of pairs to {} beside the data, for "
+                           "train.stored_reference",
+                           kLogProbsName));
   app.add("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
       .type_name("PATH");
   add_ignore_field_option(app, o.ignored_fields);
@@ -69,6 +74,7 @@ void add_options(Options& app, Command& c) {
       "  ./evaluate runs/quickstart --data book.txt --by-position\n"
       "  ./evaluate FOLDER --task hellaswag_val.jsonl --task ARC-Easy-Test.jsonl --json results.json\n"
       "  ./evaluate FOLDER --task hellaswag_val.jsonl --gpus 4\n"
+      "  ./evaluate FOLDER --data data/pairs --log-probs\n"
       "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
       "says why; 3: another rank failed.");
 }

@@ -1,14 +1,18 @@
 // What goes on inside the model (train.inside_every): a heat map of layers over the x axis, on a canvas. A map is a
-// figure ("dead_units"), or a figure of a part of the model ("update_ratio/attention.qkv").
+// figure ("dead_units"), or a figure of a part of the model ("update_ratio/attention.qkv"). Its rows are layers, or
+// the experts of one.
 const has_inside = runs.some((run) => Object.keys(run.inside).length > 0);
 const inside_figures = {  // in this order; `log`: by magnitude
   update_ratio: { title: "update / weight", log: true }, update_norm: { title: "norm of the update", log: true },
   gradient_norm: { title: "norm of the gradient", log: true }, weight_norm: { title: "norm of the weights", log: true },
   attention_logit: { title: "attention: largest logit" }, attention_entropy: { title: "attention: entropy, nats" },
   dead_units: { title: "MLP: share of dead units", zero: true, share: true }, clipped: { title: "share of clipped steps", zero: true, share: true },
+  expert_load: { title: "experts: load, 1 on average", zero: true, rows: "expert" }, router_entropy: { title: "router: entropy, nats" },
+  dead_experts: { title: "experts: share without a token", zero: true, share: true },
   fp8_saturated_x: { title: "FP8: share of inputs cut off", zero: true }, fp8_saturated_dy: { title: "FP8: share of gradients cut off", zero: true },
 };
 const inside_run = () => { const run = runs[Number(choices.inside_run)]; return run && Object.keys(run.inside).length > 0 ? run : runs.find((r) => Object.keys(r.inside).length > 0); };
+const row_of = (name) => inside_figures[figure_of(name)]?.rows ?? "layer";
 const figure_of = (name) => name.split("/")[0], part_of = (name) => name.split("/").slice(1).join("/");
 function inside_name(run) {  // the one chosen, or the nearest to it
   const names = Object.keys(run.inside), [figure, part] = [figure_of(choices.inside), part_of(choices.inside)];
@@ -67,16 +71,16 @@ function draw_inside() {
     g.fillStyle = heat(scale.height(v));
     g.fillRect(a, top + r * height, Math.max(1, b - a + 0.3), height);
   }));
-  draw_heat_axes(g, { W, H, left, right, top, bottom, rows: rows.length, height, x, range });
+  draw_heat_axes(g, { W, H, left, right, top, bottom, rows: rows.length, row: row_of(name), height, x, range });
   draw_heat_legend(g, scale, { x: W - right + 18, top, bottom: H - bottom, format: figure.share ? percent : small });
   heat_place = { canvas, run, name, map, rows, edges, top, height, left, right: W - right };
   const last = rows.map((row) => row.findLast(known)).filter(known);
-  canvas.setAttribute("aria-label", `${figure.title} ${part_of(name)}, ${rows.length} layers over ${x_title[choices.x]}; in the end ${last.length > 0 ? `${small(Math.min(...last))} to ${small(Math.max(...last))}` : "unknown"}`);
+  canvas.setAttribute("aria-label", `${figure.title} ${part_of(name)}, ${rows.length} ${row_of(name)}s over ${x_title[choices.x]}; in the end ${last.length > 0 ? `${small(Math.min(...last))} to ${small(Math.max(...last))}` : "unknown"}`);
 }
-function draw_heat_axes(g, { W, H, left, right, top, bottom, rows, height, x, range }) {
+function draw_heat_axes(g, { W, H, left, right, top, bottom, rows, row, height, x, range }) {
   g.fillStyle = ink("--faint"), g.textAlign = "right";
   const every = Math.max(1, Math.ceil(rows * 14 / (H - top - bottom)));
-  for (let r = 0; r < rows; r += every) g.fillText(rows > 1 ? `layer ${r}` : "", left - 8, top + (r + 0.5) * height);
+  for (let r = 0; r < rows; r += every) g.fillText(rows > 1 ? `${row} ${r}` : "", left - 8, top + (r + 0.5) * height);
   g.textAlign = "center";
   const count = Math.max(2, Math.floor((W - left - right) / 90));
   for (const v of choices.x === "seconds" ? time_ticks(range[0], range[1], count) : ticks(range[0], range[1], count)) {
@@ -105,7 +109,7 @@ function hover_inside(event) {
   const { map, name, run } = here, value = here.rows[layer][i], figure = inside_figures[figure_of(name)]?.title ?? figure_of(name);
   tip.replaceChildren();
   element(tip, "div", { class: "faint" }, `${single ? "" : run.name + ", "}step ${group(map.step[i])}, ${compact(map.tokens[i])} tokens, ${duration(map.seconds[i])}`);
-  element(tip, "div", {}, `${[part_of(name), here.rows.length > 1 ? `layer ${layer}` : ""].filter(Boolean).join(", ")}: ${figure} ${known(value) ? small(value) : "none"}`);
+  element(tip, "div", {}, `${[part_of(name), here.rows.length > 1 ? `${row_of(name)} ${layer}` : ""].filter(Boolean).join(", ")}: ${figure} ${known(value) ? small(value) : "none"}`);
   if (map.width > 1) element(tip, "div", { class: "faint" }, `the mean in ${group(map.width)} steps`);
   show_tip(event);
 }

@@ -44,8 +44,9 @@ class RunRecord {
   };
   static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
   static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
-  static constexpr size_t kMostInside = 64, kMostLayers = 256;  // figures, and layers of each, that are drawn
-  static constexpr size_t kMostColumns = 120;                   // of a heat map
+  // Figures, and layers or experts of each, that are drawn
+  static constexpr size_t kMostInside = 256, kMostLayers = 256;
+  static constexpr size_t kMostColumns = 120;  // of a heat map
   struct Event {  // start, resume, phase, rewind, checkpoint, best, signal or stop
     std::string kind, text;
     RunPlace at;

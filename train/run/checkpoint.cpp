@@ -475,16 +475,33 @@ int64_t load_weights(const fs::path& folder, TrainState& state, const FolderOpti
   return load_kept(folder, state, {.folder = options});
 }
 
-std::string load_base(const fs::path& folder, TrainState& state, const FolderOptions& options) {
+namespace {
+
+std::string load_summed(const fs::path& folder, const ModelConfig& model, const ParamSink& write,
+                        const FolderOptions& options) {
   Checksum checksum;
-  const ParamSink write = state.store().writer();
-  load_weights(folder, state.shape().model,
+  load_weights(folder, model,
                [&](const ParamPlace& place, const Tensor& values) {
                  update_fp32(checksum, values);
-                 write(place, values);
+                 if (write) write(place, values);
                },
                {.folder = options, .hand_over = HandOver::kAsStored});
   return checksum.digits();
+}
+
+}  // namespace
+
+std::string load_base(const fs::path& folder, TrainState& state, const FolderOptions& options) {
+  return load_summed(folder, state.shape().model, state.store().writer(), options);
+}
+
+std::string load_fixed(const fs::path& folder, Session& session, const FolderOptions& options) {
+  return load_summed(folder, session.shape().model, session.store().writer(), options);
+}
+
+std::string checksum_of_weights(const fs::path& folder, const ModelConfig& model,
+                                const FolderOptions& options) {
+  return load_summed(folder, model, {}, options);
 }
 
 int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const BaseWeights& base) {

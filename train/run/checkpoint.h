@@ -118,6 +118,12 @@ int64_t load_weights(const std::filesystem::path& folder, TrainState& state,
 // Those that adapters belong to. Every rank reads all; returns the checksum of the values.
 std::string load_base(const std::filesystem::path& folder, TrainState& state, const FolderOptions& options);
 
+// Weights that are never updated, of a reference or a teacher; returns the checksum of the values.
+std::string load_fixed(const std::filesystem::path& folder, Session& session, const FolderOptions& options);
+// That checksum, without a place for the weights
+std::string checksum_of_weights(const std::filesystem::path& folder, const ModelConfig& model,
+                                const FolderOptions& options);
+
 // Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
 std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);
 

@@ -20,21 +20,67 @@ size_t ranges_of(const Session& session, const LossJob& job) {
 }
 // The numbers of a batch in the list of results: its mean loss times the sequences that those of its tokens
 // which count would fill, these tokens, and by range of positions the sums of the losses and the tokens.
-// Of pairs it is the sum of their losses over T, the number of pairs, and the sums of their figures.
-size_t stride_of(const Session& session, const LossJob& job) {
-  return 2 + (job.pairs ? size_t{PreferenceFigures::kCount} : 2 * ranges_of(session, job));
+size_t stride_of(const Session& session, const LossJob& job) { return 2 + 2 * ranges_of(session, job); }
+
+// The numbers of a pair in the list of results, of a loss of pairs: kto's loss of a pair depends on all.
+constexpr size_t kPairNumbers = 7;
+
+void write_pair(const PreferencePair& pair, double* numbers) {
+  for (const PreferenceSide* side : {&pair.chosen, &pair.rejected}) {
+    *numbers++ = side->logp;
+    *numbers++ = side->reference;
+    *numbers++ = side->tokens;
+  }
+  *numbers = pair.is_desirable ? 1 : 0;
+}
+PreferencePair read_pair(const double* numbers) {
+  return {.chosen = {.logp = numbers[0], .reference = numbers[1], .tokens = numbers[2]},
+          .rejected = {.logp = numbers[3], .reference = numbers[4], .tokens = numbers[5]},
+          .is_desirable = numbers[6] != 0};
 }
 
-void measure_pairs(Session& session, const LossJob& job, const Sequences& sequences, int64_t count,
-                   double* numbers) {
+// Writes the numbers of the pairs in the `count` sequences from `first` on.
+void measure_pairs(Session& session, const LossJob& job, int64_t first, int64_t count, double* numbers) {
   const int64_t T = session.shape().sequence_length;
+  Sequences sequences;
+  job.data.fetch(first, count, sequences);
   const std::vector<float> losses = session.losses(sequences, count, T),
                            reference = job.reference ? job.reference(sequences, count) : std::vector<float>();
-  const std::vector<double> sums = pair_figures(
-      {.rule = *job.pairs, .sequences = sequences, .T = T, .losses = losses, .reference = reference});
-  numbers[0] = sums[0] / static_cast<double>(T);
-  numbers[1] = static_cast<double>(count_pairs(sequences, T));
-  std::ranges::copy(sums, numbers + 2);
+  for (const PreferencePair& pair : pairs_in(
+           {.rule = *job.pairs, .sequences = sequences, .T = T, .losses = losses, .reference = reference})) {
+    write_pair(pair, numbers);
+    numbers += kPairNumbers;
+  }
+}
+
+SharedBatches pair_batches(Session& session, const LossJob& job, int64_t count) {
+  const int64_t batch = session.shape().batch;
+  std::vector<int64_t> before;  // pairs before a batch, which data says without a forward
+  int64_t pairs = 0;
+  Sequences one;
+  for (int64_t first = 0; first < job.sequences; ++first) {
+    if (first % batch == 0) before.push_back(pairs);
+    job.data.fetch(first, 1, one);
+    pairs += count_pairs(one, session.shape().sequence_length);
+  }
+  return {.count = count,
+          .results = pairs * static_cast<int64_t>(kPairNumbers),
+          .run = [&session, &job, batch, before](int64_t number, std::span<double> results) {
+            const int64_t first = number * batch;
+            measure_pairs(
+                session, job, first, std::min(batch, job.sequences - first),
+                results.data() + kPairNumbers * static_cast<size_t>(before[static_cast<size_t>(number)]));
+          }};
+}
+
+DataLoss loss_of_pairs(const LossJob& job, const std::vector<double>& results) {
+  std::vector<PreferencePair> pairs;
+  for (size_t at = 0; at < results.size(); at += kPairNumbers) pairs.push_back(read_pair(&results[at]));
+  const auto count = std::ssize(pairs);
+  DataLoss found{.sequences = job.sequences, .counted = count};
+  found.figures = mean_figures(pair_figures(*job.pairs, std::move(pairs)), count);
+  found.loss = without_sign_if_nan(found.figures[0]);
+  return found;
 }
 
 // Writes the numbers of the batch of `count` sequences from `first` on.
@@ -42,7 +88,6 @@ void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t 
   const int64_t T = session.shape().sequence_length;
   Sequences sequences;
   job.data.fetch(first, count, sequences);
-  if (job.pairs) return measure_pairs(session, job, sequences, count, numbers);
   std::vector<double> losses(job.by_position ? static_cast<size_t>(T) : 0), tokens(losses.size());
   const double its_tokens = static_cast<double>(counted(sequences.targets));
   numbers[0] = session.evaluate(sequences, count, losses) * (its_tokens / static_cast<double>(T));
@@ -60,6 +105,7 @@ void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t 
 
 SharedBatches loss_batches(Session& session, const LossJob& job) {
   const int64_t batch = session.shape().batch, count = (job.sequences + batch - 1) / batch;
+  if (job.pairs) return pair_batches(session, job, count);
   const size_t stride = stride_of(session, job);
   return {.count = count,
           .results = count * static_cast<int64_t>(stride),
@@ -71,23 +117,21 @@ SharedBatches loss_batches(Session& session, const LossJob& job) {
 }
 
 DataLoss data_loss(const Session& session, const LossJob& job, const std::vector<double>& results) {
+  if (job.pairs) return loss_of_pairs(job, results);
   const size_t ranges = ranges_of(session, job), stride = stride_of(session, job);
   DataLoss found{.sequences = job.sequences,
                  .position_sums = std::vector<double>(ranges),
                  .position_tokens = std::vector<double>(ranges)};
   double sum = 0, tokens = 0;
-  if (job.pairs) found.figures.resize(PreferenceFigures::kCount);
   for (size_t at = 0; at < results.size(); at += stride) {
     sum += results[at];
     tokens += results[at + 1];
-    for (size_t i = 0; i < found.figures.size(); ++i) found.figures[i] += results[at + 2 + i];
     for (size_t i = 0; i < ranges; ++i) {
       found.position_sums[i] += results[at + 2 + i];
       found.position_tokens[i] += results[at + 2 + ranges + i];
     }
   }
   found.loss = without_sign_if_nan(sum / (tokens / static_cast<double>(session.shape().sequence_length)));
-  for (double& figure : found.figures) figure /= tokens;
   found.counted = static_cast<int64_t>(tokens);
   return found;
 }

@@ -38,6 +38,13 @@ Json inside_json(const InsideFigures& figures) {
                {"attention_logit", list(figures.attention_logit)},
                {"attention_entropy", list(figures.attention_entropy)},
                {"dead_units", list(figures.dead_units)}};
+  if (!figures.expert_load.empty()) {
+    line["router_entropy"] = list(figures.router_entropy);
+    line["dead_experts"] = list(figures.dead_experts);
+    for (size_t layer = 0; layer < figures.expert_load.size(); ++layer)
+      if (const std::vector<double>& loads = figures.expert_load[layer]; !loads.empty())
+        line["expert_load"][fmt::format("layer {}", layer)] = list(loads);
+  }
   for (const InsideFigures::Saturated& layer : figures.saturated) {
     line["fp8_saturated_x"][layer.name] = list(layer.x);
     line["fp8_saturated_dy"][layer.name] = list(layer.dy);

@@ -82,6 +82,7 @@ void OpenRun::check_other_weights() {
     add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
                               folder_options(config)));
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
+  if (config.train.stored_reference && !resumed.empty()) return;
   const std::string& reference = config.train.reference_folder();
   check(!reference.empty(),
         "train.loss={} compares with a reference: name its folder with --set train.reference=FOLDER, or with "
@@ -291,14 +292,53 @@ void OpenRun::take_over(const fs::path& from) {
   token_ids = read_token_ids(from);
 }
 
+// The checksum of weights that do not change in a run; those of a resumed run are the checkpoint's.
+std::string OpenRun::same_as_before(const char* what, const ChecksumBefore& of) const {
+  check(
+      of.was.empty() || of.was == of.now,
+      "{}, from which this run goes on, was trained with other weights of {}: their checksum was {}, and is "
+      "{}. Restore them, or start a new run from the checkpoint's weights with train.init_from={}",
+      resumed.string(), what, of.was, of.now, resumed.string());
+  return of.now;
+}
+
+// That the stored log-probabilities are the reference's. A run that is resumed needs no folder for that.
+void OpenRun::take_stored_reference(Checkpoint checkpoint) {
+  const std::vector<const LogProbs*> files = phase->data().log_probs();
+  const LogProbs& first = *files.front();
+  for (const LogProbs* file : files)
+    check(file->weights == first.weights,
+          "the data has log-probabilities of two references, {} and {}: compute them again with one, "
+          "./evaluate REFERENCE --data PATH --log-probs",
+          first.model, file->model);
+  now.reference = same_as_before("the reference", {.was = was_.reference, .now = first.weights});
+  if (checkpoint || !ranks.is_rank_0()) return;
+  const std::string& folder = config.train.reference_folder();
+  ModelConfig model = model_config(config);
+  model.lora = {};
+  const std::string found = checksum_of_weights(folder, model, folder_options(config));
+  check(
+      found == first.weights,
+      "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
+      "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
+      "with --set train.reference=FOLDER",
+      first.model, first.weights, folder, found, folder, text_of(config.data.train));
+}
+
 void OpenRun::load_weights(Checkpoint checkpoint) {
   ranks.enter_phase("the weights", Timeout::kNone);
   TrainState& state = phase->state();
   Arena::Phase loading(phase->arena(), "load weights");
   if (state.has_teacher())
-    tessera::load_weights(config.train.teacher, state.teacher(), folder_options(config));
+    now.teacher = same_as_before(
+        "train.teacher", {.was = was_.teacher,
+                          .now = load_fixed(config.train.teacher, state.teacher(), folder_options(config))});
   if (state.has_reference())
-    tessera::load_weights(config.train.reference_folder(), state.reference(), folder_options(config));
+    now.reference = same_as_before(
+        "the reference",
+        {.was = was_.reference,
+         .now = load_fixed(config.train.reference_folder(), state.reference(), folder_options(config))});
+  if (config.train.stored_reference) take_stored_reference(checkpoint);
   if (checkpoint) {
     if (ranks.is_rank_0()) {
       check_undamaged(*checkpoint);

@@ -69,6 +69,11 @@ class OpenRun {
 
   void check_options(const TrainerOptions& options);
   void check_other_weights();
+  struct ChecksumBefore {
+    std::string was, now;  // was: "" where it is not known
+  };
+  std::string same_as_before(const char* what, const ChecksumBefore& of) const;
+  void take_stored_reference(Checkpoint checkpoint);
   void take_shape(Checkpoint checkpoint);
   std::set<int64_t> before_bad_steps(const RunState& was) const;
   static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);

@@ -58,7 +58,7 @@ std::string packing_text(const RunData::Source& source) {
   if (!source.packing) return "";
   const PackingFigures& figures = source.packing->figures();
   return fmt::format(", of {} {}, {:.2g}% padding", count_of(figures.documents),
-                     source.stream.documents()->has_pairs() ? "pairs" : "documents", 100 * figures.padding);
+                     source.pairs ? "pairs" : "documents", 100 * figures.padding);
 }
 
 // A line for one source; for several, a line for each and one for all

@@ -49,8 +49,17 @@ void check_sources(const RunParts& run, std::vector<std::string>& notices) {
 void check_pairs(const RunParts& run) {
   const bool wanted = run.config.train.trains_pairs();
   const std::string loss = name_of(run.config.train.loss);
+  const bool labels = run.config.train.loss == LossKind::kKto;
   const auto check_stream = [&](const TokenStream& stream) {
     const bool found = stream.documents() && stream.documents()->has_pairs();
+    if (labels) {
+      check(
+          stream.documents() && stream.documents()->has_labels(),
+          "train.loss=kto is a loss of answers with a label, and {} has none: prepare lines with \"prompt\", "
+          "\"completion\" and \"label\", or set {}",
+          stream.path().string(), found ? "train.loss=dpo" : "train.loss=cross_entropy");
+      return;
+    }
     check(
         found || !wanted,
         "train.loss={} is a loss of pairs, and {} has none: prepare lines with \"chosen\" and \"rejected\", "

@@ -22,13 +22,16 @@ std::unique_ptr<Loader> load(const Config& config, const TokenStream& stream, To
 }
 
 // In the same order whatever the run's seed is, so that validation losses compare
-std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stream, int64_t first) {
+std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stream, int64_t first,
+                                   const std::optional<LogProbs>& log_probs) {
   return std::make_unique<PackedLoader>(
       PackedLoaderOptions{.stream = &stream,
                           .first_document = first,
                           .document_count = documents_of(stream).count() - first,
                           .sequence_length = config.sequence_length(),
-                          .shuffle = false});
+                          .shuffle = false,
+                          .answers = config.train.loss == LossKind::kKto,
+                          .log_probs = log_probs ? &*log_probs : nullptr});
 }
 
 std::unique_ptr<SequenceSource> one_of(std::vector<Mixture::Part> parts) {
@@ -73,18 +76,21 @@ RunData::Part RunData::packed(const Config& config, Source& source) const {
   const bool evaluates = config.evaluation.every > 0;
   if (config.data.validation.empty() && (evaluates || documents > 1)) {
     documents = documents_to_train_on(source.stream, config.data.validation_fraction);
-    if (evaluates) part.validation = pack(config, source.stream, documents);
+    if (evaluates) part.validation = pack(config, source.stream, documents, source.log_probs);
   }
-  auto train =
-      std::make_unique<PackedLoader>(PackedLoaderOptions{.stream = &source.stream,
-                                                         .first_document = 0,
-                                                         .document_count = documents,
-                                                         .sequence_length = config.sequence_length(),
-                                                         .seed = static_cast<uint64_t>(config.train.seed),
-                                                         .shuffle = config.data.shuffle});
+  auto train = std::make_unique<PackedLoader>(
+      PackedLoaderOptions{.stream = &source.stream,
+                          .first_document = 0,
+                          .document_count = documents,
+                          .sequence_length = config.sequence_length(),
+                          .seed = static_cast<uint64_t>(config.train.seed),
+                          .shuffle = config.data.shuffle,
+                          .answers = config.train.loss == LossKind::kKto,
+                          .log_probs = source.log_probs ? &*source.log_probs : nullptr});
   source.range = train->range();
   source.packing = &train->packing();
   source.cut_pairs = train->cut_pairs();
+  source.pairs = train->has_pairs();
   part.train = std::move(train);
   return part;
 }
@@ -94,6 +100,7 @@ RunData::RunData(const Config& config, bool shift) {
     sources_.push_back({.stream = open_data(source.path, config.model.vocab_size), .weight = source.weight});
   std::vector<Mixture::Part> train, validation;
   for (Source& source : sources_) {
+    if (config.train.stored_reference) source.log_probs = read_log_probs(source.stream);
     Part part = config.data.masks() ? packed(config, source) : joined(config, source, shift);
     source.sequences = part.train->sequences_per_epoch();
     train.push_back({std::move(part.train), source.weight});
@@ -105,10 +112,19 @@ RunData::RunData(const Config& config, bool shift) {
   if (config.data.validation.empty() || config.evaluation.every == 0) return;
   const TokenStream& held_out =
       validation_stream_.emplace(open_data(config.data.validation, config.model.vocab_size));
+  if (config.train.stored_reference) validation_log_probs_ = read_log_probs(held_out);
   if (config.data.masks())
-    validation_ = pack(config, held_out, 0);
+    validation_ = pack(config, held_out, 0, validation_log_probs_);
   else
     validation_ = load(config, held_out, {0, held_out.size()});
+}
+
+std::vector<const LogProbs*> RunData::log_probs() const {
+  std::vector<const LogProbs*> found;
+  for (const Source& source : sources_)
+    if (source.log_probs) found.push_back(&*source.log_probs);
+  if (validation_log_probs_) found.push_back(&*validation_log_probs_);
+  return found;
 }
 
 std::vector<fs::path> RunData::paths() const {
@@ -172,7 +188,7 @@ std::vector<std::string> RunData::packing_notices() const {
           "{} of {} pairs of {} are longer than a sequence: of each answer the beginning is kept, up to half "
           "of a sequence or what the other one leaves. A larger train.sequence_length keeps more",
           source.cut_pairs, figures.documents, path));
-    if (source.stream.documents()->has_pairs() && figures.uncounted > 0) {
+    if (source.pairs && figures.uncounted > 0) {
       notices.push_back(fmt::format(
           "{} pairs of {} are left out: of one answer no token that counts is in its part of a sequence",
           figures.uncounted, path));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/loader.h"
+#include "data/log_probs.h"
 #include "data/packing.h"
 #include "data/sequences.h"
 #include "data/tokenizers/tokenizer.h"
@@ -22,16 +23,19 @@ class RunData {
   struct Source {
     TokenStream stream;
     double weight = 1;
-    TokenRange range = {};             // what is not held out
-    int64_t sequences = 0;             // of the range
-    const Packing* packing = nullptr;  // null: documents are joined
-    int64_t cut_pairs = 0;             // see PackedLoader
+    TokenRange range = {};                   // what is not held out
+    int64_t sequences = 0;                   // of the range
+    const Packing* packing = nullptr;        // null: documents are joined
+    int64_t cut_pairs = 0;                   // see PackedLoader
+    bool pairs = false;                      // its sequences are of pairs of documents
+    std::optional<LogProbs> log_probs = {};  // with train.stored_reference
   };
 
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
   // evaluates, one to hold out; with data.documents=mask, data that does not say where its documents begin. A
   // run that never evaluates (evaluation.every: 0) opens no validation data. It trains on the same tokens as
   // one that does, or on all tokens if there are too few to hold any out.
+  // With train.stored_reference also what read_log_probs() throws.
   // `shift`: of the training sequences, as Loader says; data.shift may leave it to a checkpoint.
   RunData(const Config& config, bool shift);
   RunData(const RunData&) = delete;  // the loaders point into it
@@ -41,6 +45,7 @@ class RunData {
   const TokenStream* validation_stream() const {  // null: parts of the sources
     return validation_stream_ ? &*validation_stream_ : nullptr;
   }
+  std::vector<const LogProbs*> log_probs() const;  // of all streams
   const SequenceSource& train() const { return *train_; }
   bool evaluates() const { return validation_ != nullptr; }
   const SequenceSource& validation() const { return *validation_; }  // where it evaluates
@@ -61,6 +66,7 @@ class RunData {
 
   std::vector<Source> sources_;
   std::optional<TokenStream> validation_stream_;  // if it is not a part of sources_
+  std::optional<LogProbs> validation_log_probs_;
   std::unique_ptr<SequenceSource> train_, validation_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };

@@ -22,7 +22,8 @@ constexpr double kWorthANotice = 1.1;  // times the peak that was last printed
 constexpr const char* kCommandOutput = "metrics_command.log";
 
 // Of pairs, by the means of PreferenceFigures::at()
-void add_pairs(const std::vector<double>& figures, int64_t pairs, nlohmann::ordered_json& line) {
+void add_pairs(const std::vector<double>& figures, int64_t pairs, LossKind loss,
+               nlohmann::ordered_json& line) {
   if (figures.empty()) return;
   line.update({{"pairs", pairs},
                {"reward_chosen", figures[1]},
@@ -31,6 +32,8 @@ void add_pairs(const std::vector<double>& figures, int64_t pairs, nlohmann::orde
                {"reward_accuracy", figures[5]},
                {"logp_chosen", figures[3]},
                {"logp_rejected", figures[4]}});
+  if (loss == LossKind::kKto)
+    line.update({{"desirable", figures[6]}, {"divergence", std::max(0.0, figures[8])}});
 }
 
 // Of what is not finite a line has null.
@@ -192,7 +195,7 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                                  {"mfu", tokens_per_second * flops_per_token / peak_flops},
                                  {"memory_bytes", memory}};
   if (uncounted > 0) figures["loss_tokens"] = tokens.counted;
-  add_pairs(result.figures, tokens.counted, figures);
+  add_pairs(result.figures, tokens.counted, config_.train.loss, figures);
   record("step", figures);
   if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});
@@ -252,7 +255,7 @@ void RunLog::evaluation(const DataLoss& found, double seconds, const PositionLos
       {"validation_loss", found.loss}, {"validation_sequences", found.sequences}, {"seconds", seconds}};
   const bool pairs = !found.figures.empty();
   const bool all_count = pairs || found.counted == found.sequences * shape_.sequence_length;
-  add_pairs(found.figures, found.counted, figures);
+  add_pairs(found.figures, found.counted, config_.train.loss, figures);
   if (!all_count) figures["loss_tokens"] = found.counted;
   if (!positions.ends.empty()) {
     figures["position_ends"] = positions.ends;

@@ -202,6 +202,8 @@ nlohmann::ordered_json json_of(const RunState& s) {
   if (!s.before_bad_steps.empty()) object["before_bad_steps"] = s.before_bad_steps;
   if (!s.recent.losses.empty()) object["recent_steps"] = json_of(s.recent);
   if (!s.base.empty()) object["base_checksum"] = s.base;
+  if (!s.reference.empty()) object["reference_checksum"] = s.reference;
+  if (!s.teacher.empty()) object["teacher_checksum"] = s.teacher;
   if (s.fingerprint) object["data_fingerprint"] = json_of(*s.fingerprint);
   if (s.best) object["best"] = {{"step", s.best->step}, {"validation_loss", s.best->validation_loss}};
   return object;
@@ -241,6 +243,9 @@ RunState read_run_state(const fs::path& checkpoint, int64_t least_step) {
   if (object.contains("freeze")) run.freeze = text_value(object, "freeze", name);
   if (object.contains("lora")) run.lora = text_value(object, "lora", name);
   if (run.lora != "none") run.base = text_value(object, "base_checksum", name);
+  for (const auto& [key, to] :
+       {std::pair{"reference_checksum", &run.reference}, std::pair{"teacher_checksum", &run.teacher}})
+    if (object.contains(key)) *to = text_value(object, key, name);
   if (object.contains("skipped_updates")) run.skipped_updates = whole("skipped_updates", 0, step);
   if (object.contains("rewinds")) run.rewinds = whole("rewinds", 0, kMostSteps);
   if (object.contains("passed_over_tokens"))

@@ -59,6 +59,7 @@ struct RunState {
   RecentSteps recent = {};                  // empty where train.on_bad_step.spike is ignore
   Fp8Scales fp8_scales = {};  // train.gemm_dtype=fp8: of the next step; save_checkpoint() fills it in
   std::string base = "";      // with adapters: load_base() of the weights that they belong to
+  std::string reference = "", teacher = "";  // checksums of their weights; "": there are none, or not known
   std::optional<DataFingerprint> fingerprint = {};  // none in checkpoints of the first format
   std::optional<BestEvaluation> best = {};          // the lowest validation loss up to this step
   int64_t evaluations_since_best = 0;               // since the run's begin, if there is no best

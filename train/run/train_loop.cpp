@@ -21,6 +21,7 @@
 #include "train/run/schedule.h"
 #include "train/run/stop_signals.h"
 #include "train/session/from_config.h"
+#include "train/session/pair_figures.h"
 #include "train/session/sampler.h"
 
 namespace tessera {
@@ -260,8 +261,7 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   mine.insert(mine.end(), result.figures.begin(), result.figures.end());
   const std::vector<double> all = stopping_.sum(mine);
   count_next(std::span(all).subspan(2));
-  for (size_t i = 0; i < result.figures.size(); ++i)
-    result.figures[i] = all[4 + i] / static_cast<double>(std::max<int64_t>(tokens.counted, 1));
+  if (shape().loss.pairs) result.figures = mean_figures({all.begin() + 4, all.end()}, tokens.counted);
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = without_sign_if_nan(all[0] / ranks);
   arena_phase.end();

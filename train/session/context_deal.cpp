@@ -216,7 +216,8 @@ void DealtShape::set_tables(const Tensor& numbers, Batch& of_rank) const {
 void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& out) {
   const int64_t T = shape.tokens(), all = shape.all_tokens;
   const int64_t N = shape.batch * all;
-  const auto& [tokens, targets, documents_of_all, kinds] = sequences;
+  const std::span<const int32_t> tokens = sequences.tokens, targets = sequences.targets,
+                                 documents_of_all = sequences.documents;
   check(std::ssize(tokens) == N && std::ssize(targets) == N,
         "{} sequences of {} must have {} tokens and as many targets, found {} and {}", shape.batch, all, N,
         tokens.size(), targets.size());

@@ -32,7 +32,10 @@ LossRule loss_rule(const Config::Train& train) {
                             .beta = of.beta,
                             .label_smoothing = of.label_smoothing,
                             .gamma = of.gamma,
-                            .cross_entropy = of.cross_entropy});
+                            .cross_entropy = of.cross_entropy,
+                            .desirable = of.desirable,
+                            .undesirable = of.undesirable},
+                           train.stored_reference ? ReferenceFrom::kBatch : ReferenceFrom::kModel);
   };
   switch (train.loss) {
     case LossKind::kCrossEntropy:
@@ -45,6 +48,8 @@ LossRule loss_rule(const Config::Train& train) {
       return pairs(PreferenceKind::kSimpo);
     case LossKind::kOrpo:
       return pairs(PreferenceKind::kOrpo);
+    case LossKind::kKto:
+      return pairs(PreferenceKind::kKto);
   }
   if (!train.teacher.empty())
     return distillation(

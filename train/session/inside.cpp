@@ -27,9 +27,12 @@ Probe allocate_probe(Arena& arena, const ModelConfig& model, int64_t layers_in_f
   const auto take = [&](const char* name, const Shape& shape, DType dtype = DType::kF32) {
     return arena.alloc(MemoryTag::kData, name, dtype, shape);
   };
+  const int64_t experts = model.experts.count;
   return {.attention = take("sample of attention", {model.layers, model.heads, 2}),
           .unit_maxima = take("largest values of units", {model.mlp_width}),
           .dead_units = take("dead units", {model.layers}),
+          .expert_loads = experts > 0 ? take("loads of experts", {model.layers, experts}) : Tensor{},
+          .router_entropies = experts > 0 ? take("entropies of routers", {model.layers}) : Tensor{},
           .saturated = layers_in_fp8 > 0
                            ? take("FP8 values that saturate", {layers_in_fp8, 2, 2}, DType::kI32)
                            : Tensor{}};
@@ -62,6 +65,10 @@ Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& stor
                         {store.part().count * trained_ * kSums})),
       attention_(stream, host, probe_.attention),
       dead_units_(stream, host, probe_.dead_units) {
+  if (probe_.expert_loads) {
+    expert_loads_.emplace(stream, host, probe_.expert_loads);
+    router_entropies_.emplace(stream, host, probe_.router_entropies);
+  }
   if (probe_.saturated) saturated_.emplace(stream, host, probe_.saturated);
 }
 
@@ -74,7 +81,8 @@ void Inside::gather() {
     store_.axis().wait();
   }
   for (FetchedTensor* tensor : {&sums_, &attention_, &dead_units_}) tensor->start();
-  if (saturated_) saturated_->start();
+  for (std::optional<FetchedTensor>* tensor : {&expert_loads_, &router_entropies_, &saturated_})
+    if (*tensor) (*tensor)->start();
 }
 
 InsideFigures Inside::sampled() {
@@ -95,6 +103,22 @@ InsideFigures Inside::sampled() {
                                              : dead[layer] / units);
   }
   return figures;
+}
+
+void Inside::add_experts(InsideFigures& to) {
+  if (!expert_loads_) return;
+  const ModelConfig& model = store_.model();
+  const std::span<const float> loads = expert_loads_->values(), entropies = router_entropies_->values();
+  const auto experts = static_cast<size_t>(model.experts.count);
+  for (size_t layer = 0; layer < entropies.size(); ++layer) {
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    const bool has_experts = model.experts.in_block(static_cast<int64_t>(layer));
+    const std::span<const float> of_layer = loads.subspan(layer * experts, has_experts ? experts : 0);
+    const auto dead = static_cast<double>(std::ranges::count(of_layer, 0.0f));
+    to.expert_load.emplace_back(of_layer.begin(), of_layer.end());
+    to.router_entropy.push_back(has_experts ? entropies[layer] : kNone);
+    to.dead_experts.push_back(has_experts ? dead / static_cast<double>(experts) : kNone);
+  }
 }
 
 void Inside::add_saturated(InsideFigures& to) {
@@ -124,6 +148,7 @@ InsideFigures Inside::figures() {
   const auto layers = static_cast<size_t>(store_.model().layers),
              parts = static_cast<size_t>(store_.part().count), each = static_cast<size_t>(trained_ * kSums);
   InsideFigures figures = sampled();
+  add_experts(figures);
   add_saturated(figures);
   size_t at = 0;
   for (const ParamPlace& place : store_.layout().places) {

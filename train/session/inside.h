@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
 #include "model/fp8.h"
+#include "model/model.h"
 #include "model/optimizer.h"
 #include "train/session/host_tensors.h"
 
@@ -34,6 +34,10 @@ struct InsideFigures {
   // Of this rank's first micro-batch, by layer. The largest score, over the heads; in nats, the mean over the
   // heads; the share of units of the MLP: see AttentionSample, DeadUnits
   std::vector<double> attention_logit, attention_entropy, dead_units;
+  // Likewise, with experts, NaN where a block has none: the mean entropy of the router's probabilities, in
+  // nats; the share of experts without a token; and the load of each expert, see RouterSample
+  std::vector<double> router_entropy = {}, dead_experts = {};
+  std::vector<std::vector<double>> expert_load = {};  // empty where a block has none
   // Likewise, of a linear layer in FP8: the shares of x and of dy that were cut off, see CountSaturated
   struct Saturated {
     std::string name;           // "attention.qkv", "head"
@@ -60,6 +64,7 @@ class Inside {
 
  private:
   InsideFigures sampled();  // without norms
+  void add_experts(InsideFigures& to);
   void add_saturated(InsideFigures& to);
 
   Stream stream_;
@@ -70,7 +75,8 @@ class Inside {
   Probe probe_;
   FetchedTensor sums_;  // [parts, trained_, 3]
   FetchedTensor attention_, dead_units_;
-  std::optional<FetchedTensor> saturated_;  // with layers in FP8
+  std::optional<FetchedTensor> expert_loads_, router_entropies_;  // with experts
+  std::optional<FetchedTensor> saturated_;                        // with layers in FP8
 };
 
 }  // namespace tessera

@@ -9,14 +9,23 @@
 
 namespace tessera {
 
-// The sums over all pairs of PreferenceFigures::at(). `losses` and `reference`, which is empty where the rule
-// needs none, are the cross entropy of each token, [count, T].
+// `losses` and `reference` are the cross entropy of each token, [count, T]. `reference` is empty where the
+// rule needs none, or the sequences have its log-probs.
 struct PairLosses {
   const PreferenceRule& rule;
   const SequencesView& sequences;
   int64_t T;
   std::span<const float> losses, reference;
 };
-std::vector<double> pair_figures(const PairLosses& of);
+// All pairs, in their order, without PreferencePair::divergence
+std::vector<PreferencePair> pairs_in(const PairLosses& of);
+
+// The sums over the pairs of PreferenceFigures::at(). The divergence of kto is that of these pairs.
+std::vector<double> pair_figures(const PreferenceRule& rule, std::vector<PreferencePair> pairs);
+// The means of sums over so many pairs: of what is chosen and rejected, over the pairs that have it
+std::vector<double> mean_figures(std::vector<double> sums, int64_t pairs);
+
+// [N, 2]: each value as a float and what that leaves
+std::vector<float> as_two_floats(std::span<const double> values);
 
 }  // namespace tessera

@@ -8,7 +8,9 @@
 
 #include "kernels/base/nan.h"
 #include "model/fp8_places.h"
+#include "model/preference_loss.h"
 #include "train/session/mean_loss.h"
+#include "train/session/pair_figures.h"
 #include "train/session/token_ids.h"
 
 namespace tessera {
@@ -63,8 +65,8 @@ SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {
   return shape;
 }
 
-// A chosen document is followed by a rejected one, in its sequence.
-void check_kinds(const SequencesView& sequences, int64_t T) {
+// The first document of a pair is followed by its second one, in its sequence, and kto's are its own.
+void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule& rule) {
   const auto kind_at = [&](int64_t n) {
     return static_cast<DocumentKind>(sequences.kinds[static_cast<size_t>(n)]);
   };
@@ -73,10 +75,16 @@ void check_kinds(const SequencesView& sequences, int64_t T) {
     const int64_t t = n % T, end = sequences.documents[static_cast<size_t>(2 * n + 1)];
     const DocumentKind kind = kind_at(n);
     if (t == 0) before = DocumentKind::kPlain;
-    check((kind == DocumentKind::kRejected) == (before == DocumentKind::kChosen) &&
-              !(kind == DocumentKind::kChosen && end == T),
-          "sequence {}, token {}: a chosen document has to be followed by the rejected one of its pair",
-          n / T, t);
+    const bool follows = is_first_of_pair(before), first = is_first_of_pair(kind);
+    check(follows ? kind == second_after(before) : first || kind == DocumentKind::kPlain,
+          "sequence {}, token {}: the first document of a pair has to be followed by its second one", n / T,
+          t);
+    check(!(first && end == T), "sequence {}, token {}: the second document of a pair is missing", n / T, t);
+    check(!first || (kind == DocumentKind::kChosen) != rule.has_labels(),
+          "sequence {}, token {}: the documents are {}", n / T, t,
+          rule.has_labels()
+              ? "pairs of a chosen and a rejected answer, and the loss is of answers with labels"
+              : "answers with labels, and the loss is of pairs");
     before = kind;
     n += std::max<int64_t>(end - t, 1);
   }
@@ -135,9 +143,18 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
         stream(), host_,
         take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, shape.rows()})};
   }
+  if (shape.loss.stored_reference)
+    log_probs_ = {
+        stream(), host_,
+        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
+  if (shape.loss.pairs && shape.loss.pairs->has_labels()) {
+    divergences_ = take("divergences of micro-batches", DType::kF32, {shape.micro_steps});
+    divergence_sums_ = take("divergences of ranks", DType::kF32, {shape.ranks()});
+    divergence_ = take("divergence of the step", DType::kF32, {1});
+  }
   if (shape.router_losses != RouterLosses{} && shape.model.experts) {
     model_.choice_counts = choice_counts_ =
         take("choices of experts", DType::kI32, {shape.ranks(), shape.model.experts.count});
@@ -200,8 +217,12 @@ void TrainState::send(const SequencesView& sequences) {
   if (!shape_.loss.pairs) return;
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
-  check_kinds(sequences, shape_.sequence_length);
+  check_kinds(sequences, shape_.sequence_length, *shape_.loss.pairs);
   kinds_.send(sequences.kinds);
+  if (!shape_.loss.stored_reference) return;
+  check(sequences.log_probs.size() == sequences.targets.size(),
+        "the loss {} has a stored reference, and the sequences have no log-probabilities", shape_.loss.name);
+  log_probs_.send(std::span<const float>(as_two_floats(sequences.log_probs)));
 }
 
 void TrainState::send_dealt(const SequencesView& sequences) {
@@ -280,13 +301,14 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   };
   if (choice_counts_) stream().run(FillZero{choice_counts_});
   if (counts_apart()) count_choices(micro_steps, dropout_of);
+  if (has_divergence() && shape_.micro_steps > 1) measure_divergences(micro_steps);
   for (int64_t m = 0; m < micro_steps; ++m) {
     Arena::Phase phase(arena_, "micro-batch", m + 1, Arena::Phase::kRecordFirstFew);
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
     for (const SentTensor* input :
-         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &dealt_, &counted_rows_})
+         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -327,9 +349,18 @@ Batch TrainState::batch_of(int64_t row) {
     batch.positions = positions_.device().rows(row, 1).view(shape);
   }
   if (shape_.loss.pairs) {
-    batch.kinds = kinds_.device().rows(0, 1).view(shape);
+    batch.kinds = kinds_.device().rows(row, 1).view(shape);
     batch.figures =
         figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
+  }
+  if (const Tensor& log_probs = log_probs_.device())
+    batch.log_probs = log_probs.rows(row, 1).view({shape_.rows(), 2});
+  if (has_divergence()) {
+    const bool alone = shape_.micro_steps == 1;
+    batch.divergence = {.of_step = divergence_,
+                        .own = alone ? divergences_ : Tensor{},
+                        .gradient_scale = gradient_scale_.device(),
+                        .share = [this] { share_divergence(); }};
   }
   if (const Tensor& counted = counted_rows_.device()) batch.counted = counted.rows(row, 1).view(shape);
   if (const Tensor& dealt = dealt_.device())
@@ -358,6 +389,25 @@ void TrainState::share_choices() {
   store().axis().wait();
 }
 
+void TrainState::measure_divergences(int64_t micro_steps) {
+  for (int64_t m = 0; m < micro_steps; ++m) {
+    stream().backend().place() = {.micro_batch = m};
+    const Tensor sum = divergences_.rows(m, 1);
+    measure_divergence(stream(), arena_, {.model = model_, .batch = batch_of(m), .sum = sum});
+  }
+  share_divergence();
+}
+
+void TrainState::share_divergence() {
+  const Tensor mine = divergence_sums_.rows(rank(), 1);
+  stream().run(SumLosses{.losses = divergences_, .sum = mine});
+  if (shape_.ranks() > 1) {
+    store().axis().all_gather({.part = mine, .whole = divergence_sums_});
+    store().axis().wait();
+  }
+  stream().run(SumLosses{.losses = divergence_sums_, .sum = divergence_});
+}
+
 void TrainState::compute(const MicroStep& micro_step) {
   const Tensor& losses = losses_.device();
   const Batch batch = batch_of(0);
@@ -378,8 +428,8 @@ void TrainState::compute(const MicroStep& micro_step) {
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
   return shape_.cuda_graphs && stepped_ && !micro_step.dropout.probabilities &&
          !store().communicates({micro_step.first, micro_step.last}) &&
-         (!choice_counts_ || counts_apart() || shape_.ranks() == 1) && !activations_ && !model_.context &&
-         !arena_.ledger().recording();
+         (!(choice_counts_ || has_divergence()) || shape_.micro_steps > 1 || shape_.ranks() == 1) &&
+         !activations_ && !model_.context && !arena_.ledger().recording();
 }
 
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have

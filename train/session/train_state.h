@@ -129,6 +129,9 @@ class TrainState {
   Batch batch_of(int64_t micro_step);
   void count_choices(int64_t micro_steps, const std::function<ActiveDropout(int64_t)>& dropout);
   void share_choices();
+  bool has_divergence() const { return static_cast<bool>(divergence_); }
+  void measure_divergences(int64_t micro_steps);
+  void share_divergence();
   bool counts_apart() const { return choice_counts_ && shape_.micro_steps > 1; }
   void run(const MicroStep& micro_step);
   void compute(const MicroStep& micro_step);
@@ -152,13 +155,16 @@ class TrainState {
   SentTensor tokens_, targets_;       // [micro_steps, B T]
   SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
   SentTensor kinds_;                  // [micro_steps, B T]; of a loss of pairs
+  SentTensor log_probs_;              // [micro_steps, B T, 2]; of one with a stored reference
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
   FetchedTensor norms_;    // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
-  Tensor loss_sums_;         // [ranks] fp32
-  Tensor choice_counts_;     // [ranks, E] int32, of a step's experts; with losses of routers
+  Tensor loss_sums_;      // [ranks] fp32
+  Tensor choice_counts_;  // [ranks, E] int32, of a step's experts; with losses of routers
+  // kto: [micro_steps] of the micro-batches, [ranks] of the ranks and [1] of the step, see Batch::Divergence
+  Tensor divergences_, divergence_sums_, divergence_;
   SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with these, where there may be padding
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};

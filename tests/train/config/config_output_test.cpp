@@ -248,7 +248,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     if (!lora) config.train.lora_base = LoraBase::kAuto;
     config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
     config.train.preference = {}, config.train.distillation = {};
-    config.train.reference.clear(), config.train.teacher.clear();
+    config.train.reference.clear(), config.train.teacher.clear(), config.train.stored_reference = false;
     auto& recompute = config.train.recompute;
     if (config.model.mlp != Mlp::kSwiglu && recompute)
       recompute = recompute->changed(

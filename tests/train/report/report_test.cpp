@@ -170,6 +170,10 @@ seen.push("heat: " + $("tip").textContent);
 point_at(1, 2);
 seen.push("absent: " + $("tip").textContent);
 choose({ inside: "dead_units" });
+choose({ inside: "expert_load/layer 2" });
+point_at(1, 2);
+seen.push("experts: " + $("tip").textContent);
+choose({ inside: "dead_units" });
 seen.push("other map: " + (first_map !== pixels()) + " " + $("inside_part").hidden + " " + $("inside_figure").options.length);
 canvas.dispatchEvent(new PointerEvent("pointerleave"));
 element(document.body, "div", { id: "seen" }, seen.join("; "));
@@ -202,7 +206,9 @@ struct PageInABrowser : ReportOfARun {
 std::string inside_line(const std::string& place, int step) {
   return R"({"type":"inside",)" + place +
          fmt::format(R"(,"update_ratio":{{"attention.qkv":[0.00{0},0.0{0},null],"token_table":[0.5]}},)"
-                     R"("attention_logit":[1.5,2.5,{0}],"dead_units":[0,0.25,0],"clipped":0.{0}}})"
+                     R"("attention_logit":[1.5,2.5,{0}],"dead_units":[0,0.25,0],)"
+                     R"("router_entropy":[1.5,null,1.25],"dead_experts":[0,null,0.25],)"
+                     R"("expert_load":{{"layer 0":[1,0,2,1],"layer 2":[0.5,0.5,3,0]}},"clipped":0.{0}}})"
                      "\n",
                      step);
 }
@@ -259,7 +265,8 @@ TEST_F(PageInABrowser, OfOneRunWorks) {
          {"tip: step 5, 160 tokens, 10 s", "zoomed: true true true", "back: true", "samples: 3 true",
           "validation: 3", "runs: 0", "marks: start checkpoint signal stop resume checkpoint checkpoint stop",
           "state: finished", "heat: step 6, 192 tokens, 22 sattention.qkv, layer 1: update / weight 0.06",
-          "absent: step 6", "layer 2: update / weight none", "other map: true true 4"});
+          "absent: step 6", "layer 2: update / weight none", "experts: step 6", "layer 2, expert 2: experts: load, 1 on average 3",
+          "other map: true true 7"});
 }
 
 TEST_F(PageInABrowser, OfSeveralRunsWorks) {

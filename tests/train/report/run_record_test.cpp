@@ -315,7 +315,7 @@ TEST(ReportPage, IsSoundWhateverStandsInALineOfInside) {
     run.add(line);
   EXPECT_EQ(run.inside().size(), 2u);
   EXPECT_EQ(run.inside().at("a/b").buckets().size(), 2u) << "a line of another model is left out";
-  for (int i = 0; i < 200; ++i) run.add(fmt::format(R"({{"type":"inside","step":4,"figure {}":[1]}})", i));
+  for (int i = 0; i < 300; ++i) run.add(fmt::format(R"({{"type":"inside","step":4,"figure {}":[1]}})", i));
   EXPECT_EQ(run.inside().size(), RunRecord::kMostInside);
   const std::string data = report_json({.runs = std::span(&run, 1), .written = ""});
   const nlohmann::json parsed = nlohmann::json::parse(data);

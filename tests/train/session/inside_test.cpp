@@ -253,6 +253,62 @@ TEST(Inside, CountsDeadUnits) {
   EXPECT_EQ(inside->dead_units[2], 0);
 }
 
+// Of the first micro-batch, 17 tokens that choose 2 of 5 experts each
+TEST(Inside, HasWhatRoutersDo) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 1, shape.model.mlp = Mlp::kSwiglu, shape.model.mlp_width = 40;
+  shape.model.experts = {.count = 5, .active = 2, .width = 16, .dense_layers = {1}};
+  const auto figures_of = [](const RunShape& of) {
+    const InsideSteps found = observe_inside({}, of, 1);
+    EXPECT_TRUE(found.figures);
+    return found.figures.value();
+  };
+  const InsideFigures plain = figures_of(shape);
+  ASSERT_EQ(plain.expert_load.size(), 3u);
+  EXPECT_TRUE(plain.expert_load[1].empty()) << "a block with one MLP";
+  EXPECT_TRUE(std::isnan(plain.router_entropy[1]) && std::isnan(plain.dead_experts[1]));
+  for (const size_t layer : {0, 2}) {
+    const std::vector<double>& loads = plain.expert_load[layer];
+    ASSERT_EQ(loads.size(), 5u);
+    double choices = 0;
+    for (const double load : loads) {
+      const double rows = load * 17 * 2 / 5;
+      EXPECT_NEAR(rows, std::round(rows), 1e-5) << "a number of tokens";
+      EXPECT_LE(rows, 17 + 1e-5) << "a token chooses an expert once";
+      choices += rows;
+    }
+    EXPECT_NEAR(choices, 17 * 2, 1e-4);
+    EXPECT_EQ(plain.dead_experts[layer], static_cast<double>(std::ranges::count(loads, 0.0)) / 5);
+    EXPECT_GT(plain.router_entropy[layer], 1) << "close to even at first";
+    EXPECT_LE(plain.router_entropy[layer], std::log(5) + 1e-6);
+  }
+  shape.keep = ByBlock<Keep>(Keep{Recomputed::kBlock});
+  const InsideFigures recomputed = figures_of(shape);
+  EXPECT_EQ(recomputed.expert_load, plain.expert_load);
+  EXPECT_EQ(recomputed.router_entropy[2], plain.router_entropy[2]);
+}
+
+// Routers of weights 0 choose the first experts, the others are dead.
+TEST(Inside, CountsDeadExperts) {
+  RunShape shape = shared_shape(1);
+  shape.inside_every = 1, shape.model.mlp = Mlp::kSwiglu;
+  shape.model.experts = {.count = 5, .active = 2, .width = 16};
+  std::optional<InsideFigures> inside;
+  run_shared({}, {.shape = shape,
+                  .before =
+                      [&](TrainState& state) {
+                        HostTensors make;
+                        for (const ParamPlace& place : state.store().layout().places)
+                          if (place.info.name == "blocks.1.experts.router.weight")
+                            state.store().writer()(place, make.zeros(place.info.shape));
+                      },
+                  .after = [&](TrainState& state) { inside = state.inside(); }});
+  ASSERT_TRUE(inside);
+  EXPECT_EQ(inside->expert_load[1], (std::vector<double>{2.5, 2.5, 0, 0, 0}));
+  EXPECT_DOUBLE_EQ(inside->dead_experts[1], 3.0 / 5);
+  EXPECT_NEAR(inside->router_entropy[1], std::log(5), 1e-6);
+}
+
 // Each rank of a context has the queries of its own tokens; together they are all of a sequence.
 TEST(Inside, RanksOfAContextHaveTheirOwnQueries) {
   std::string why_not;

@@ -25,8 +25,12 @@ std::vector<PairOfTexts> pairs_of(const nlohmann::json& reference) {
   return pairs;
 }
 
+// Answers with labels, each with the answer of the pair before as its mismatched one: those of TRL's fixture
+enum class Answers : uint8_t { kPairs, kLabelled };
+
 // Pairs in their order, as many in a sequence as fit, or `most`; and padded sequences up to `count`
-Sequences packed_pairs(const std::vector<PairOfTexts>& pairs, size_t most, int64_t count) {
+Sequences packed_pairs(const std::vector<PairOfTexts>& pairs, size_t most, int64_t count,
+                       Answers answers = Answers::kPairs) {
   Sequences out;
   DocumentLengths lengths;
   int64_t room = 0;
@@ -53,13 +57,22 @@ Sequences packed_pairs(const std::vector<PairOfTexts>& pairs, size_t most, int64
       out.targets.push_back(t < pair.prompt.size() ? kNoTarget : all[t]);
     out.kinds.insert(out.kinds.end(), static_cast<size_t>(inputs), static_cast<int32_t>(kind));
   };
-  for (const PairOfTexts& pair : pairs) {
-    const int64_t inputs =
-        2 * std::ssize(pair.prompt) + std::ssize(pair.chosen) + std::ssize(pair.rejected) - 2;
+  const bool labelled = answers == Answers::kLabelled;
+  const auto answer_of = [&](size_t i) -> const std::vector<int32_t>& {
+    return i % 2 == 0 ? pairs[i].chosen : pairs[i].rejected;
+  };
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const PairOfTexts& pair = pairs[i];
+    const auto &first = labelled ? answer_of(i) : pair.chosen,
+               &second = labelled ? answer_of((i + pairs.size() - 1) % pairs.size()) : pair.rejected;
+    const int64_t inputs = 2 * std::ssize(pair.prompt) + std::ssize(first) + std::ssize(second) - 2;
     if (inputs > room || in_row == most) begin_row();
     ++in_row;
-    add(pair, pair.chosen, DocumentKind::kChosen);
-    add(pair, pair.rejected, DocumentKind::kRejected);
+    add(pair, first,
+        !labelled    ? DocumentKind::kChosen
+        : i % 2 == 0 ? DocumentKind::kDesirable
+                     : DocumentKind::kUndesirable);
+    add(pair, second, labelled ? DocumentKind::kMismatched : DocumentKind::kRejected);
   }
   while (std::ssize(lengths) < count) begin_row();
   pad();
@@ -72,10 +85,13 @@ PreferenceRule rule_of(const nlohmann::json& settings) {
   return {.kind = name == "dpo"     ? PreferenceKind::kDpo
                   : name == "ipo"   ? PreferenceKind::kIpo
                   : name == "simpo" ? PreferenceKind::kSimpo
+                  : name == "kto"   ? PreferenceKind::kKto
                                     : PreferenceKind::kOrpo,
           .beta = settings["beta"],
           .label_smoothing = settings.value("label_smoothing", 0.0),
-          .gamma = settings.value("gamma", 0.0)};
+          .gamma = settings.value("gamma", 0.0),
+          .desirable = settings.value("desirable", 1.0),
+          .undesirable = settings.value("undesirable", 1.0)};
 }
 
 struct Preferences : ::testing::TestWithParam<const char*> {
@@ -118,11 +134,11 @@ struct Preferences : ::testing::TestWithParam<const char*> {
                              theirs = loss.needs_reference
                                           ? state.reference_losses(first, micro_batch, kPairTokens)
                                           : std::vector<float>();
-    found.evaluated = pair_figures({.rule = *loss.pairs,
-                                    .sequences = first,
-                                    .T = kPairTokens,
-                                    .losses = losses,
-                                    .reference = theirs})[0];
+    found.evaluated = pair_figures(*loss.pairs, pairs_in({.rule = *loss.pairs,
+                                                          .sequences = first,
+                                                          .T = kPairTokens,
+                                                          .losses = losses,
+                                                          .reference = theirs}))[0];
     const OptimizerConfig optimizer{.beta1 = reference["beta1"],
                                     .beta2 = reference["beta2"],
                                     .epsilon = reference["epsilon"],
@@ -145,8 +161,10 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
   const double all = static_cast<double>(pairs.size());
   for (const bool one_by_one : {false, true})
     for (const bool large : {false, true}) {
-      const int64_t count = one_by_one ? 8 : 6, micro_batch = large ? count / 2 : 1;
-      const Sequences sequences = packed_pairs(pairs, one_by_one ? 1 : 100, count);
+      const bool labelled = rule["rule"] == "kto";
+      const int64_t count = one_by_one ? 8 : 6, micro_batch = large ? count / (labelled ? 1 : 2) : 1;
+      const Sequences sequences =
+          packed_pairs(pairs, one_by_one ? 1 : 100, count, labelled ? Answers::kLabelled : Answers::kPairs);
       HostTensors make;
       const Steps found =
           steps(sequences, micro_batch, one_by_one ? AttentionKind::kNaive : AttentionKind::kFlash, make);
@@ -159,8 +177,12 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
         losses = std::max(losses, std::abs(found.losses[i] - loss));
         norms = std::max(norms, std::abs(found.grad_norms[i] / norm - 1));
         EXPECT_NEAR(found.figures[i][0] / all, found.losses[i], 1e-6);
+        const std::vector<double> means = mean_figures(found.figures[i], std::ssize(pairs));
+        if (labelled) {
+          EXPECT_NEAR(std::max(0.0, means[8]), rule["figures"][i][4], 1e-6);
+        }
         for (size_t f = 0; f < 4; ++f) {
-          const double wanted = rule["figures"][i][f], ours = found.figures[i][1 + f] / all;
+          const double wanted = rule["figures"][i][f], ours = means[1 + f];
           figures = std::max(figures, std::abs(ours - wanted) / std::max(1.0, std::abs(wanted)));
         }
       }
@@ -184,7 +206,7 @@ TEST_P(Preferences, StartAtLogarithmOfTwoWhereTheReferenceIsTheModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Preferences,
-                         ::testing::Values("dpo", "robust", "ipo", "simpo", "orpo", "other"),
+                         ::testing::Values("dpo", "robust", "ipo", "simpo", "orpo", "kto", "other"),
                          [](const auto& name) { return std::string(name.param); });
 
 // Random pairs in sequences of kSharedModel: those of a step are unequal in number and in tokens.
@@ -203,14 +225,15 @@ std::vector<PairOfTexts> random_pairs(int count) {
   return pairs;
 }
 
-RunShape pair_shape(int ranks, int64_t micro_batch, Shard shard = Shard::kOptimizer) {
+RunShape pair_shape(int ranks, int64_t micro_batch, Shard shard = Shard::kOptimizer,
+                    PreferenceKind kind = PreferenceKind::kDpo) {
   ModelConfig model = kSharedModel;
   model.context = kPairTokens;
   return {.model = model,
           .micro_batch = micro_batch,
           .micro_steps = 8 / micro_batch / ranks,
           .sequence_length = kPairTokens,
-          .loss = preference_loss({.beta = 0.5}),
+          .loss = preference_loss({.kind = kind, .beta = 0.5}),
           .documents = true,
           .mesh = {.data = ranks},
           .shard = shard};
@@ -219,7 +242,8 @@ RunShape pair_shape(int ranks, int64_t micro_batch, Shard shard = Shard::kOptimi
 // Mean losses of steps over 8 sequences; the last ones are padding, so that ranks have unequal shares
 std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
   const std::vector<PairOfTexts> pairs = random_pairs(11);
-  const Sequences all = packed_pairs(pairs, 100, 8);
+  const Sequences all =
+      packed_pairs(pairs, 100, 8, shape.loss.pairs->has_labels() ? Answers::kLabelled : Answers::kPairs);
   const std::unique_ptr<Backend> be = make_backend({});
   const Mesh mesh(*be, shape.mesh, ranks);
   Arena arena = make_arena({});
@@ -246,13 +270,20 @@ std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
 }
 
 TEST(PreferenceSteps, OneTimesEightIsEightTimesOne) {
-  const std::vector<double> small = run_pairs({}, pair_shape(1, 1)), large = run_pairs({}, pair_shape(1, 8));
-  EXPECT_LT(small.back(), small.front());
-  EXPECT_LT(largest_difference(small, large), tolerance::kLossesOfRanks);
-  for (const bool fused : {false, true}) {
-    RunShape shape = pair_shape(1, 2);
-    shape.fused_head = fused;
-    EXPECT_LT(largest_difference(run_pairs({}, shape), large), tolerance::kLossesOfRanks);
+  for (const PreferenceKind kind : {PreferenceKind::kDpo, PreferenceKind::kKto}) {
+    const auto shape_of = [&](int64_t micro_batch) {
+      return pair_shape(1, micro_batch, Shard::kOptimizer, kind);
+    };
+    const std::vector<double> small = run_pairs({}, shape_of(1)), large = run_pairs({}, shape_of(8));
+    EXPECT_LT(small.back(), small.front());
+    EXPECT_LT(largest_difference(small, large), tolerance::kLossesOfRanks);
+    for (const bool fused : {false, true}) {
+      RunShape shape = shape_of(2);
+      shape.fused_head = fused;
+      EXPECT_LT(largest_difference(run_pairs({}, shape), large), tolerance::kLossesOfRanks);
+    }
+    expect_plan_is_the_step({}, shape_of(2));
+    expect_plan_is_the_step({}, shape_of(8));
   }
 }
 
@@ -261,6 +292,22 @@ RunShape with_adapters(RunShape shape) {
   shape.freeze = Freeze::all_but_adapters();
   shape.reference_without_adapters = true;
   return shape;
+}
+
+// The divergence that kto subtracts is a mean over the pairs of all ranks.
+TEST(PreferenceSteps, RanksShareTheDivergenceOfAnswersWithLabels) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  const auto shape_of = [](int ranks, int64_t micro_batch, Shard shard) {
+    return pair_shape(ranks, micro_batch, shard, PreferenceKind::kKto);
+  };
+  for (const Shard shard : kAllShards)
+    on_ranks(2, [&](const Ranks& ranks) {
+      const std::vector<double> one = run_pairs({}, shape_of(1, 2, Shard::kOptimizer));
+      for (const int64_t micro_batch : {2, 4})  // two micro-batches of each rank, and one
+        EXPECT_LT(largest_difference(run_pairs(ranks, shape_of(2, micro_batch, shard)), one),
+                  tolerance::kLossesOfRanks);
+    });
 }
 
 TEST(PreferenceSteps, TwoRanksWithUnequalPairsHaveTheLossesOfOne) {

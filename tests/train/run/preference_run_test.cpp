@@ -1,0 +1,202 @@
+// Runs on pairs: a reference whose log-probabilities are stored beside the data, what is refused of one that
+// is stale, what a resumed run must have, and ranks with unequal numbers of pairs and tokens.
+#include <algorithm>
+
+#include "tests/tolerances.h"
+#include "tests/train_ranks.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct PreferenceRun : TrainRanks {
+  PreferenceRun() {
+    std::string lines;
+    for (int i = 0; i < 60; ++i) {
+      const std::string prompt(static_cast<size_t>(1 + i % 5), static_cast<char>('a' + i % 7)),
+          answer(static_cast<size_t>(i % 4), static_cast<char>('k' + i % 3));
+      lines +=
+          nlohmann::json{{"prompt", prompt}, {"chosen", answer + "!"}, {"rejected", "." + answer}}.dump() +
+          "\n";
+    }
+    write("pairs.jsonl", lines);
+    prepare("pairs");
+    make_model("base", 5);
+    make_model("other", 6);
+  }
+
+  void prepare(const std::string& to) const {
+    const ProcessResult result =
+        run_process(PREPARE_BINARY, {"pairs.jsonl", "--tokenizer", "bytes", "--output", to, "--force"},
+                    {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+  }
+
+  void make_model(const std::string& name, int seed) {
+    const ProcessResult result =
+        train(sets({"train.folder=" + name + "_run", fmt::format("train.seed={}", seed), "train.steps=2",
+                    "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
+    ASSERT_EQ(result.status, 0) << result.error;
+    fs::create_directory(folder / name);
+    for (const char* file : {"model.safetensors", "config.json"})
+      fs::copy_file(folder / (name + "_run") / "checkpoints/step_00000002" / file, folder / name / file);
+  }
+
+  static Words pairs(const Words& more = {}) {
+    return with({"train.init_from=base", "train.loss=dpo", "data.train=pairs", "data.documents=mask",
+                 "data.validation_fraction=0.2", "train.steps=6", "train.tokens_per_step=96",
+                 "train.preference.beta=0.5", "evaluation.every=3", "sampling.every=0", "checkpoint.every=3"},
+                more);
+  }
+
+  ProcessResult log_probs(const Words& more = {}) const {
+    return run_process(EVALUATE_BINARY,
+                       with({"base", "--data", "pairs", "--log-probs", "--device", "cpu"}, more),
+                       {.folder = folder});
+  }
+  void store_log_probs(const Words& more = {}) const {
+    const ProcessResult result = log_probs(more);
+    ASSERT_EQ(result.status, 0) << result.error;
+  }
+
+  void expect_near(const std::vector<double>& ours, const std::vector<double>& theirs) const {
+    ASSERT_EQ(ours.size(), theirs.size());
+    ASSERT_FALSE(ours.empty());
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_NEAR(ours[i], theirs[i], tolerance::kLossesOfRanks * std::abs(theirs[i])) << "number " << i + 1;
+  }
+};
+
+TEST_F(PreferenceRun, AStoredReferenceIsTheComputedOne) {
+  trains(by(1, "computed", pairs()));
+  refused(sets(pairs({"train.stored_reference=true"})),
+          {"pairs/reference.log_probs does not exist", "./evaluate MODEL --data pairs --log-probs"});
+  const ProcessResult result = log_probs({"--json", "figures.json"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("60 pairs"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("pairs/reference.log_probs"), std::string::npos) << result.out;
+  const auto figures = nlohmann::json::parse(read_file(folder / "figures.json"));
+  EXPECT_EQ(figures["pairs"], 60);
+  EXPECT_LT(figures["logp_chosen"], 0);
+  trains(by(1, "stored", pairs({"train.stored_reference=true"})));
+  for (const char* key : {"loss", "grad_norm", "validation_loss"})
+    expect_near(values("stored", key), values("computed", key));
+  EXPECT_NEAR(values("stored", "validation_loss")[0], std::log(2.0), 1e-6);
+  EXPECT_LT(values("stored", "loss").back(), values("stored", "loss").front());
+  // With adapters, the reference is the model without them: the same file
+  const Words lora{"train.lora.rank=4"};
+  trains(by(1, "lora", pairs(lora)));
+  trains(by(1, "lora_stored", pairs(with(lora, {"train.stored_reference=true"}))));
+  expect_near(values("lora_stored", "loss"), values("lora", "loss"));
+  // and two ranks find the same numbers
+  const std::string one = read_file(folder / "pairs/reference.log_probs");
+  store_log_probs({"--ranks", "2"});
+  EXPECT_EQ(read_file(folder / "pairs/reference.log_probs"), one);
+  prepare("pairs");  // a prepared folder with such a file can be made again
+  EXPECT_FALSE(fs::exists(folder / "pairs/reference.log_probs"));
+}
+
+TEST_F(PreferenceRun, AStaleReferenceIsRefused) {
+  const Words stored = pairs({"train.stored_reference=true"});
+  store_log_probs();
+  refused(sets(with(stored, {"train.reference=other"})),
+          {"were computed by base", "the reference other has", "./evaluate other --data pairs --log-probs"});
+  refused(sets(with(stored, {"train.sequence_length=16", "train.tokens_per_step=96"})),
+          {"tokens that count in sequences of 16", "--sequence-length 16"});
+  refused(sets(with(stored, {"train.loss=orpo"})), {"train.stored_reference", "only dpo and ipo"});
+  // Other pairs, with the file of these
+  fs::copy_file(folder / "pairs/reference.log_probs", folder / "kept");
+  write("pairs.jsonl",
+        read_file(folder / "pairs.jsonl") + R"({"prompt":"x","chosen":"y","rejected":"z"})" + "\n");
+  prepare("pairs");
+  fs::copy_file(folder / "kept", folder / "pairs/reference.log_probs");
+  refused(sets(stored), {"was computed on other data than pairs now holds", "./evaluate MODEL --data pairs"});
+  store_log_probs();
+  std::string bytes = read_file(folder / "pairs/reference.log_probs");
+  bytes[bytes.size() - 4 * 122 - 3] ^= 1;
+  write("pairs/reference.log_probs", bytes);
+  refused(sets(stored), {"pairs/reference.log_probs is damaged", "checksum"});
+  write("pairs/reference.log_probs", bytes.substr(0, bytes.size() - 1));
+  refused(sets(stored), {"pairs/reference.log_probs is damaged", "122 documents"});
+  write("pairs/reference.log_probs", "tessdocs");
+  refused(sets(stored), {"it does not begin with \"tesslogp\""});
+  const ProcessResult run =
+      run_process(EVALUATE_BINARY, {"base", "--data", "text.txt", "--log-probs"}, {.folder = folder});
+  EXPECT_EQ(run.status, 1);
+  EXPECT_NE(run.error.find("--log-probs"), std::string::npos) << run.error;
+}
+
+TEST_F(PreferenceRun, AResumedRunHasTheSameReference) {
+  const auto resumes = [&](const std::string& run, const Words& settings) {
+    return by(1, run, pairs(settings));
+  };
+  trains(by(1, "out", pairs({"train.steps=3"})));
+  const Words on = with(resumes("out", {}), {"--resume"});
+  refused(with(resumes("out", {"train.reference=other"}), {"--resume"}),
+          {"step_00000003", "other weights of the reference", "train.init_from="});
+  refused(with(resumes("out", {"train.init_from=other"}), {"--resume"}), {"other weights of the reference"});
+  const ProcessResult said =
+      train(with(resumes("out", {"train.preference.beta=0.25", "train.loss=ipo"}), {"--resume"}));
+  EXPECT_EQ(said.status, 0) << said.error;
+  EXPECT_NE(said.out.find("changed: train.loss: dpo, now ipo"), std::string::npos) << said.out;
+  EXPECT_NE(said.out.find("changed: train.preference.beta: 0.5, now 0.25"), std::string::npos) << said.out;
+  // A stored reference needs no folder of the model then
+  store_log_probs();
+  trains(by(1, "whole", pairs({"train.stored_reference=true"})));
+  trains(by(1, "stored", pairs({"train.stored_reference=true"})));
+  for (const char* step : {"step_00000006"}) fs::remove_all(folder / "stored/checkpoints" / step);
+  fs::rename(folder / "base", folder / "gone");
+  trains(with(resumes("stored", {"train.stored_reference=true"}), {"--resume"}));
+  EXPECT_EQ(values("stored", "loss"), values("whole", "loss"));
+}
+
+TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
+  store_log_probs();
+  for (const bool stored : {false, true}) {
+    const Words settings{stored ? "train.stored_reference=true" : "train.stored_reference=false",
+                         "train.preference.cross_entropy=0.2"};
+    const std::string kind = stored ? "stored" : "computed";
+    trains(by(1, "one_" + kind, pairs(settings)));
+    trains(by(3, "three_" + kind, pairs(settings)));
+    trains(by(3, "split_" + kind, pairs(with(settings, {"parallel.shard=weights", "train.micro_batch=1"}))));
+    for (const std::string& run : {"three_" + kind, "split_" + kind})
+      for (const char* key : {"loss", "grad_norm", "validation_loss"})
+        expect_near(values(run, key), values("one_" + kind, key));
+  }
+}
+
+TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) {
+    const std::string prompt(static_cast<size_t>(1 + i % 5), static_cast<char>('a' + i % 7)),
+        answer(static_cast<size_t>(i % 4), static_cast<char>('k' + i % 3));
+    lines += nlohmann::json{{"prompt", prompt},
+                            {"completion", i % 2 == 0 ? answer + "!" : "." + answer},
+                            {"label", i % 2 == 0}}
+                 .dump() +
+             "\n";
+  }
+  write("pairs.jsonl", lines);
+  prepare("pairs");
+  refused(sets(pairs()), {"train.loss=dpo is a loss of pairs"});
+  const Words kto = pairs({"train.loss=kto", "train.preference.undesirable=1.5"});
+  trains(by(1, "one", kto));
+  EXPECT_NEAR(values("one", "validation_loss")[0], 7.0 / 11, 1e-6);  // 5 desirable and 6 undesirable ones
+  EXPECT_LT(values("one", "loss").back(), 0.9 * values("one", "loss").front());
+  store_log_probs();
+  const Words stored = with(kto, {"train.stored_reference=true"});
+  trains(by(1, "stored", stored));
+  trains(by(3, "three", kto));
+  trains(by(3, "split", with(stored, {"parallel.shard=weights"})));
+  trains(by(1, "small", with(stored, {"train.micro_batch=1"})));
+  for (const std::string& run :
+       {std::string("stored"), std::string("three"), std::string("split"), std::string("small")})
+    for (const char* key : {"loss", "grad_norm", "validation_loss"})
+      expect_near(values(run, key), values("one", key));
+  EXPECT_NE(read_file(folder / "one/metrics.jsonl").find("\"divergence\":0."), std::string::npos);
+  trains(by(1, "plain", with(pairs({"train.loss=cross_entropy", "train.preference.beta=0.1"}), {})));
+}
+
+}  // namespace
+}  // namespace tessera::testing
