@@ -134,6 +134,8 @@ inline constexpr double kOneRounding = 2 * kRoundingBf16;
 // O = sum of P V: P is rounded once (a weighted mean of such errors, with few keys no smaller than one),
 // and O when it is stored.
 inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
+// With a sink, where a pass over the stored O adds it: O is rounded a second time.
+inline constexpr double kBf16OutWithSinks = kBf16Out + kOneRounding;  // 1.2%
 // Decoding keeps 16 bits of P: O is rounded when it is stored, and that is all.
 inline constexpr double kBf16DecodeOut = kOneRounding + 1e-5;
 // Scores up to 1e3: a sum of products that are as large carries some roundings of 1e3 2^-24, and so does P.

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <regex>
@@ -69,14 +70,21 @@ TEST_F(AttentionLibrary, HeaderIsC) {
 // ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
 // other than full and causal, which need more of them, so does any ptxas; and kernels for 8.0 that are
 // compiled for Hopper, where others serve these problems; and the decoding kernel in fp32 at head dim 256,
-// which waits for memory anyway.
-constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 32;
+// which waits for memory anyway. Three kernels spill one pair: that of ALiBi's rows, ALiBi's backward at head
+// dim 128, and the decoding kernel in fp32 for sinks and biases.
+constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24, kOnePair = 8;
 bool needs_more_registers(const std::string& arch, const std::string& function) {
   const bool is_elsewhere = function.find("sm80") != std::string::npos && arch.starts_with("sm_90a");
   const bool is_wide = function.find("decode_kernel") != std::string::npos &&
                        function.find("F32TileILi256E") != std::string::npos;
   return is_elsewhere || is_wide || function.find("Drop") != std::string::npos ||
          function.find("MaskKindE2") != std::string::npos || function.find("WithMask") != std::string::npos;
+}
+bool spills_one_pair(const std::string& function) {
+  const bool is_decoding = function.find("decode_kernel") != std::string::npos;
+  return function.find("AlibiRowsArgs") != std::string::npos ||
+         function.find("WithAlibiINS1_13BackwardShapeILi128E") != std::string::npos ||
+         (is_decoding && function.find("F32TileILi128ELb1E") != std::string::npos);
 }
 
 // A spilled register, or an array that is indexed at run time, costs more than any tuning gains.
@@ -94,7 +102,9 @@ TEST_F(AttentionLibrary, NoKernelUsesLocalMemory) {
     ++kernels;
     const size_t stack = line.find(" STACK:");
     ASSERT_NE(stack, std::string::npos) << line;
-    const int most = needs_more_registers(arch, function) ? kMostWithMore : kMostStackBytes;
+    const int most = needs_more_registers(arch, function) ? kMostWithMore
+                     : spills_one_pair(function)          ? std::max(kOnePair, kMostStackBytes)
+                                                          : kMostStackBytes;
     EXPECT_LE(std::stoi(line.substr(stack + 7)), most) << arch << function << "\n" << line;
     EXPECT_NE(line.find(" LOCAL:0 "), std::string::npos) << arch << function << "\n" << line;
   }

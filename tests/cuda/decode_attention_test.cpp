@@ -106,7 +106,7 @@ class Decode {
       for (int64_t t = 0; t <= c.starts[b]; ++t) put_key(b, t);
     upload_queries();
     upload(c.starts);
-    const AttentionCase numbers;
+    const AttentionCase numbers{.mask = MaskCase(true)};
     sinks_.upload(Elements{numbers, c.bf16()}.packed(sinks_values_));
   }
 
