@@ -20,7 +20,7 @@ foreach(source IN LISTS emulated_sources)
   file(READ ${from} text)
   string(REPLACE ">>>" "${closing}" text "${text}")
   string(REGEX REPLACE "([^a-z_])kernel<<<([^${closing}]*)${closing}" "\\1kernel ->* emulator::Launch(\\2)" text "${text}")
-  string(REGEX REPLACE "([A-Za-z_]+(<[^;(){}]*>)?)[ \n]*<<<([^${closing}]*)${closing}"
+  string(REGEX REPLACE "([A-Za-z_][A-Za-z_0-9]*(<[^;(){}]*>)?)[ \n]*<<<([^${closing}]*)${closing}"
          "EMULATED_KERNEL(\\1) ->* emulator::Launch(\\3)" text "${text}")
   string(REPLACE "${closing}" ">>>" text "${text}")
   string(REGEX REPLACE "extern __shared__ (__align__\\([0-9]+\\) )?([a-z0-9_]+) ([a-z_]+)\\[\\]"
