@@ -1,15 +1,14 @@
 // The operations of a transformer: a struct of arguments each, and the one list of them, AnyOp, at the end.
 //
 // A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
-// device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists
-// operations.
+// device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
 // Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, F width of the MLP,
 // V vocabulary, N = B T rows, O output features.
 //
-// Documents: several may share a sequence. documents[b, t] = {where the document of token t begins, where
-// it ends}, counted in tokens of the sequence; the end is not included. Attention stays within a
-// document, and positions count from its beginning. Without the tensor a sequence is one document.
+// Documents: several may share a sequence. documents[b, t] = {where the document of token t begins, where it
+// ends}, counted in tokens of the sequence; the end is not included. Attention stays within a document, and
+// positions count from its beginning. Without the tensor a sequence is one document.
 //
 // Caches: when a text is continued, the keys and values of its tokens are kept, so that a new token needs
 // only its own. starts[b] says how many tokens of sequence b are in the cache: the place of its first new
@@ -92,8 +91,8 @@ struct Accumulate {
 };
 
 // y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32: the bits of the CPU on every
-// device. A bf16 y, on the CPU too, is rounded from that as a weight from its master. On CUDA the host
-// waits for it.
+// device. A bf16 y, on the CPU too, is rounded from that as a weight from its master. On CUDA the host waits
+// for it.
 struct RandomNormal {
   static constexpr const char* kName = "random normal";
   Tensor y;         // of any shape
@@ -224,9 +223,9 @@ struct HeadsNormBackward {
   void check_on(Device device) const;
 };
 
-// The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The first R
-// channels of a head are rotated, whose pairs are their halves: with (cos, sin) = angles[p, i] of the
-// token's place p in its sequence or document, and i < R/2,
+// The rotary embedding of Su et al., arXiv:2104.09864, of the heads of queries and keys. The first R channels
+// of a head are rotated, whose pairs are their halves: with (cos, sin) = angles[p, i] of the token's place p
+// in its sequence or document, and i < R/2,
 //   y[i] = x[i] cos - x[i + R/2] sin,  y[i + R/2] = x[i + R/2] cos + x[i] sin.
 // The other channels stay as they are. R, an even number up to D, is that of the angles.
 // With weights (QK norm), every head is first divided by its root mean square over D and multiplied by the
@@ -250,8 +249,7 @@ struct RotaryBackward {
   Heads dy, dx;  // dx may be dy itself
   int64_t query_heads;
   Tensor angles;
-  // With weights: x, q_weight, k_weight, rstd and offset as the forward took and left them. dx may not be
-  // x.
+  // With weights: x, q_weight, k_weight, rstd and offset as the forward took and left them. dx may not be x.
   Heads x = {};
   Tensor q_weight = {}, k_weight = {}, rstd = {};
   float offset = 0;
@@ -262,8 +260,8 @@ struct RotaryBackward {
   void check_on(Device device) const;
 };
 
-// y = a(gate) up, with silu or GELU for a: Shazeer, arXiv:2002.05202. A row of gate_up is F elements of
-// gate, then F of up.
+// y = a(gate) up, with silu or GELU for a: Shazeer, arXiv:2002.05202. A row of gate_up is F elements of gate,
+// then F of up.
 struct GatedForward {
   static constexpr const char* kName = "gated forward";
   Tensor gate_up;  // [N, 2 F]
@@ -351,9 +349,8 @@ struct TransposeFp8 {
   void check_on(Device device) const;
 };
 
-// scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(); where that is 0, or not finite,
-// the scale stays. With `current` as Quantise has it: without headroom, and where it is 0, or not finite,
-// 1.
+// scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(); where that is 0, or not finite, the
+// scale stays. With `current` as Quantise has it: without headroom, and where it is 0, or not finite, 1.
 struct UpdateScales {
   static constexpr const char* kName = "update scales";
   Tensor amax;   // [R, F, S] fp32: of R ranks, of S matrices in e4m3, and if F is 2, then of S in e5m2
@@ -518,8 +515,8 @@ struct AttentionSample {
   void check_on(Device device) const;
 };
 
-// Units of an MLP that do nothing, for an observer: maxima[f] = max(maxima[f], |x[n, f]|), and dead[0] =
-// how many of them are at most kThreshold. So the rows of x can come in chunks.
+// Units of an MLP that do nothing, for an observer: maxima[f] = max(maxima[f], |x[n, f]|), and dead[0] = how
+// many of them are at most kThreshold. So the rows of x can come in chunks.
 struct DeadUnits {
   static constexpr const char* kName = "dead units";
   static constexpr float kThreshold = 1e-5f;
@@ -590,8 +587,8 @@ struct CachedAttention {
   void each_plain(Visit&& visit) const;
 };
 
-// An operation of a decode step. What it reads is named by numbers of operations of the same step, so
-// that a device need not find out who wrote it.
+// An operation of a decode step. What it reads is named by numbers of operations of the same step, so that a
+// device need not find out who wrote it.
 struct DecodeOp {
   static constexpr int kNone = -1;
   std::variant<EmbeddingForward, FusedLinear, LinearForward, CachedAttention> op;
@@ -855,12 +852,11 @@ struct AdamWNorms {
 };
 
 // Muon, for a matrix: the step is made of the direction of the mean of its gradients, not of its length
-// (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). It is three operations, so that ranks
-// can exchange what they have of the direction between them.
+// (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). It is three operations, so that ranks can
+// exchange what they have of the direction between them.
 //
-// First, for any elements side by side: m = momentum m + (1 - momentum) g, and the direction, after
-// Nesterov, (1 - momentum) g + momentum m, with g the gradient after clipping. Changes nothing where
-// AdamW does not.
+// First, for any elements side by side: m = momentum m + (1 - momentum) g, and the direction, after Nesterov,
+// (1 - momentum) g + momentum m, with g the gradient after clipping. Changes nothing where AdamW does not.
 struct MuonMomentum {
   static constexpr const char* kName = "muon momentum";
   Tensor gradient;   // [n] as AdamW's
@@ -878,10 +874,10 @@ struct MuonMomentum {
 
 // Second: X becomes its nearest matrix with orthonormal rows or columns, near enough, times a number that
 // gives an exact one the root mean square `rms`: rms sqrt(the larger side). X / (margin
-// |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after
-// the other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of
-// zeros stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Several go
-// together, so that small ones fill a device; the bits of each are those that it has alone.
+// |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after the
+// other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of zeros
+// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Several go together, so
+// that small ones fill a device; the bits of each are those that it has alone.
 struct Orthogonalise {
   static constexpr const char* kName = "orthogonalise";
   struct Polynomial {

@@ -4,13 +4,13 @@
 // naive, for each sequence b and its heads h, with P[b, h] [T, N] saved for the backward, N = kv_tokens:
 //   S = scale Q K^T,  P = softmax(S + mask),  Y = P V
 //   dV = P^T dY,  dP = dY V^T,  dS = scale P (dP - rowsum(P dP)),  dQ = dS K,  dK = dS^T Q
-// S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and
-// dS. With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale().
-// What is kept of P lies in the workspace, for one sequence, and in the backward where dP will be. Where
-// G query heads share a head of keys and values, a GEMM is G launches: launch g takes the g-th query head
-// of every group, as one batch of K GEMMs. dK and dV are added to by one launch after the other, in fixed
-// order, and rounded by each. With a sink s (kernels/attention/sinks.h) a row of P adds up to less than
-// 1; the rest is the sink's, so that
+// S is written where P will be, so it is rounded to the tensors' dtype before the softmax; so are dP and dS.
+// With dropout, P of P V and of P^T dY is without what is dropped, and so is dP; both times scale(). What is
+// kept of P lies in the workspace, for one sequence, and in the backward where dP will be.
+// Where G query heads share a head of keys and values, a GEMM is G launches: launch g takes the g-th query
+// head of every group, as one batch of K GEMMs. dK and dV are added to by one launch after the other, in
+// fixed order, and rounded by each.
+// With a sink s (kernels/attention/sinks.h) a row of P adds up to less than 1; the rest is the sink's:
 //   ds = -(sum over rows of (1 - sum(P)) rowsum(P dP))
 #include "kernels/attention/attention.h"
 #include "kernels/attention/cudnn.h"
@@ -52,8 +52,7 @@ struct OwnScores {
   explicit operator bool() const { return sinks != nullptr || static_cast<bool>(alibi); }
 };
 
-// One block a row, in place. What a query may not see becomes 0; it is not read. kOwn: there is something
-// in `own`
+// One block a row, in place. What a query may not see becomes 0; it is not read. kOwn: `own` is not empty.
 template <class T, int kStep, bool kOwn>
 __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t heads,
                                                                   attention::Mask mask, OwnScores<T> own) {

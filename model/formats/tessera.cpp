@@ -1,8 +1,8 @@
-// Models of Tessera's own: a Llama with parts that no family of transformers has together. transformers
-// does not know the model_type; the names of fields and tensors are those of families that have the part:
-// relu2 is a word of transformers for max(x, 0)^2, partial_rotary_factor a field of Phi,
-// final_logit_softcapping one of Gemma 2, query_pre_attn_scalar and rope_local_base_freq are of Gemma 3;
-// tensors of sinks are named as gpt-oss names them.
+// Models of Tessera's own: a Llama with parts that no family of transformers has together. transformers does
+// not know the model_type; the names of fields and tensors are those of families that have the part: relu2
+// is a word of transformers for max(x, 0)^2, partial_rotary_factor a field of Phi, final_logit_softcapping
+// one of Gemma 2, query_pre_attn_scalar and rope_local_base_freq are of Gemma 3. Tensors of sinks are named
+// as gpt-oss names them.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {

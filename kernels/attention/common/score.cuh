@@ -1,12 +1,12 @@
 // Score rules: how the product x = q k^T of a query and a key becomes their score s. A rule is a template
 // argument of every kernel, of most by their tile.
 //
-// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and
-// dK, by which their sums are multiplied once. A rule whose derivative depends on x has no
-// derivative(ScoreArgs): its kernels multiply dS by it instead, and until they do they do not compile.
+// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK,
+// by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
+// its kernels multiply dS by it instead, and until they do they do not compile.
 //
-// A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add bias
-// / scale to x, where they know the query and the key, and then go on as with others.
+// A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add
+// bias / scale to x, where they know the query and the key, and continue as with others.
 #pragma once
 
 #include "kernels/attention/alibi.h"

@@ -11,8 +11,8 @@
 // A sink (kernels/attention/sinks.h) adds 2^(s - M) to the denominator of a head's y, once: in the CTA
 // that has all keys, else in merge_kernel.
 //
-// Sums are added in the order of keys and of parts, so that results have the same bits every time. LSE
-// and m are in units of log2.
+// Sums are added in the order of keys and of parts, so that results have the same bits every time. LSE and m
+// are in units of log2.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
