@@ -89,4 +89,34 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                          kMergeWarps * 32, 0, stream, args);
 }
 
+// The kernels of the problem's width; kGeneral: those for sinks and a bias
+template <bool kGeneral>
+AttnStatus launch_decode_f32(const AttnDecode& d, CUstream_st* stream) {
+  const auto launch = [&]<class Tile>() {
+    return d.problem.heads == d.problem.kv_heads
+               ? launch_decode<Tile, FmaKernel<Tile, 1>>(d, stream)
+               : launch_decode<Tile, FmaKernel<Tile, kHeadsAtOnce>>(d, stream);
+  };
+  switch (tile_width(ATTN_F32, d.problem.head_dim)) {
+    case 64:
+      return launch.template operator()<F32Tile<64, kGeneral>>();
+    case 128:
+      return launch.template operator()<F32Tile<128, kGeneral>>();
+  }
+  return launch.template operator()<F32Tile<256, kGeneral>>();
+}
+template <bool kGeneral>
+AttnStatus launch_decode_bf16(const AttnDecode& d, CUstream_st* stream) {
+  const auto launch = [&]<class Tile>() { return launch_decode<Tile, MmaKernel<Tile>>(d, stream); };
+  switch (tile_width(ATTN_BF16, d.problem.head_dim)) {
+    case 64:
+      return launch.template operator()<Bf16Tile<64, kGeneral>>();
+    case 96:
+      return launch.template operator()<Bf16Tile<96, kGeneral>>();
+    case 128:
+      return launch.template operator()<Bf16Tile<128, kGeneral>>();
+  }
+  return launch.template operator()<Bf16Tile<256, kGeneral>>();
+}
+
 }  // namespace tessera::attention::decode
