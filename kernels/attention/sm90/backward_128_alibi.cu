@@ -3,7 +3,6 @@
 
 namespace tessera::attention::sm90 {
 AttnStatus backward_128_alibi(const AttnBackward& f, CUstream_st* stream) {
-  using Shape = WithAlibi<BackwardShape<128>>;
-  return mask_of(f.problem).plain() ? launch_backward<Shape>(f, stream) : launch_backward<WithMask<Shape>>(f, stream);
+  return launch_backward_by_mask<WithAlibi<BackwardShape<128>>>(f, stream);
 }
 }  // namespace tessera::attention::sm90

@@ -3,7 +3,6 @@
 
 namespace tessera::attention::sm90 {
 AttnStatus backward_64_alibi(const AttnBackward& f, CUstream_st* stream) {
-  using Shape = WithAlibi<BackwardShape<64>>;
-  return mask_of(f.problem).plain() ? launch_backward<Shape>(f, stream) : launch_backward<WithMask<Shape>>(f, stream);
+  return launch_backward_by_mask<WithAlibi<BackwardShape<64>>>(f, stream);
 }
 }  // namespace tessera::attention::sm90

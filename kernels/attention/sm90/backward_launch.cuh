@@ -166,4 +166,10 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                 Shape::kThreads, BackwardMemory<Shape>::kBytes, stream, args);
 }
 
+// The shape's kernel for plain masks, or the one for any mask, as the problem has it
+template <class Shape>
+AttnStatus launch_backward_by_mask(const AttnBackward& f, CUstream_st* stream) {
+  return mask_of(f.problem).plain() ? launch_backward<Shape>(f, stream) : launch_backward<WithMask<Shape>>(f, stream);
+}
+
 }  // namespace tessera::attention::sm90

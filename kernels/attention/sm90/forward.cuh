@@ -426,4 +426,10 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                 args);
 }
 
+// The shape's kernel for plain masks, or the one for any mask, as the problem has it
+template <class Shape>
+AttnStatus launch_forward_by_mask(const AttnForward& f, CUstream_st* stream) {
+  return mask_of(f.problem).plain() ? launch_forward<Shape>(f, stream) : launch_forward<WithMask<Shape>>(f, stream);
+}
+
 }  // namespace tessera::attention::sm90
