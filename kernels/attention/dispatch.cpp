@@ -86,7 +86,7 @@ AttnStatus with_sinks(const KernelFamily& family, const AttnBackward& f, int arc
   const AttnStatus status = family.backward(with_positive_scale(f), arch, stream);
   if (status != ATTN_OK || f.dsinks == nullptr) return status;
   const size_t before = own_backward_workspace(family, f.problem);
-  const RowStatistics rows = family.row_statistics != nullptr ? family.row_statistics(f) : RowStatistics{};
+  const TiledRowStatistics rows = family.row_statistics != nullptr ? family.row_statistics(f) : TiledRowStatistics{};
   return sink_gradients(f, rows, static_cast<uint8_t*>(f.workspace) + before, stream);
 }
 #else  // no family is built

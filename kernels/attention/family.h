@@ -48,7 +48,7 @@ enum class Masks {
 
 // What a backward has left of its rows in its workspace: of query tile t of a head, log2(e) LSE and behind it
 // delta = rowsum(dout out), `rows` of each, +inf and 0 past the end. Heads and sequences follow one another.
-struct RowStatistics {
+struct TiledRowStatistics {
   const float* data;
   int64_t tiles, rows;  // of a head; of a tile
 };
@@ -80,8 +80,8 @@ struct KernelFamily {
   AttnStatus (*backward)(const AttnBackward& args, int arch, CUstream_st* stream);
   // Whether its forward adds the sinks of a problem; null: never
   bool (*adds_sinks)(const AttnProblem& problem) = nullptr;
-  // Of a backward that has run; null: it leaves none, as where `data` is null
-  RowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
+  // Where a backward that has run left the statistics of its rows. Null, or a null `data`: it left none
+  TiledRowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
 
   bool built() const { return forward != nullptr; }
 };

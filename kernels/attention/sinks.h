@@ -1,5 +1,5 @@
-// A learned sink: a score s of no key that the softmax of every row of a head has besides those of the
-// keys. With out and LSE of the keys,
+// A learned sink is a score s that belongs to no key: the softmax of every row of its head has it beside the
+// scores of the keys. With out and LSE of the keys,
 //
 //   LSE' = log(exp(LSE) + exp(s)),     out' = out exp(LSE - LSE')
 //
@@ -16,8 +16,8 @@
 
 namespace tessera::attention {
 
-// Of the gradient: rows of all sequences whose sum is one number. The tiles of RowStatistics may end behind a
-// sequence.
+// Of the gradient: rows of all sequences whose sum is one number. Tiles of TiledRowStatistics may end behind
+// a sequence.
 inline constexpr int kSinkRows = 256;
 inline int64_t sink_sums(const AttnProblem& p) { return (p.batch * p.tokens + kSinkRows - 1) / kSinkRows; }
 inline int64_t most_sink_sums(const AttnProblem& p) {
@@ -39,6 +39,6 @@ struct SinkWorkspace {
 AttnStatus apply_sinks(const AttnForward& f, CUstream_st* stream);
 // dsinks, in a fixed order, of the rows' statistics, or where there are none, of out, dout and LSE;
 // `workspace`: of SinkWorkspace
-AttnStatus sink_gradients(const AttnBackward& f, RowStatistics rows, void* workspace, CUstream_st* stream);
+AttnStatus sink_gradients(const AttnBackward& f, TiledRowStatistics rows, void* workspace, CUstream_st* stream);
 
 }  // namespace tessera::attention

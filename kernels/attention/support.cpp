@@ -88,16 +88,19 @@ bool decode_shape_served(const DecodeFamily& family, const AttnDecodeProblem& p)
   return std::isfinite(p.scale) && p.scale >= 0 && family.units(p) <= kMostUnits;
 }
 
-bool alibi_served(const KernelFamily& family, const AttnProblem& p) {
-  return family.alibis == Alibis::kAll || p.alibi_heads == 0 ||
-         (p.mask.causal != 0 && p.dropout.threshold == 0);
-}
 template <class Problem>  // AttnProblem or AttnDecodeProblem
-bool alibi_served(const Problem& p, int most_head_dim) {
+bool slopes_served(const Problem& p, int most_head_dim) {
   if (p.alibi_heads == 0) return p.first_head == 0;
   if (p.first_head < 0 || p.alibi_heads < 0 || p.alibi_heads > kMostHeads) return false;
   // The bias is added to q k^T, divided by the scale.
   return p.first_head + p.heads <= p.alibi_heads && p.scale > 0 && p.head_dim <= most_head_dim;
+}
+bool alibi_served(const KernelFamily& family, const AttnProblem& p) {
+  if (!slopes_served(p, family.most_with_alibi)) return false;
+  if (p.alibi_heads == 0) return true;
+  const bool knows_queries = p.mask.seen_by == nullptr || p.mask.query_tokens != nullptr;
+  return knows_queries &&
+         (family.alibis == Alibis::kAll || (p.mask.causal != 0 && p.dropout.threshold == 0));
 }
 
 }  // namespace
@@ -115,11 +118,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
-  const bool knows_queries = p.mask.seen_by == nullptr || p.mask.query_tokens != nullptr;
-  const bool biased = p.alibi_heads != 0;
-  return alibi_served(family, p) && alibi_served(p, family.most_with_alibi) && (knows_queries || !biased)
-             ? ATTN_OK
-             : ATTN_BAD_ALIBI;
+  return alibi_served(family, p) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem) {
@@ -187,7 +186,7 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
-  return alibi_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
+  return slopes_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
 extern "C" size_t attn_decode_workspace(const AttnDecodeProblem* problem, int arch) {

@@ -28,7 +28,7 @@ struct Rows {
   __device__ __forceinline__ T* begin(const View<T>& heads, int64_t row, int head) const {
     return heads.head_begin(row / tokens, head) + row % tokens * heads.row;
   }
-  // Of a tensor [batch, heads, tokens]
+  // The place of a row in a tensor [batch, heads, tokens]
   __device__ __forceinline__ int64_t number(int64_t row, int head, int heads) const {
     return (row / tokens * heads + head) * tokens + row % tokens;
   }
@@ -118,11 +118,11 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) sums[static_cast<int64_t>(head) * gridDim.x + blockIdx.x] = sum;
 }
 
-// The same of RowStatistics. A CTA takes kSinkRows rows of a head, of all its tiles in all sequences.
+// The same of TiledRowStatistics. A CTA takes kSinkRows rows of a head, of all its tiles in all sequences.
 static_assert(kSinkRows == kThreads);
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    statistics_sum_kernel(RowStatistics rows, int64_t batch, const T* sinks, float* sums) {
+    statistics_sum_kernel(TiledRowStatistics rows, int64_t batch, const T* sinks, float* sums) {
   const int head = blockIdx.y;
   const float log2_sink = static_cast<float>(sinks[head]) * kLog2e;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kSinkRows + threadIdx.x, of_head = rows.tiles * rows.rows;
@@ -156,7 +156,7 @@ AttnStatus apply(const AttnForward& f, CUstream_st* stream) {
 }
 
 template <class T>
-AttnStatus gradients(const AttnBackward& f, const RowStatistics& statistics, float* sums,
+AttnStatus gradients(const AttnBackward& f, const TiledRowStatistics& statistics, float* sums,
                      CUstream_st* stream) {
   const Rows rows = rows_of<T>(f.problem);
   const bool known = statistics.data != nullptr;
@@ -181,7 +181,7 @@ AttnStatus apply_sinks(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dtype == ATTN_BF16 ? apply<__nv_bfloat16>(f, stream) : apply<float>(f, stream);
 }
 
-AttnStatus sink_gradients(const AttnBackward& f, RowStatistics rows, void* workspace, CUstream_st* stream) {
+AttnStatus sink_gradients(const AttnBackward& f, TiledRowStatistics rows, void* workspace, CUstream_st* stream) {
   const SinkWorkspace own(workspace, f.problem);
   return f.problem.dtype == ATTN_BF16 ? gradients<__nv_bfloat16>(f, rows, own.sums, stream)
                                       : gradients<float>(f, rows, own.sums, stream);

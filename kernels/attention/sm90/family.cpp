@@ -15,8 +15,8 @@ bool is_wide(const AttnProblem& p) { return p.head_dim > kWidest; }
 bool adds_sinks(const AttnProblem& p) {
   return p.sinks != 0 && !is_wide(p) && p.dropout.threshold == 0 && p.alibi_heads == 0;
 }
-// With ALiBi and with dropout they are not those that RowStatistics says.
-RowStatistics row_statistics(const AttnBackward& f) {
+// With ALiBi and with dropout they are not those that TiledRowStatistics says.
+TiledRowStatistics row_statistics(const AttnBackward& f) {
   const AttnProblem& p = f.problem;
   if (is_wide(p) || p.dropout.threshold > 0 || p.alibi_heads > 0) return {};
   const int rows = BackwardWorkspace::query_tile_of(p);
