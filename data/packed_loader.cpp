@@ -109,13 +109,13 @@ std::vector<PackedLoader::Side> PackedLoader::sides(const Packing::Piece& piece)
 void PackedLoader::check_log_probs(const Side& side, int64_t counted) const {
   const LogProbs& stored = *options_.log_probs;
   const int32_t its = stored.tokens[log_prob_place(*options_.stream, side.document, side.kind)];
-  check(its == counted,
-        "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of "
-        "{}, "
-        "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
-        side.document, options_.stream->path().string(), counted, options_.sequence_length,
-        log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
-        options_.stream->path().string(), options_.sequence_length);
+  if (its == counted) return;
+  fail(
+      "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of {}, "
+      "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
+      side.document, options_.stream->path().string(), counted, options_.sequence_length,
+      log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
+      options_.stream->path().string(), options_.sequence_length);
 }
 
 Packing PackedLoader::pack() {
@@ -132,9 +132,10 @@ Packing PackedLoader::pack() {
   };
   const auto counts = [&](int64_t number, int64_t first, int64_t count) {
     const std::vector<Side> all = sides({.document = number, .first = first, .count = count});
-    if (!std::ranges::all_of(all, [&](const Side& side) { return counted_of(side) > 0; })) return false;
-    for (const Side& side : all)
-      if (options_.log_probs) check_log_probs(side, counted_of(side));
+    std::vector<int64_t> of_sides;
+    for (const Side& side : all) of_sides.push_back(counted_of(side));
+    if (std::ranges::find(of_sides, 0) != of_sides.end()) return false;
+    for (size_t i = 0; options_.log_probs && i < all.size(); ++i) check_log_probs(all[i], of_sides[i]);
     return true;
   };
   for (int64_t i = 0; has_pairs() && i < packed(); ++i) {
