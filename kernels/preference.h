@@ -44,6 +44,15 @@ struct PreferenceSide {
   double tokens = 0;               // that count
 };
 
+// Of PreferenceLoss::stored, at the first row of a document
+TESSERA_HOST_DEVICE inline double stored_reference(const float* stored, int64_t row) {
+  return static_cast<double>(stored[2 * row]) + static_cast<double>(stored[2 * row + 1]);
+}
+// z of kto, of PreferenceLoss::divergence and gradient_scale
+TESSERA_HOST_DEVICE inline double mean_divergence(float sum, float scale) {
+  return fmax(0.0, static_cast<double>(sum) * static_cast<double>(scale));
+}
+
 // What is known of a pair. kto: an answer is chosen or rejected by its label, and the figures of what it is
 // not are 0.
 struct PreferenceFigures {

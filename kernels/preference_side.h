@@ -34,9 +34,7 @@ struct PairRows {
 // Of the rows from `begin` to `end`
 inline PreferenceSide preference_side(const PairRows& rows, int64_t begin, int64_t end) {
   PreferenceSide side;
-  if (rows.stored)
-    side.reference =
-        static_cast<double>(rows.stored[2 * begin]) + static_cast<double>(rows.stored[2 * begin + 1]);
+  if (rows.stored) side.reference = stored_reference(rows.stored, begin);
   for (int64_t n = begin; n < end; ++n) {
     if (rows.targets[n] == kNoTarget) continue;
     side.logp -= static_cast<double>(rows.losses[n]);

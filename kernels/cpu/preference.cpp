@@ -13,9 +13,8 @@ void run(const PreferenceLoss& a, const Launch& /*on*/) {
   const PairRows rows{a.targets.as<int32_t>(), a.losses.as<float>(), a.reference.as<float>(),
                       a.stored.as<float>()};
   const auto* kinds = a.kinds.as<int32_t>();
-  const double z = a.divergence ? std::max(0.0, static_cast<double>(*a.divergence.as<float>()) *
-                                                    static_cast<double>(*a.gradient_scale.as<float>()))
-                                : 0;
+  const double z =
+      a.divergence ? mean_divergence(*a.divergence.as<float>(), *a.gradient_scale.as<float>()) : 0;
   for_each_pair(
       a.documents.as<int32_t>(), kinds, N, a.kinds.shape[1], [&](int64_t first, int64_t middle, int64_t end) {
         const PreferenceFigures found = preference_figures(

@@ -34,9 +34,7 @@ __device__ PreferenceSide side_of(const Rows& rows, int64_t begin, int64_t end, 
   __syncthreads();
   PreferenceSide side;
   side.logp = sums[0][0], side.reference = sums[1][0], side.tokens = sums[2][0];
-  if (rows.stored)
-    side.reference =
-        static_cast<double>(rows.stored[2 * begin]) + static_cast<double>(rows.stored[2 * begin + 1]);
+  if (rows.stored) side.reference = stored_reference(rows.stored, begin);
   return side;
 }
 
@@ -52,9 +50,7 @@ __global__ void __launch_bounds__(kThreads)
   const PreferenceSide rejected = side_of(rows, middle, end, sums);
   PreferencePair pair{chosen, rejected};
   pair.is_desirable = rows.kinds[n] != static_cast<int32_t>(DocumentKind::kUndesirable);
-  if (rows.divergence)
-    pair.divergence =
-        fmax(0.0, static_cast<double>(*rows.divergence) * static_cast<double>(*rows.gradient_scale));
+  if (rows.divergence) pair.divergence = mean_divergence(*rows.divergence, *rows.gradient_scale);
   const PreferenceFigures found = preference_figures(rule, pair);
   if (static_cast<int>(threadIdx.x) < PreferenceFigures::kCount)
     figures[threadIdx.x * N + n] = static_cast<float>(found.at(static_cast<int>(threadIdx.x)));
