@@ -57,11 +57,11 @@ SharedBatches pair_batches(Session& session, const LossJob& job, int64_t count) 
   const int64_t batch = session.shape().batch;
   std::vector<int64_t> before;  // pairs before a batch, which data says without a forward
   int64_t pairs = 0;
-  Sequences one;
-  for (int64_t first = 0; first < job.sequences; ++first) {
-    if (first % batch == 0) before.push_back(pairs);
-    job.data.fetch(first, 1, one);
-    pairs += count_pairs(one, session.shape().sequence_length);
+  Sequences sequences;
+  for (int64_t first = 0; first < job.sequences; first += batch) {
+    before.push_back(pairs);
+    job.data.fetch(first, std::min(batch, job.sequences - first), sequences);
+    pairs += count_pairs(sequences, session.shape().sequence_length);
   }
   return {.count = count,
           .results = pairs * static_cast<int64_t>(kPairNumbers),

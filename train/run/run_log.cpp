@@ -33,7 +33,7 @@ void add_pairs(const std::vector<double>& figures, int64_t pairs, LossKind loss,
                {"logp_chosen", figures[3]},
                {"logp_rejected", figures[4]}});
   if (loss == LossKind::kKto)
-    line.update({{"desirable", figures[6]}, {"divergence", std::max(0.0, figures[8])}});
+    line.update({{"desirable", figures[6]}, {"divergence", std::max(0.0, figures[PreferenceFigures::kDivergence])}});
 }
 
 // Of what is not finite a line has null.
