@@ -93,6 +93,11 @@ struct Model {
   WeightLease<HeadParams> lease_head(LeaseFor use) const { return params->lease_head(lease_for(use)); }
   LeaseFor lease_for(LeaseFor use) const { return fp8 ? use : LeaseFor::kInference; }
 };
+// The model of a training for a forward that no backward follows: its activations stay where they are.
+inline Model forward_only(Model model) {
+  model.offload = nullptr, model.offloaded_blocks = 0;
+  return model;
+}
 
 // The scale of the scores of a block; `plans` is that of the plan, 1 / sqrt(D).
 float attention_scale(const ModelConfig& config, size_t layer, float plans);

@@ -77,8 +77,7 @@ Tensor weights_of(Arena& arena, const Pass& pass, const Saved& saved) {
 }  // namespace
 
 void measure_divergence(const Stream& stream, Arena& arena, const MeasuredDivergence& of) {
-  Model model = of.model;  // no backward follows
-  model.offload = nullptr, model.offloaded_blocks = 0;
+  const Model model = forward_only(of.model);
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "divergence of the answers");
   const Saved saved = allocate_saved(arena, model, Keep::nothing());

@@ -92,8 +92,7 @@ void evaluate_batch(const Stream& stream, Arena& arena, const EvaluateBatch& eva
 }
 
 void count_choices(const Stream& stream, Arena& arena, const CountChoices& counted) {
-  Model model = counted.model;  // no backward follows
-  model.offload = nullptr, model.offloaded_blocks = 0;
+  const Model model = forward_only(counted.model);
   Arena::Scope scope(arena);
   Arena::Phase phase(arena, "choices of experts");
   const Saved saved = allocate_saved(arena, model, Keep::nothing());

@@ -164,13 +164,14 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
           const View<float> q = heads_of<float>(a.q).one_head(b, h),
                             k = heads_of<float>(a.k).one_head(b, h / group),
                             v = heads_of<float>(a.v).one_head(b, h / group);
+          const ScoreRule rule = ScoreRule::of_head(problem, h);
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
           const Span key_tiles = mask.keys_of(rows).tiles(tile.keys);
           for (int key_tile = key_tiles.begin; key_tile < key_tiles.end; ++key_tile) {
             const Span columns = tile_span(key_tile, tile.keys, mask.keys);
             const int64_t first_key = columns.begin, keys = columns.size();
-            score_tile(ScoreRule::of_head(problem, h), q, rows, k, columns, mask, D, S);
+            score_tile(rule, q, rows, k, columns, mask, D, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
               if (a.dropout)
