@@ -71,16 +71,20 @@ inline test::MaskCase mask_case_of(const AttentionMask& mask, const Tensor& docu
 
 // The same problem in fp64
 inline test::AttentionReference reference_of(const AttentionShape& s, const Inputs& in,
-                                             const Dropout& dropout = {}) {
-  const test::AttentionCase problem{.batch = s.batch,
-                                    .tokens = s.tokens,
-                                    .heads = s.heads,
-                                    .kv_heads = s.kv_heads,
-                                    .head_dim = static_cast<int>(s.head_dim),
-                                    .mask = mask_case_of(s.mask, in.tables.documents),
-                                    .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
-                                    .dropout = dropout,
-                                    .kv_tokens = s.kv_tokens};
+                                             const Dropout& dropout = {}, int64_t first_head = 0,
+                                             const Tensor& sinks = {}) {
+  test::AttentionCase problem{.batch = s.batch,
+                              .tokens = s.tokens,
+                              .heads = s.heads,
+                              .kv_heads = s.kv_heads,
+                              .head_dim = static_cast<int>(s.head_dim),
+                              .mask = mask_case_of(s.mask, in.tables.documents),
+                              .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
+                              .dropout = dropout,
+                              .kv_tokens = s.kv_tokens,
+                              .alibi_heads = s.scores.alibi_heads,
+                              .first_head = first_head};
+  if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                    doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
 }

@@ -31,28 +31,10 @@ struct AttentionScoresTest : AttentionHeads {
     cpu.run(to_gradients);
     return scored;
   }
-  test::AttentionReference reference(const AttentionPlan& plan, const Inputs& in, const Tensor& sinks,
-                                     const Dropout& dropout) {
-    const AttentionShape& s = plan.shape;
-    test::AttentionCase problem{.batch = s.batch,
-                                .tokens = s.tokens,
-                                .heads = s.heads,
-                                .kv_heads = s.kv_heads,
-                                .head_dim = static_cast<int>(s.head_dim),
-                                .mask = mask_case_of(s.mask, in.tables.documents),
-                                .scale = 1 / std::sqrt(static_cast<double>(s.head_dim)),
-                                .dropout = dropout,
-                                .kv_tokens = s.kv_tokens,
-                                .alibi_heads = s.scores.alibi_heads,
-                                .first_head = plan.first_head};
-    if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
-    return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
-                                     doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
-  }
   void expect_formula(const AttentionPlan& plan, const Inputs& in, const Dropout& dropout = {}) {
     const AttentionShape& s = plan.shape;
     const Tensor sinks = s.scores.sinks ? make.normal({s.heads}, 2) : Tensor{};
-    const test::AttentionReference want = reference(plan, in, sinks, dropout);
+    const test::AttentionReference want = reference_of(s, in, dropout, plan.first_head, sinks);
     const Scored got = run_scored(plan, in, sinks, dropout);
     EXPECT_LT(error_of(values_of(got.result.y), want.out), tolerance::kCpuAttention);
     if (s.kv_tokens > 1 || sinks) {  // of one key alone dQ and dK are 0 but for rounding
