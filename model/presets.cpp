@@ -306,13 +306,13 @@ ModelConfig preset_model(Preset preset) {
       return phi4_mini();
     case Preset::kBloom_560m:
       return bloom(24, 16, 1024);
-    case Preset::kBloom_11b:
+    case Preset::kBloom_1b1:
       return bloom(24, 16, 1536);
-    case Preset::kBloom_17b:
+    case Preset::kBloom_1b7:
       return bloom(24, 16, 2048);
     case Preset::kBloom_3b:
       return bloom(30, 32, 2560);
-    case Preset::kBloom_71b:
+    case Preset::kBloom_7b1:
       return bloom(30, 32, 4096);
   }
   fail("the preset {} has no model", name_of(preset));

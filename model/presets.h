@@ -42,10 +42,10 @@ enum class Preset : uint8_t {
   kMixtral8x7b,
   kPhi4Mini,
   kBloom_560m,
-  kBloom_11b,
-  kBloom_17b,
+  kBloom_1b1,
+  kBloom_1b7,
   kBloom_3b,
-  kBloom_71b,
+  kBloom_7b1,
 };
 constexpr auto words_of(Preset) {  // of model.preset
   return std::array{Word{"none", Preset::kNone},
@@ -84,10 +84,10 @@ constexpr auto words_of(Preset) {  // of model.preset
                     Word{"mixtral_8x7b", Preset::kMixtral8x7b},
                     Word{"phi4_mini", Preset::kPhi4Mini},
                     Word{"bloom_560m", Preset::kBloom_560m},
-                    Word{"bloom_1.1b", Preset::kBloom_11b},
-                    Word{"bloom_1.7b", Preset::kBloom_17b},
+                    Word{"bloom_1.1b", Preset::kBloom_1b1},
+                    Word{"bloom_1.7b", Preset::kBloom_1b7},
                     Word{"bloom_3b", Preset::kBloom_3b},
-                    Word{"bloom_7.1b", Preset::kBloom_71b}};
+                    Word{"bloom_7.1b", Preset::kBloom_7b1}};
 }
 
 ModelConfig preset_model(Preset preset);  // Error: kNone

@@ -39,9 +39,9 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
       {Preset::kPhi4Mini, 3'836'021'760},     {Preset::kQwen3_30bA3b, 30'532'122'624},
       {Preset::kOlmoe_1b7b, 6'919'161'856},   {Preset::kMixtral8x7b, 46'702'792'704},
-      {Preset::kBloom_560m, 559'214'592},     {Preset::kBloom_11b, 1'065'314'304},
-      {Preset::kBloom_17b, 1'722'408'960},    {Preset::kBloom_3b, 3'002'557'440},
-      {Preset::kBloom_71b, 7'069'016'064}};
+      {Preset::kBloom_560m, 559'214'592},     {Preset::kBloom_1b1, 1'065'314'304},
+      {Preset::kBloom_1b7, 1'722'408'960},    {Preset::kBloom_3b, 3'002'557'440},
+      {Preset::kBloom_7b1, 7'069'016'064}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
