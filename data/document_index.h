@@ -10,7 +10,7 @@
 //   40 to 47        int64   R, runs of tokens that do not count as targets
 //   then            uint32 [N]     first tokens of documents, ascending
 //                   uint32 [R, 2]  first token and length of each run, ascending; between two is a token
-//                   uint32 [N]     with labels: those of the documents, a DocumentLabel
+//                   uint32 [N]     with labels: the DocumentLabel of each document
 // Tokens are counted from the beginning of the shard. A document goes on until the next one begins, in the
 // following shard too; a run ends with its shard.
 #pragma once

@@ -37,7 +37,8 @@ size_t log_prob_place(const TokenStream& stream, int64_t document, DocumentKind 
 // The file appears when it is complete. Error: it cannot be written.
 void write_log_probs(const std::filesystem::path& path, const LogProbs& found);
 
-// Those of a stream. Error, with the command that computes them: no such file, damaged, of other data.
+// Reads the file of a stream. Error, with the command that computes it: the file is missing, damaged, or of
+// other data.
 LogProbs read_log_probs(const TokenStream& stream);
 
 }  // namespace tessera

@@ -36,14 +36,14 @@ struct PackedLoaderOptions {
 // Where a pair has more inputs than a sequence, each side keeps its beginning: half a sequence, or what the
 // other side leaves. A pair is left out if one of its sides then has no target that counts.
 //
-// With `answers` a pair is a document and a mismatched one, which has its tokens up to the first that counts,
-// and then those of the document before it in the stream from there on. Before the first one is the last.
-// Such pairs are cut in the same way.
+// With `answers` a pair is a document and its mismatched one: the prompt of the document, which is its tokens
+// before the first that counts, and the answer of the document before it in the stream; the first document
+// takes the answer of the last one. Such pairs are cut in the same way.
 class PackedLoader : public SequenceSource {
  public:
-  // Error: no stream, no documents (documents_of), a range outside of them, and those of Packing; with
-  // `answers` a document without a label; stored log-probabilities of another number of tokens than sequences
-  // of this length have.
+  // Error: there is no stream; it has no documents (documents_of), or fewer than the range; with `answers` a
+  // document has no label; a stored log-probability is of another number of tokens than the document has in
+  // sequences of this length; what Packing refuses.
   explicit PackedLoader(const PackedLoaderOptions& options);
 
   int64_t sequences_per_epoch() const override { return packing_.sequences(); }
@@ -70,7 +70,7 @@ class PackedLoader : public SequenceSource {
     DocumentKind kind;
     int64_t document;      // of the stream
     int64_t first, count;  // the first token in the stream, inputs
-    // A mismatched document: so many tokens from `first` on, then those of another
+    // Of a mismatched document: the tokens of its prompt, and the first token of its answer in the stream
     int64_t prompt = 0, answer = 0;
   };
   // A mismatched document in the stream

@@ -101,8 +101,8 @@ struct AttentionRequest {
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
 
-// Of naive attention: the matrices of one sequence in its workspace. Behind them its backward has a number in
-// fp32 for each row of all sequences, where there are sinks.
+// Bytes of naive attention's matrices of one sequence, with which its workspace begins. With sinks the
+// backward keeps a number in fp32 for each row of all sequences behind them.
 int64_t naive_matrix_bytes(const AttentionPlan& plan);
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in

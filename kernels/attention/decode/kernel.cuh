@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
 inline constexpr int kMergeWarps = 8;
 
 // A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
-template <class T, int kPairs, bool kGeneral>  // a lane has so many pairs of columns
+template <class T, int kPairs, bool kGeneral>  // kPairs: the pairs of columns of a lane
 __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
   constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
   __shared__ float2 outs[kMergeWarps][kPairs * 32];
