@@ -21,6 +21,12 @@ struct Variant {
 inline constexpr ModelConfig kReferenceVariant{
     .vocab_size = 29, .context = 16, .layers = 2, .heads = 2, .channels = 8};
 
+// cuDNN's kernels compute the attention of this model; of packed documents they never do.
+inline bool cudnn_serves(const ModelConfig& model) {
+  return model.dropout.attention == 0 && model.window.all_full() && !model.attention_sinks &&
+         model.positions != Positions::kAlibi;
+}
+
 inline std::vector<Variant> variants_of(const ModelConfig& plain) {
   std::vector<Variant> all{{"untied", plain},   {"gelu_exact", plain}, {"relu", plain},    {"epsilon", plain},
                            {"unscaled", plain}, {"by_layer", plain},   {"n_inner", plain}, {"all", plain}};

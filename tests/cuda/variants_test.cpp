@@ -94,9 +94,7 @@ RunShape shape_of(const Variant& variant, DType dtype, AttentionKind attention) 
 
 std::vector<AttentionKind> kinds_for(DType dtype, const ModelConfig& model) {
   std::string why_not;
-  const bool for_cudnn = dtype == DType::kBF16 && model.dropout.attention == 0 && model.window.all_full() &&
-                         !model.attention_sinks && model.positions != Positions::kAlibi;
-  if (for_cudnn && attention::cudnn_available(why_not))
+  if (dtype == DType::kBF16 && cudnn_serves(model) && attention::cudnn_available(why_not))
     return {AttentionKind::kNaive, AttentionKind::kFlash, AttentionKind::kCudnn};
   return {AttentionKind::kNaive, AttentionKind::kFlash};
 }

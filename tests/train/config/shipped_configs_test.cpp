@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/attention/cudnn.h"
+#include "tests/model_variants.h"
 #include "train/config/load_config.h"
 #include "train/memory/run_plan.h"
 #include "train/run/run_data.h"
@@ -25,13 +26,12 @@ TEST(ShippedConfigs, HaveKernelsOnEveryDevice) {
   for (const std::filesystem::path& path : shipped()) {
     ++configs;
     const Config as_shipped = load_config(path, {});
-    const ModelConfig model = as_shipped.model.resolved();
-    const bool cudnn_refuses =
-        model.dropout.attention > 0 || as_shipped.data.masks() || !model.window.all_full();
+    const bool for_cudnn = testing::cudnn_serves(as_shipped.model.resolved()) && !as_shipped.data.masks() &&
+                           attention::cudnn_built();
     for (const DeviceTraits& device : devices)
       for (const char* attention : {"naive", "flash", "cudnn"}) {
         if (parse_word<AttentionKind>("attention", attention) == AttentionKind::kCudnn &&
-            (device.device == Device::kCpu || cudnn_refuses || !attention::cudnn_built()))
+            (device.device == Device::kCpu || !for_cudnn))
           continue;
         SCOPED_TRACE(path.string() + " on " + device.name + ", " + attention);
         const std::vector<std::string> overrides{"train.micro_batch=1",
