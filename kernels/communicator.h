@@ -86,6 +86,9 @@ class Communicator {
   // The backend's later work waits for the first `count` of them. Does not block the host.
   virtual void wait_for(int64_t count) { (void)count; }
   void wait() { wait_for(started()); }
+  // The next collective also waits for those that `other`, of the same device, has started. The backend does
+  // not wait.
+  virtual void follow(const Communicator& other) { (void)other; }
   // Blocks the host until they are done. Error: one failed, or they took longer than the time limit, together
   // with the backend's work that they wait for. A wait for the backend alone would never
   // end if a rank is gone; a run has a watchdog for that, other callers call this first.

@@ -26,12 +26,12 @@ struct SharedRun {
   std::function<void(TrainState&)> before = {}, after = {};  // the steps
 };
 
-inline RunShape shared_shape(int ranks, Shard shard = Shard::kOptimizer) {
+inline RunShape shared_shape(int ranks, Shard shard = Shard::kOptimizer, int replicas = 1) {
   return {.model = kSharedModel,
           .micro_batch = 1,
           .micro_steps = kSharedSequences / ranks,
           .sequence_length = 17,
-          .mesh = {.data = ranks},
+          .mesh = {.data = ranks, .replicas = replicas},
           .shard = shard};
 }
 
@@ -48,7 +48,7 @@ inline std::vector<double> run_shared(const Ranks& ranks, const SharedRun& run) 
   const Mesh mesh(*be, run.shape.mesh, ranks);
   Arena arena = make_arena(run.device);
   arena.reserve(plan_memory(run.shape, run.device).peak_bytes());
-  TrainState state(*be, arena, run.shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
+  TrainState state(*be, arena, run.shape, mesh.step_axes());
   state.initialize(3);
   if (run.before) run.before(state);
   std::vector<double> losses;

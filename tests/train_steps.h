@@ -73,13 +73,12 @@ inline void expect_same_bits(const StepsResult& a, const StepsResult& b) {
 
 // A step, an evaluation, a sample and a checkpoint take exactly the memory that a walk over an empty arena
 // found.
-inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShape& shape,
-                                  Communicator* context = nullptr) {
+inline void expect_ledger_is_plan(Backend& be, const RunShape& shape, const StepAxes& axes = {}) {
   const MemoryLedger plan = plan_memory(shape, be.traits());
   Arena arena = make_arena(be.traits());
   arena.reserve(plan.peak_bytes());
   const int64_t reserved = arena.reserved_bytes();
-  TrainState state(be, arena, shape, comm, context);
+  TrainState state(be, arena, shape, axes);
   state.initialize(5);
   const int64_t T = shape.sequence_length;
   const std::vector<int32_t> tokens(static_cast<size_t>(shape.sequences_per_rank() * T), 1);
@@ -100,7 +99,7 @@ inline void expect_ledger_is_plan(Backend& be, Communicator* comm, const RunShap
 }
 
 inline void expect_plan_is_the_step(const DeviceTraits& device, const RunShape& shape) {
-  expect_ledger_is_plan(*make_backend(device), nullptr, shape);
+  expect_ledger_is_plan(*make_backend(device), shape);
 }
 
 }  // namespace tessera::testing

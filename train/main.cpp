@@ -51,6 +51,7 @@ struct Command {
   std::string resume;          // "newest", "auto" or empty
   std::string verify, replay;  // a folder or empty
   bool print_config = false, plan = false;
+  int64_t nodes = 1;  // of a plan
   AskedRanks asked;
   PlanOptions plan_options;
 };
@@ -106,6 +107,10 @@ void add_plan_options(Options& app, Command& c) {
           "With --plan: the compute capability of the GPU times ten; no such GPU need be present")
       .type_name("80|90|...")
       .needs(plan);
+  app.add("--nodes", c.nodes,
+          "With --plan: the machines that the ranks are on, as many on each; default: one")
+      .type_name("N")
+      .needs(plan);
   app.add_word("--fit", c.plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
       .needs(plan);
   app.add("--json", c.plan_options.json, "With --plan: also write the figures to this file")
@@ -139,6 +144,10 @@ int plan(Config config, Command& c) {
   check_asked(config.device, c.asked);
   if (c.asked.gpus > 0) config.device = DeviceRequest::kCuda;  // even if none is present
   config.ranks = c.asked.count() > 0 ? c.asked.count() : default_ranks(config.device);
+  check(c.nodes >= 1 && config.ranks % c.nodes == 0,
+        "--nodes {}: {} ranks are not as many on each of {} machines; give a divisor of them", c.nodes,
+        config.ranks, c.nodes);
+  config.nodes = c.nodes;
   c.plan_options.config_name = c.config_name;
   c.plan_options.overrides = c.overrides;
   c.plan_options.planned_run = planned_run;

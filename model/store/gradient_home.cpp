@@ -20,14 +20,16 @@ class WholeGradients final : public GradientHome {
 
  private:
   void close(size_t bucket) override {
-    if (micro_step_.last && setting_.axis.size() > 1) reduce(views_.buckets[bucket], summed_[bucket]);
+    if (!micro_step_.last) return;
+    reduce(views_.buckets[bucket], summed_[bucket]);
+    reduce_over_replicas(summed_[bucket]);
   }
 };
 
 }  // namespace
 
 std::unique_ptr<GradientHome> GradientHome::create(const StoreSetting& setting, const Place& place) {
-  const bool in_fp32 = setting.axis.size() > 1 && place.reduce_in_fp32;
+  const bool in_fp32 = setting.sums_over_ranks() && place.reduce_in_fp32;
   const DType of_sums = in_fp32 ? DType::kF32 : setting.dtype;
   if (!setting.shards.gradients() && !place.host) return std::make_unique<WholeGradients>(setting, of_sums);
   return make_gradients_in_turn(setting, place, of_sums);
@@ -109,7 +111,7 @@ void GradientHome::begin_micro_step(const MicroStep& micro_step) {
 }
 
 bool GradientHome::transfers(const MicroStep& micro_step) const {
-  return setting_.axis.size() > 1 && (micro_step.first || micro_step.last);
+  return setting_.sums_over_ranks() && (micro_step.first || micro_step.last);
 }
 
 void GradientHome::begin(size_t bucket) {
@@ -126,8 +128,17 @@ void GradientHome::end(size_t bucket) {
 void GradientHome::reduce(const Tensor& whole, const Tensor& part) {
   if (setting_.shards.optimizer())
     setting_.axis.reduce_scatter_sum({.whole = whole, .part = part, .sums = room_for(whole)});
-  else
+  else if (setting_.axis.size() > 1)
     setting_.axis.all_reduce_sum({.tensor = whole, .sums = room_for(whole)});
+}
+
+// Parts that are summed in fp32 are in fp32. A replica of one rank has no parts, and no other use for the
+// room.
+void GradientHome::reduce_over_replicas(const Tensor& sums) {
+  if (!setting_.replicas) return;
+  setting_.replicas->follow(setting_.axis);
+  setting_.replicas->all_reduce_sum(
+      {.tensor = sums, .sums = sums.dtype == DType::kF32 ? Tensor{} : room_for(sums)});
 }
 
 }  // namespace tessera

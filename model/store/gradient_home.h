@@ -11,6 +11,10 @@
 //       backward that adds to them, and written back at the end of its scope: four buffers serve the blocks.
 //     - Both: it is this rank's part of the sums that is fetched, added to and written back.
 // Sums keep their order, so the bits are the same.
+//
+// Where the ranks are in replicas, each of which splits the parameters in the same way (hybrid sharding:
+// Zhao et al., arXiv:2304.11277), sums are first made within a replica, in each micro-step as above, and
+// then, once a step, over the ranks that have the same part.
 #pragma once
 
 #include <exception>
@@ -55,7 +59,10 @@ class GradientHome {
   void end(size_t bucket);
   virtual void fetch_ahead(int64_t /*layer*/) {}  // when a block is leased
   // Waits until the gradients of all ranks are summed.
-  virtual void wait() { setting_.axis.wait(); }
+  virtual void wait() {
+    setting_.axis.wait();
+    if (setting_.replicas) setting_.replicas->wait();
+  }
 
   // Of an update: this rank's part of the sums, a tensor for each bucket, none where all of it is frozen
   const std::vector<Tensor>& summed() const { return summed_; }
@@ -71,8 +78,10 @@ class GradientHome {
   void take_parts_of(const std::vector<Tensor>& whole);
   void allocate_room(DType of_sums);
   Tensor room_for(const Tensor& whole) const { return room_ ? room_.rows(0, whole.numel()) : Tensor{}; }
-  // Sums over the ranks: to `part`, or without a split optimizer in place
+  // Sums over the ranks of a replica: to `part`, or without a split optimizer in place
   void reduce(const Tensor& whole, const Tensor& part);
+  // Sums those of a step over replicas, in place
+  void reduce_over_replicas(const Tensor& sums);
 
   const StoreSetting& setting_;
   Grads views_;

@@ -55,11 +55,16 @@ class GradientsInTurn : public GradientHome {
   }
   // Its sums are under way; settle() adds or writes them to those of `adds_to`.
   void leave(size_t bucket, size_t adds_to) {
-    turns_.of(bucket) = {.bucket = Turns::kNobody, .transfers = setting_.axis.started(), .adds_to = adds_to};
+    turns_.of(bucket) = {.bucket = Turns::kNobody,
+                         .transfers = setting_.axis.started(),
+                         .of_replicas = setting_.replicas ? setting_.replicas->started() : 0,
+                         .adds_to = adds_to,
+                         .ends_step = micro_step_.last};
   }
   // Frees a buffer: waits for the sums of its last bucket.
   virtual void settle(size_t turn) {
     setting_.axis.wait_for(turns_[turn].transfers);
+    if (setting_.replicas) setting_.replicas->wait_for(turns_[turn].of_replicas);
     const size_t bucket = std::exchange(turns_[turn].adds_to, Turns::kNobody);
     if (bucket != Turns::kNobody) add(bucket);
   }
@@ -87,10 +92,12 @@ class SplitGradients final : public GradientsInTurn {
     const bool adds = !micro_step_.first;
     reduce(views_.buckets[bucket], adds ? sums(bucket) : summed_[bucket]);
     leave(bucket, adds ? bucket : Turns::kNobody);
+    if (!adds && micro_step_.last) reduce_over_replicas(summed_[bucket]);
   }
   Tensor sums(size_t bucket) const { return added_[turns_.turn_of(bucket)].rows(0, summed_[bucket].numel()); }
   void add(size_t bucket) override {
     setting_.stream.run(Accumulate{.x = sums(bucket), .y = summed_[bucket]});
+    if (turns_.of(bucket).ends_step) reduce_over_replicas(summed_[bucket]);
   }
 
   std::vector<Tensor> added_;  // by turn: sums over ranks that are not yet added
@@ -177,8 +184,9 @@ class WholeGradientsOnHost final : public GradientsOnHost {
     copies_.fetch(turns_.turn_of(bucket), {.from = accumulated_[bucket], .to = whole});
   }
   void close(size_t bucket) override {
-    if (micro_step_.last && setting_.axis.size() > 1) {
+    if (micro_step_.last && setting_.sums_over_ranks()) {
       reduce_to_host(bucket);
+      reduce_over_replicas(sums(bucket));
       return leave(bucket, bucket);
     }
     copies_.write(turns_.turn_of(bucket), {.from = views_.buckets[bucket], .to = accumulated_[bucket]});
@@ -208,6 +216,7 @@ class SplitGradientsOnHost final : public GradientsOnHost {
  private:
   void close(size_t bucket) override {
     reduce_to_host(bucket);
+    if (micro_step_.first && micro_step_.last) reduce_over_replicas(sums(bucket));
     if (!micro_step_.first)
       copies_.fetch(turns_.turn_of(bucket), {.from = summed_[bucket], .to = before(bucket)});
     leave(bucket, bucket);
@@ -219,6 +228,10 @@ class SplitGradientsOnHost final : public GradientsOnHost {
     if (!copies_.wait_for_fetch(turns_.turn_of(bucket))) return GradientsOnHost::add(bucket);
     const Tensor all = before(bucket);
     setting_.stream.run(Accumulate{.x = sums(bucket), .y = all});
+    if (turns_.of(bucket).ends_step && setting_.replicas) {
+      reduce_over_replicas(all);
+      setting_.replicas->wait();
+    }
     copies_.write(turns_.turn_of(bucket), {.from = all, .to = summed_[bucket]});
   }
 

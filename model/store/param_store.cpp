@@ -22,6 +22,7 @@ StoreSetting setting_of(const Stream& stream, Arena& arena, const ParamStore::Sh
           .dtype = shape.dtype,
           .shards = homes.shards,
           .axis = axis,
+          .replicas = homes.replicas && homes.replicas->size() > 1 ? homes.replicas : nullptr,
           .layout = {shape.model,
                      homes.shards.parts,
                      homes.freeze,

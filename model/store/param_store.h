@@ -35,7 +35,8 @@ class ParamStore {
   // How the store lies among the ranks and in memory
   struct Homes {
     Shards shards = {};
-    Communicator* axis = nullptr;  // of the ranks that share a step; none: this rank only
+    Communicator* axis = nullptr;      // of the ranks that split the parameters; none: this rank only
+    Communicator* replicas = nullptr;  // of those that have the same part; none: this rank only
     Freeze freeze = {};
     Fp8Config fp8 = {};  // of the training steps
     WeightHome::Place weights = {};

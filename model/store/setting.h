@@ -48,7 +48,8 @@ struct StoreSetting {
   ModelConfig model;
   DType dtype;
   Shards shards;
-  Communicator& axis;  // of the ranks that share a step
+  Communicator& axis;      // of the ranks that split the parameters
+  Communicator* replicas;  // of those that have the same part of them; null: no other has it
   ParamLayout layout;
   Part part;  // this rank's, of what is split
 
@@ -57,6 +58,7 @@ struct StoreSetting {
   size_t bucket_at(int64_t position) const {
     return position == position_of_head() ? layout.head : static_cast<size_t>(position);
   }
+  bool sums_over_ranks() const { return axis.size() > 1 || replicas; }
   int64_t part_elements(size_t bucket) const { return layout.buckets[bucket].trained / part.count; }
 };
 

@@ -47,8 +47,10 @@ class Turns {
     size_t bucket = kNobody;  // whose values are in the buffer, or on their way
     bool is_beside = false;   // it has the stored form of its matrices, of which there are other values
     int64_t transfers = 0;    // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
+    int64_t of_replicas = 0;  // likewise, collectives among replicas
     // Of gradients: the bucket to which sums have to be added, or written on the host
     size_t adds_to = kNobody;
+    bool ends_step = false;  // and they are of the last micro-step: then these are summed over replicas
   };
   size_t size() const { return turns_.size(); }
   size_t turn_of(size_t bucket) const {

@@ -71,6 +71,37 @@ TEST_F(CudaDataParallel, LossesInBf16AreCloseToThoseOfOneGpu) {
   });
 }
 
+// Of one GPU each, and of two where there are four
+TEST_F(CudaDataParallel, ReplicasHaveTheLossesOfOneGpu) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const Shard shard : {Shard::kOptimizer, Shard::kGradients, Shard::kWeights})
+        for (int replicas = 2; replicas <= ranks.size; ++replicas) {
+          if (ranks.size % replicas != 0) continue;
+          SCOPED_TRACE(fmt::format("{} {} {}", name_of(dtype), name_of(shard), replicas));
+          const std::vector<double> one =
+              run_shared({}, {.device = device, .shape = cuda_shape(1, dtype, shard), .steps = 10});
+          for (const bool in_fp32 : {false, true}) {
+            if (in_fp32 && dtype == DType::kF32) continue;
+            RunShape shape = cuda_shape(ranks.size, dtype, shard, in_fp32);
+            shape.mesh.replicas = replicas;
+            std::string weights;
+            const SharedRun run{
+                .device = device, .shape = shape, .steps = 10, .after = [&](TrainState& state) {
+                  weights = weight_bytes(state);
+                }};
+            const std::vector<double> ours = run_shared(ranks, run);
+            const double allowed =
+                dtype == DType::kF32 ? tolerance::kLossesOfRanks : tolerance::kBf16ModelLoss;
+            EXPECT_LT(largest_difference(ours, one), allowed) << in_fp32;
+            for (const std::string& theirs : ranks.exchange(weights))
+              EXPECT_TRUE(theirs == weights) << in_fp32;
+            EXPECT_EQ(run_shared(ranks, run), ours) << in_fp32;
+          }
+        }
+  });
+}
+
 // Kernels read and write it over the bus: the same bits.
 TEST(CudaOffload, TheOptimizerInHostMemoryChangesNoBit) {
   DeviceTraits device;
@@ -291,7 +322,7 @@ TEST_F(CudaDataParallel, ThePlanOfARankInFp8IsItsLedger) {
       const RunShape shape = stored_shape(trained, shared_shape(ranks.size, Shard::kWeights), device);
       const std::unique_ptr<Backend> be = make_backend(device);
       const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
-      if (device.arch >= 89) expect_ledger_is_plan(*be, comm.get(), shape);
+      if (device.arch >= 89) expect_ledger_is_plan(*be, shape, {.all = comm.get()});
     }
   });
 }
@@ -303,7 +334,7 @@ TEST_F(CudaDataParallel, ThePlanOfARankIsItsLedger) {
         const RunShape shape = cuda_shape(ranks.size, DType::kBF16, shard, in_fp32);
         const std::unique_ptr<Backend> be = make_backend(device);
         const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
-        expect_ledger_is_plan(*be, comm.get(), shape);
+        expect_ledger_is_plan(*be, shape, {.all = comm.get()});
       }
   });
 }

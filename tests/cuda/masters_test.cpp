@@ -61,7 +61,7 @@ TEST_F(CudaOps, InitialMastersOfARankAreItsPart) {
       const std::unique_ptr<Backend> be = make_cuda_backend();
       Arena arena = Arena::cuda();
       const auto comm = make_plan_communicator(Device::kCuda, rank, 2);
-      TrainState state(*be, arena, shape, comm.get());
+      TrainState state(*be, arena, shape, {.all = comm.get()});
       state.initialize(7);
       ParamStore& store = state.store();
       for (size_t b = 0; b < store.layout().buckets.size(); ++b) {

@@ -174,7 +174,7 @@ TEST(StoreOfARun, StepsOverlapWhatTheyExchange) {
   TrainState state(
       *be, arena,
       {.model = kTinyStore, .micro_batch = 1, .micro_steps = 2, .sequence_length = 8, .mesh = {.data = 2}},
-      &comm);
+      {.all = &comm});
   const auto sized = [&](const char* what, size_t bucket) {
     return fmt::format("{} {}", what, state.store().layout().buckets[bucket].trained);
   };

@@ -102,7 +102,7 @@ struct TracedStep {
 // Of the second step of two
 TracedStep trace_step(Backend& be, const RunShape& shape, RankGroup& ranks, const Roofline& bounds,
                       TimedSteps steps, const Measure& measure) {
-  StepTrace trace(be, shape.model, {steps.comm, steps.context == steps.comm ? nullptr : steps.context});
+  StepTrace trace(be, shape.model, steps.axes.distinct());
   steps.warmup = 1, steps.steps = 1;
   steps.before_step = [&](int64_t step) {
     if (step == 0) be.synchronize(be.stream()), trace.begin();
@@ -210,6 +210,7 @@ nlohmann::ordered_json json_of(const Speed& speed) {
   const StepTimes& timed = speed.step.timed;
   nlohmann::ordered_json json{{"parameters", shape.model.parameters()},
                               {"ranks", shape.ranks()},
+                              {"replicas", shape.mesh.replicas},
                               {"micro_batch", shape.micro_batch},
                               {"sequence_length", shape.sequence_length},
                               {"precision", name_of(shape.dtype)},
@@ -233,7 +234,8 @@ nlohmann::ordered_json json_of(const Speed& speed) {
   return json;
 }
 
-void measure_step(const Config& config, const BenchStepOptions& options, RankGroup& ranks) {
+void measure_step(Config config, const BenchStepOptions& options, RankGroup& ranks) {
+  config.nodes = ranks.nodes();
   if (ranks.is_rank_0())
     check_writable(options.json), check_writable(options.markdown), check_writable(options.trace);
   const DeviceTraits device = choose_device(config.device, ranks.local_rank()).traits;
@@ -255,8 +257,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
   const OptimizerConfig optimizer = optimizer_config(config);
-  const Mesh& mesh = ranks.connect(*be);
-  Communicator *const comm = &mesh.axis(Axis::kAll), *const context = &mesh.axis(Axis::kContext);
+  const StepAxes axes = ranks.connect(*be, timed_shape.mesh).step_axes();
   // All ranks at the same time, since they share the power and memory of a machine. The slowest one counts.
   const auto measure = [&](const RunShape& of, TimedSteps steps) {
     Arena arena = make_arena(device);
@@ -269,13 +270,13 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
   };
   // What ranks split may be too large for one of them: then the operations are those of a rank of the run.
   const auto alone = [](RunShape of) {
-    of.mesh = {};
+    of.mesh = {}, of.nodes = 1;
     return of;
   };
   const bool fits_alone = ranks.size() == 1 || !limit.known() ||
                           plan_memory(alone(timed_shape), device).peak_bytes() <= limit.bytes;
   const auto measure_one = [&](const RunShape& of, TimedSteps steps) {
-    if (!fits_alone) steps.comm = comm, steps.context = context;
+    if (!fits_alone) steps.axes = axes;
     return measure(fits_alone ? alone(of) : of, steps);
   };
   const auto measure_single = [&](const TimedSteps& steps) { return measure_one(single, steps); };
@@ -284,7 +285,7 @@ void measure_step(const Config& config, const BenchStepOptions& options, RankGro
     return WholeStep{of, shape.micro_steps, timed_shape.micro_steps};
   };
   const std::vector<double> ones = ranks.gather(whole(one).median());
-  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .comm = comm, .context = context};
+  const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .axes = axes};
   const StepTimes all = ranks.size() > 1 && fits_alone ? measure(timed_shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
   const OpTimes times = times_by_operation(*be, timed_steps, measure_single);

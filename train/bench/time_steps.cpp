@@ -37,10 +37,10 @@ Sequences random_sequences(const RunShape& shape) {
 StepTimes time_steps(Backend& be, Arena& arena, const RunShape& shape, const OptimizerConfig& optimizer,
                      const TimedSteps& of) {
   using Clock = std::chrono::steady_clock;
-  TrainState state(be, arena, shape, of.comm, of.context);
-  const auto take_waited = [&] {  // axes of the same ranks are one communicator
-    double seconds = of.comm ? of.comm->take_waited_seconds() : 0;
-    if (of.context && of.context != of.comm) seconds += of.context->take_waited_seconds();
+  TrainState state(be, arena, shape, of.axes);
+  const auto take_waited = [&] {
+    double seconds = 0;
+    for (Communicator* axis : of.axes.distinct()) seconds += axis->take_waited_seconds();
     return seconds;
   };
   state.initialize(1);

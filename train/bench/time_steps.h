@@ -11,8 +11,7 @@ namespace tessera {
 struct TimedSteps {
   int64_t warmup = 1, steps = 1;                       // those of the warm-up come first and are not timed
   std::function<void(int64_t step)> before_step = {};  // 0 is the first that is timed
-  // Of the ranks of the shape, and of those of its context; none: one
-  Communicator *comm = nullptr, *context = nullptr;
+  StepAxes axes = {};                                  // of the shape's mesh
 };
 struct StepTimes {
   std::vector<double> seconds;        // of each step, in ascending order

@@ -12,6 +12,7 @@
 
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/gemm_source.h"
+#include "kernels/base/link_rates.h"
 #include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"
@@ -218,6 +219,7 @@ struct Config {
 
   struct Parallel {
     std::optional<Shard> shard = Shard::kOptimizer;  // none: as recompute
+    int64_t replicas = 0;                            // of the parameters; 0: auto
     int64_t context = 1;                             // ranks that share the tokens of each sequence
     int64_t context_heads = 0;                       // heads of keys that are gathered at a time; 0: auto
     bool operator==(const Parallel&) const = default;
@@ -271,6 +273,8 @@ struct Config {
   } checkpoint;
 
   int64_t ranks = 1;                      // processes of the run; no key: the launcher sets it
+  int64_t nodes = 1;                      // machines, with as many ranks on each; likewise
+  LinkRates links = {};                   // measured, where parallel.replicas=auto needs them; likewise
   std::vector<std::string> notices = {};  // for the user when a run starts: names that have changed
   int64_t epoch_steps =
       0;  // the steps of train.epochs; no key: known once the data is open, see train/run/epochs.h

@@ -367,6 +367,12 @@ void visit_parallel(Section& parallel, Visit& visit) {
       "masters (ZeRO stage 1); gradients: these, too (2); weights: these, too (3), gathered block by block; "
       "auto: what makes a step that fits fastest");
   visit(
+      "parallel.replicas", parallel.replicas, Whole{.at_most = 4096, .zero = "auto"},
+      "How many groups of ranks each hold all parameters, which parallel.shard splits within a group: then "
+      "only the sums of gradients go from group to group, once a step; divides the number of ranks, and a "
+      "group has all ranks of its sequences; auto: on several machines 1 or one for each machine, whichever "
+      "makes a step that fits faster; on one machine 1");
+  visit(
       "parallel.context", parallel.context, Whole{.at_least = 1, .at_most = 4096},
       "How many ranks share the tokens of each sequence, for contexts that are longer than one GPU has room "
       "or time for: each has a part of the tokens, and attention gathers keys and values of all; divides the "

@@ -127,6 +127,7 @@ class Adviser {
     Config free = from.config;
     free.train.micro_batch = 0;
     free.train.recompute.reset(), free.parallel.shard.reset();
+    free.parallel.replicas = 0;
     free.train.mlp_chunk = kAutoChunk;
     if (may_offload) free.memory.offload.reset();
     RunShape shape;
@@ -140,6 +141,8 @@ class Adviser {
     if (from.config.train.mlp_chunk != shape.mlp_chunk) change = with_mlp_chunk(change, shape.mlp_chunk);
     if (from.config.ranks > 1 && from.config.parallel.shard != shape.shard)
       change = with_shard(change, shape.shard);
+    if (from.config.parallel.replicas > 0 && from.config.parallel.replicas != shape.mesh.replicas)
+      change = with_replicas(change, shape.mesh.replicas);
     if (from.config.memory.offload != shape.offload) change = with_offload(change, shape.offload);
     if (from.config.train.micro_batch != shape.micro_batch)
       change = with_micro_batch(change, shape.micro_batch);

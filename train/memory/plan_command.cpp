@@ -179,6 +179,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"recompute", text_of(s.keep)},
             {"mlp_chunk", s.mlp_chunk},
             {"shard", name_of(s.shards().what)},
+            {"replicas", s.mesh.replicas},
             {"offload", text_of(s.offload)},
             {"tokens_per_second", tokens_per_second(s, plan.device)},
             {"peak_bytes", plan.peak()},

@@ -70,6 +70,11 @@ Change with_shard(Change change, Shard shard) {
   return change;
 }
 
+Change with_replicas(Change change, int64_t replicas) {
+  set(change, "parallel.replicas", change.config.parallel.replicas, replicas);
+  return change;
+}
+
 Change with_offload(Change change, Offload offload) {
   set(change, "memory.offload", change.config.memory.offload, offload);
   return change;

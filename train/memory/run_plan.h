@@ -49,6 +49,7 @@ Change with_classifier_chunk(Change change, int64_t tokens);
 Change with_mlp_chunk(Change change, int64_t tokens);
 Change with_attention(Change change, AttentionKind attention);
 Change with_shard(Change change, Shard shard);
+Change with_replicas(Change change, int64_t replicas);
 Change with_offload(Change change, Offload offload);
 Change with_moments(Change change, DType moments);
 Change with_sequence_length(Change change, int64_t tokens);

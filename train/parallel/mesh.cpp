@@ -1,5 +1,8 @@
 #include "train/parallel/mesh.h"
 
+#include <map>
+#include <vector>
+
 #include "kernels/base/check.h"
 #include "train/parallel/make_communicator.h"
 
@@ -27,17 +30,16 @@ Ranks on_axis(const MeshShape& shape, Axis axis, const Ranks& world) {
 Mesh::Mesh(Backend& backend, const MeshShape& shape, const Ranks& world) : shape_(shape) {
   check(world.size == shape.ranks(), "a mesh of {} x {} ranks (data x context) was given {} ranks",
         shape.data, shape.context, world.size);
-  std::shared_ptr<Communicator> alone = make_communicator(backend, {}), all = alone;
-  if (world.size > 1) all = make_communicator(backend, world);
-  for (const Axis axis : values_with_words<Axis>()) {
-    const int64_t size = shape.place(axis, world.rank).size;
-    std::shared_ptr<Communicator>& own = axes_[static_cast<size_t>(axis)];
-    if (size == 1)
-      own = alone;
-    else if (size == shape.ranks())
-      own = all;
-    else
-      own = make_communicator(backend, on_axis(shape, axis, world));
+  check(shape.replicas >= 1 && shape.data % shape.replicas == 0,
+        "a mesh of {} x {} ranks (data x context) cannot have {} replicas", shape.data, shape.context,
+        shape.replicas);
+  const std::shared_ptr<Communicator> alone = make_communicator(backend, {});
+  std::map<std::vector<int64_t>, std::shared_ptr<Communicator>> made;  // by the ranks of this rank's axes
+  for (const Axis axis : {Axis::kAll, Axis::kData, Axis::kContext, Axis::kShard, Axis::kReplica}) {
+    const std::vector<int64_t> members = shape.members(axis, world.rank);
+    std::shared_ptr<Communicator>& own = made[members];
+    if (!own) own = members.size() == 1 ? alone : make_communicator(backend, on_axis(shape, axis, world));
+    axes_[static_cast<size_t>(axis)] = own;
   }
 }
 

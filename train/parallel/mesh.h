@@ -22,12 +22,18 @@ class Mesh {
   // The communicator of shape().members(axis, this rank). An axis of one rank copies, and waits for nobody.
   // Axes with the same ranks are one communicator.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
+  StepAxes step_axes() const {
+    return {.all = &axis(Axis::kAll),
+            .context = &axis(Axis::kContext),
+            .shard = &axis(Axis::kShard),
+            .replica = &axis(Axis::kReplica)};
+  }
   // As Communicator::failure(), of any of them
   std::string failure() const;
 
  private:
   MeshShape shape_;
-  std::array<std::shared_ptr<Communicator>, 3> axes_;  // by Axis
+  std::array<std::shared_ptr<Communicator>, words_of(Axis()).size()> axes_;
 };
 
 }  // namespace tessera

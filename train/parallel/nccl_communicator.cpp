@@ -90,6 +90,11 @@ class NcclCommunicator final : public Communicator {
     waits_.back()->after.record(backend_stream_);
   }
 
+  void follow(const Communicator& other) override {
+    if (const auto* nccl = dynamic_cast<const NcclCommunicator*>(&other); nccl && nccl->started() > 0)
+      nccl->done(nccl->started()).hold(stream_);
+  }
+
   void synchronize() override {
     const Clock::time_point deadline = deadline_in(time_limit_seconds_);
     while (started() > 0 && !done(started()).is_done()) {
@@ -179,7 +184,7 @@ class NcclCommunicator final : public Communicator {
     done_[slot]->record(stream_);
   }
   // Recorded after the collective of that number, counted from 1, or after a later one
-  CudaEvent& done(int64_t number) { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
+  CudaEvent& done(int64_t number) const { return *done_[static_cast<size_t>(number - 1) % kEvents]; }
   void convert(const Tensor& from, const Tensor& to) {
     cuda::convert(from.dtype, from.data, to.dtype, to.data, from.numel(), stream_);
   }

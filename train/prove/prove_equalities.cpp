@@ -190,7 +190,7 @@ Proof Prover::prove_mesh(const StepRecord& one, const MeshShape& mesh, Shard sha
   const Mesh& connected = ranks_.connect(*be, mesh);
   StepRecord found;
   {
-    StepRunner runner(*be, *shape, &connected.axis(Axis::kAll), &connected.axis(Axis::kContext));
+    StepRunner runner(*be, *shape, connected.step_axes());
     load(runner.state(), model_);
     const int64_t mine = shape->sequences_per_rank() * T_,
                   first = mesh.place(Axis::kData, ranks_.rank()).rank * mine;

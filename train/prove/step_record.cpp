@@ -80,10 +80,10 @@ class StepWatch final : public OpObserver {
 
 }  // namespace
 
-StepRunner::StepRunner(Backend& be, const RunShape& shape, Communicator* all, Communicator* context)
+StepRunner::StepRunner(Backend& be, const RunShape& shape, const StepAxes& axes)
     : be_(be), arena_(make_arena(be.traits())) {
   arena_.reserve(plan_memory(shape, be.traits()).peak_bytes());
-  state_ = std::make_unique<TrainState>(be, arena_, shape, all, context);
+  state_ = std::make_unique<TrainState>(be, arena_, shape, axes);
 }
 
 StepRecord StepRunner::step(const StepJob& job, int64_t number) {

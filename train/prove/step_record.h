@@ -50,8 +50,7 @@ struct StepJob {
 // A run of steps over one TrainState, which it allocates. Error: OutOfMemory; a stop signal
 class StepRunner {
  public:
-  StepRunner(Backend& be, const RunShape& shape, Communicator* all = nullptr,
-             Communicator* context = nullptr);
+  StepRunner(Backend& be, const RunShape& shape, const StepAxes& axes = {});
 
   StepRecord step(const StepJob& job, int64_t number = 1);
   TrainState& state() { return *state_; }

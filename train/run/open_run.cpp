@@ -18,6 +18,7 @@
 #include "train/run/run_checks.h"
 #include "train/run/schedule.h"
 #include "train/session/from_config.h"
+#include "train/session/measure_links.h"
 #include "train/tasks/read_task.h"
 #include "train/tasks/score.h"
 
@@ -61,9 +62,9 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (!profile.empty() && ranks.size() > 1) profile /= fmt::format("rank_{}", ranks.rank());
   if (!profile.empty()) prepare_profile_folder(profile);
   ranks.enter_phase("the setup");
-  backend = make_backend(device.traits);
+  if (!backend) backend = make_backend(device.traits);
   peak_flops = gemm_peak(*backend, bool(shape().fp8));
-  mesh_ = &ranks.connect(*backend);
+  mesh_ = &ranks.connect(*backend, shape().mesh);
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);
@@ -123,6 +124,22 @@ RecentSteps OpenRun::recent_of(const RunState& was, const Config& config, const 
   return compare ? was.recent : RecentSteps{.tokens_per_step = shape.tokens_per_step()};
 }
 
+// The slowest rank counts.
+void OpenRun::measure_links() {
+  ranks.enter_phase("measuring the links between machines", Timeout::kNone);
+  backend = make_backend(device.traits);
+  const LinkRates own = tessera::measure_links(
+      *backend, ranks.connect(*backend, {.data = ranks.size(), .replicas = config.nodes}));
+  ranks.disconnect();
+  config.links = {.within = std::ranges::min(ranks.gather(own.within)),
+                  .between = std::ranges::min(ranks.gather(own.between))};
+  const auto text = [](double rate) { return fmt::format("{:.3g} GB/s", rate / 1e9); };
+  add_notices(
+      {fmt::format("each rank sends {}{} to another machine, as measured now",
+                   config.links.within > 0 ? text(config.links.within) + " within its machine and " : "",
+                   text(config.links.between))});
+}
+
 // Plans of all phases, and the run's state: from the configuration, and from `checkpoint` if there is one
 void OpenRun::take_shape(Checkpoint checkpoint) {
   if (checkpoint) {
@@ -140,6 +157,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .sequence_length = shape.sequence_length,
          .ranks = config.ranks,
          .shard = shape.shard,
+         .replicas = shape.mesh.replicas,
          .mlp_chunk = shape.mlp_chunk,
          .device = device.traits.device,
          .data = text_of(config.data.train),
@@ -160,6 +178,10 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
 void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was_.device == device.traits.device && was_.ranks == config.ranks;
+  config.nodes = ranks.nodes();
+  const bool finds_replicas = config.parallel.replicas == 0 && config.parallel.shard != Shard::kNone &&
+                              !(same_place && was_.replicas > 0);
+  if (finds_replicas && config.nodes > 1) measure_links();
   const MemoryLimit limit = ranks.memory_limit(device.traits.device);
   if (!limit.others.empty()) add_notices({limit.others + ". The run is planned for what is free"});
   for (size_t i = 0; i < config.phases(); ++i) {
@@ -168,6 +190,7 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
     plans_.push_back(plan_run(of_phase, device.traits, limit,
                               {.micro_batch = same_place && same_length ? was_.micro_batch : 0,
                                .shard = same_place ? was_.shard : std::nullopt,
+                               .replicas = same_place ? was_.replicas : 0,
                                .mlp_chunk = same_place && same_length ? was_.mlp_chunk : std::nullopt}));
     if (i >= first && !plans_.back().fits())
       throw OutOfMemory(phase_name(config, i) + refusal(of_phase, plans_.back(), checkpoint));
@@ -250,6 +273,7 @@ void OpenRun::choose_gemms(bool resuming) {
 void OpenRun::allocate(bool resuming) {
   // The system pins a few GB a second, and other ranks may have less to pin.
   if (shape().offload) ranks.enter_phase("pinning memory of the host", Timeout::kNone);
+  if (mesh_->shape() != shape().mesh) mesh_ = &ranks.connect(*backend, shape().mesh);
   phase->allocate({.backend = *backend, .ranks = *mesh_, .recorded = !profile.empty(), .resuming = resuming});
 }
 

@@ -36,6 +36,13 @@ RankGroup::RankGroup(const World& world, const Config& config)
         ProcessGroup::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
 }
 
+int64_t RankGroup::nodes() {
+  const bool in_order = world_.rank % world_.local_size == world_.local_rank;
+  const std::vector<double> sizes = gather(in_order ? world_.local_size : 0);
+  const bool equal = std::ranges::all_of(sizes, [&](double each) { return each == sizes[0]; });
+  return equal && in_order && world_.size % world_.local_size == 0 ? world_.size / world_.local_size : 1;
+}
+
 const Mesh& RankGroup::connect(Backend& be, const MeshShape& shape) {
   Ranks ranks{.rank = world_.rank, .size = world_.size};
   if (group_) {

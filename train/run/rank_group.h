@@ -30,9 +30,11 @@ class RankGroup {
   // This rank on an axis
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
-  // For tensors of the backend's device, until finish(). The backend must outlive it.
-  const Mesh& connect(Backend& be) { return connect(be, mesh_shape_); }
-  // Arranged in another way, in place of the mesh before. All ranks call it together.
+  // The machines of the run, if their ranks are neighbours and each has as many; else 1. Equal at all ranks
+  int64_t nodes();
+
+  // For tensors of the backend's device, until finish(), in place of the mesh before. The backend must
+  // outlive it. All ranks call it together.
   const Mesh& connect(Backend& be, const MeshShape& shape);
   void disconnect();  // before the backend ends; a run does it with finish()
 

@@ -34,7 +34,7 @@ class Replay {
   void load(const RunPlan& plan);
   std::string setting_text() const;
 
-  const Config& config_;
+  Config config_;
   const BadStepFolder& folder_;
   const KeptStep& kept_;
   RankGroup& ranks_;
@@ -54,6 +54,7 @@ Replay::Replay(const Config& config, const BadStepFolder& folder, RankGroup& ran
       line_(STDOUT_FILENO, kReplayQuietSeconds, ranks.is_rank_0()),
       before_(read_state(folder.checkpoint, model_config(config), /*least_step=*/0)),
       device_(choose_device(config.device, ranks.local_rank())) {
+  config_.nodes = ranks.nodes();
   ranks.check_same(name_of(device_.traits.device), "where to compute; name it with --set device=cuda or cpu");
   if (ranks.is_rank_0()) check_undamaged(folder.checkpoint);
 }
@@ -64,6 +65,7 @@ RunPlan Replay::plan() const {
   RunPlan plan = plan_run(of_phase, device_.traits, ranks_.memory_limit(device_.traits.device),
                           {.micro_batch = same_place ? before_.micro_batch : 0,
                            .shard = same_place ? before_.shard : std::nullopt,
+                           .replicas = same_place ? before_.replicas : 0,
                            .mlp_chunk = same_place ? before_.mlp_chunk : std::nullopt});
   if (!plan.fits()) throw OutOfMemory(refusal(of_phase, plan, /*resuming=*/true));
   const auto& [found, wanted] = std::pair(std::ssize(kept_.origins), plan.shape.sequences_per_step());
@@ -85,13 +87,13 @@ SequencesView Replay::own() const {
 void Replay::load(const RunPlan& plan) {
   ranks_.enter_phase("the setup");
   backend_ = make_backend(device_.traits);
-  const Mesh& mesh = ranks_.connect(*backend_);
+  const Mesh& mesh = ranks_.connect(*backend_, plan.shape.mesh);
   const GemmChoices gemms = use_chosen_gemms(*backend_, config_, {plan.shape}, folder_.gemms, ranks_, line_);
   for (const std::string& notice : gemms.notices) line_.notice(notice);
   ranks_.enter_phase("the weights", Timeout::kNone);
   arena_.emplace(make_arena(device_.traits));
   arena_->reserve(plan.peak());
-  state_.emplace(*backend_, *arena_, plan.shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
+  state_.emplace(*backend_, *arena_, plan.shape, mesh.step_axes());
   load_checkpoint(
       folder_.checkpoint, *state_,
       {.folder = config_.train.init_from, .options = folder_options(config_), .checksum = before_.base});

@@ -19,8 +19,7 @@ void RunPhase::allocate(const Memory& memory) {
     arena_->reserve(plan_.peak());
     if (memory.recorded) arena_->record();
     Arena::Phase setup(*arena_, "setup");
-    state_.emplace(memory.backend, *arena_, shape(), &memory.ranks.axis(Axis::kAll),
-                   &memory.ranks.axis(Axis::kContext));
+    state_.emplace(memory.backend, *arena_, shape(), memory.ranks.step_axes());
   } catch (const OutOfMemory& error) {
     // The memory was free when the plan was made, but not in one piece, or another program has taken it
     // since.

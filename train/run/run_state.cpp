@@ -194,6 +194,7 @@ nlohmann::ordered_json json_of(const RunState& s) {
                                    {"lora", s.lora},
                                    {"evaluations_since_best", s.evaluations_since_best}};
   if (s.shard && s.ranks > 1) object["shard"] = name_of(present(s.shard));
+  if (s.replicas > 1) object["replicas"] = s.replicas;
   if (s.mlp_chunk.value_or(0) > 0) object["mlp_chunk"] = present(s.mlp_chunk);
   if (!s.fp8_scales.empty()) object["fp8_scales"] = json_of(s.fp8_scales);
   if (s.skipped_updates > 0) object["skipped_updates"] = s.skipped_updates;
@@ -233,6 +234,7 @@ RunState read_run_state(const fs::path& checkpoint, int64_t least_step) {
                .device = read_word<Device>(object, "device", name),
                .data = text_value(object, "data", name)};
   if (object.contains("shard")) run.shard = read_word<Shard>(object, "shard", name);
+  run.replicas = object.contains("replicas") ? whole("replicas", 1, kMostRanks) : 1;
   run.mlp_chunk = object.contains("mlp_chunk") ? whole("mlp_chunk", 1, kMostTokens) : 0;
   if (object.contains("shift")) {
     check(object["shift"].is_boolean(), "{}: \"shift\" is {}, expected true or false", name,

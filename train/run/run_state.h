@@ -44,6 +44,7 @@ struct RunState {
   int64_t sequence_length = 0;
   int64_t ranks = 1;
   std::optional<Shard> shard = {};          // what the ranks split; checkpoints without it: not known
+  int64_t replicas = 0;                     // of the parameters; 0: not known
   std::optional<int64_t> mlp_chunk = {};    // of a run that is resumed; checkpoints without it: 0
   Device device = Device::kCpu;             // of the run that wrote it
   std::string data;                         // the training data, as text_of() names it

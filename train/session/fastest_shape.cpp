@@ -116,14 +116,21 @@ class Search {
                             : only(shape.shard);
     std::vector<Alternative> all;
     for (const Offload& offload : offloads(shape, more_on_host))
-      for (const Shard shard : shards)
-        for (const ByBlock<Keep>& keep : free_.keep ? keeps(shape) : only(shape.keep)) {
-          if (offload.weights && shape.ranks() > 1 && shard != Shard::kWeights) continue;
-          RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
-          own.offload = offload, own.shard = shard, own.keep = keep;
-          all.push_back({.shape = own, .peak = peak(own)});
-        }
+      for (const int64_t replicas : replicas_of(shape))
+        for (const Shard shard : shards)
+          for (const ByBlock<Keep>& keep : free_.keep ? keeps(shape) : only(shape.keep)) {
+            RunShape own = free_.micro_batch ? with_micro_batch(shape, 1) : shape;
+            own.offload = offload, own.mesh.replicas = replicas, own.shard = shard, own.keep = keep;
+            if (offload.weights && own.mesh.ranks_of_shard() > 1 && shard != Shard::kWeights) continue;
+            all.push_back({.shape = own, .peak = peak(own)});
+          }
     return all;
+  }
+  // Collectives within a machine are faster: more replicas come first.
+  std::vector<int64_t> replicas_of(const RunShape& shape) const {
+    if (!free_.replicas || shape.nodes == 1 || shape.crosses_nodes(Axis::kContext))
+      return only(shape.mesh.replicas);
+    return {shape.nodes, 1};
   }
   static std::vector<ByBlock<Keep>> keeps(const RunShape& shape) {
     using R = Recomputed;

@@ -1,6 +1,6 @@
-// What "auto" means for train.micro_batch, train.recompute, train.mlp_chunk, parallel.shard and
-// memory.offload: of the shapes that fit by plan, the one whose step is estimated to be the fastest
-// (step_estimate.h).
+// What "auto" means for train.micro_batch, train.recompute, train.mlp_chunk, parallel.shard,
+// parallel.replicas and memory.offload: of the shapes that fit by plan, the one whose step is estimated to be
+// the fastest (step_estimate.h).
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@ namespace tessera {
 
 // Which fields of a shape are to be found
 struct FreeFields {
-  bool micro_batch = false, keep = false, mlp_chunk = false, shard = false, offload = false;
+  bool micro_batch = false, keep = false, mlp_chunk = false, shard = false, replicas = false, offload = false;
 
-  bool any_but_micro_batch() const { return keep || mlp_chunk || shard || offload; }
+  bool any_but_micro_batch() const { return keep || mlp_chunk || shard || replicas || offload; }
 };
 
 // Those of an MLP that are tried, in this order
@@ -25,6 +25,7 @@ inline constexpr std::array<int64_t, 4> kMlpChunks = {16384, 8192, 4096, 2048};
 //                has at most 65,536 tokens (of a CPU 1,024), above which a step gets no faster. Where one
 //                sequence is longer, 1
 //   mlp_chunk    0, unless nothing fits without a chunk: then the largest of kMlpChunks that fits
+//   replicas     1, or on several machines one for each, if the ranks of a sequence are on one machine
 //   offload      gradients and weights only where nothing fits without
 //   the others   what makes a step the fastest. Less recomputation, less that is split and less that is
 //                offloaded comes first where a step is within 2%. All blocks are alike, unless a step is 1%

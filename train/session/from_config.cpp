@@ -102,6 +102,24 @@ void check_shares(const Config& c) {
       std::max<int64_t>(ranks, 1) * context);
 }
 
+// That each replica has all ranks of its sequences, and something to split
+void check_replicas(const Config& c) {
+  const int64_t replicas = std::max<int64_t>(c.parallel.replicas, 1), context = c.parallel.context;
+  if (replicas == 1) return;
+  check(
+      c.data_ranks() % replicas == 0,
+      "parallel.replicas={} divides the ranks into equal groups{}, and the run has {}: set parallel.replicas "
+      "to a divisor of {}, or to auto",
+      replicas, context > 1 ? fmt::format(" that have whole sequences, each of {} ranks", context) : "",
+      c.ranks, c.data_ranks());
+  check(
+      c.parallel.shard != Shard::kNone,
+      "parallel.replicas={} says how many groups of ranks split the parameters, and with parallel.shard=none "
+      "no ranks do: set parallel.shard to optimizer, gradients, weights or auto, or parallel.replicas to "
+      "auto",
+      replicas);
+}
+
 // That attention can be shared by several ranks
 void check_context(const Config& c) {
   if (c.parallel.context == 1) return;
@@ -175,11 +193,13 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
         "train.precision=bf16 needs a GPU; the CPU computes in fp32. Use --set train.precision=auto");
   check_shares(c);
   check_context(c);
+  check_replicas(c);
   const int64_t sequences = c.train.tokens_per_step / c.sequence_length() / c.data_ranks();
   const DType dtype = cuda && c.train.precision != Precision::kFp32 ? DType::kBF16 : DType::kF32;
   check_fp8(c, device, dtype);
   const int64_t mlp_chunk =
       c.train.mlp_chunk == kAutoChunk ? earlier.mlp_chunk.value_or(kAutoChunk) : c.train.mlp_chunk;
+  const int64_t replicas = c.parallel.replicas > 0 ? c.parallel.replicas : earlier.replicas;
   RunShape shape{.model = model_config(c),
                  .micro_batch = 1,
                  .micro_steps = sequences,
@@ -207,12 +227,16 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .inside_every = c.train.inside_every,
-                 .mesh = {.data = c.data_ranks(), .context = c.parallel.context},
+                 .mesh = {.data = c.data_ranks(),
+                          .context = c.parallel.context,
+                          .replicas = std::max<int64_t>(replicas, 1)},
+                 .nodes = c.nodes,
+                 .links = c.links,
                  .context_heads = c.parallel.context_heads,
                  .offload = cuda ? c.memory.offload.value_or(Offload{}) : Offload{},
                  .shard = c.parallel.shard.value_or(earlier.shard.value_or(Shard::kOptimizer)),
                  .reduce_in_fp32 = c.train.reduce == DType::kF32};
-  const bool has_to_split = shape.offload.weights && shape.ranks() > 1;
+  const bool has_to_split = shape.offload.weights && shape.mesh.ranks_of_shard() > 1;
   check(
       !has_to_split || !c.parallel.shard || shape.shard == Shard::kWeights,
       "memory.offload={} of {} ranks: each has its part of the weights in host memory. Set parallel.shard to "
@@ -229,6 +253,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                          .keep = !c.train.recompute,
                          .mlp_chunk = mlp_chunk == kAutoChunk,
                          .shard = !c.parallel.shard && !earlier.shard && !has_to_split,
+                         .replicas = replicas == 0 && c.parallel.shard != Shard::kNone,
                          .offload = !c.memory.offload},
                         device, limit);
   check_fp8_rows(shape, device);
@@ -236,7 +261,9 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
 }
 
 bool finds_shape(const Config& c) {
-  return !c.train.recompute || c.train.mlp_chunk == kAutoChunk || !c.parallel.shard || !c.memory.offload;
+  const bool replicas = c.parallel.replicas == 0 && c.nodes > 1 && c.parallel.shard != Shard::kNone;
+  return !c.train.recompute || c.train.mlp_chunk == kAutoChunk || !c.parallel.shard || !c.memory.offload ||
+         replicas;
 }
 
 std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape) {
@@ -248,6 +275,7 @@ std::vector<std::string> found_for_auto(const Config& config, const RunShape& sh
   if (!config.train.recompute) tell("train.recompute", text_of(shape.keep));
   if (config.train.mlp_chunk == kAutoChunk) tell("train.mlp_chunk", shape.mlp_chunk);
   if (!config.parallel.shard) tell("parallel.shard", name_of(shape.shard));
+  if (config.parallel.replicas == 0 && shape.nodes > 1) tell("parallel.replicas", shape.mesh.replicas);
   if (!config.memory.offload) tell("memory.offload", text_of(shape.offload));
   return found;
 }

@@ -21,13 +21,13 @@ OptimizerConfig optimizer_config(const Config& config);
 struct EarlierChoices {
   int64_t micro_batch = 0;  // 0: none, or not one that the ranks can use
   std::optional<Shard> shard = {};
+  int64_t replicas = 0;  // 0: none
   std::optional<int64_t> mlp_chunk = {};
 };
 // The shape of a run of `config`. What is auto is found: train.micro_batch, train.recompute, train.mlp_chunk,
-// parallel.shard and memory.offload by fastest_shape(), for `limit`, else for the present device. A
-// train.classifier_chunk
-// of auto becomes all rows, or for a large vocabulary as many as have 1 GiB of logits. Error: a precision
-// that the device does not support, and the errors of choose_attention().
+// parallel.shard, parallel.replicas and memory.offload by fastest_shape(), for `limit`, else for the present
+// device. A train.classifier_chunk of auto becomes all rows, or for a large vocabulary as many as have 1 GiB
+// of logits. Error: a precision that the device does not support, and the errors of choose_attention().
 RunShape run_shape(const Config& config, const DeviceTraits& device);
 RunShape run_shape(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
                    const EarlierChoices& earlier = {});

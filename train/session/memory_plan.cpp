@@ -44,7 +44,7 @@ class Walk {
 MemoryPlan plan_stages(const RunShape& shape, const DeviceTraits& device) {
   Walk walk(device);
   const PlanRanks ranks(shape, device.device);
-  TrainState state(*walk.be, walk.arena, shape, ranks.all.get(), ranks.context.get());
+  TrainState state(*walk.be, walk.arena, shape, ranks.axes());
   walk.ended("the setup");
   state.walk_step();
   walk.ended("a training step");

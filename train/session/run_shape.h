@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/attention/choose.h"
+#include "kernels/base/link_rates.h"
 #include "kernels/base/text.h"
 #include "model/config.h"
 #include "model/fp8_config.h"
@@ -70,6 +71,8 @@ struct RunShape {
   int64_t inside_every = 0;         // train.inside_every
 
   MeshShape mesh = {};              // the ranks of the run
+  int64_t nodes = 1;                // machines of the run, with as many ranks on each; 1 where that varies
+  LinkRates links = {};             // between them; not known: those of DeviceSpeed
   int64_t context_heads = 0;        // see SessionShape
   Offload offload = {};             // memory.offload
   Poison poison = Poison::kNo;      // of offloaded activations, in tests: see CopyQueue
@@ -85,16 +88,25 @@ struct RunShape {
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }
   int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
   int64_t ranks() const { return mesh.ranks(); }
-  Shards shards() const { return {.what = shard, .parts = shard == Shard::kNone ? 1 : ranks()}; }
+  // Whether collectives of the axis go from one machine to another
+  bool crosses_nodes(Axis axis) const {
+    const bool neighbours = axis == Axis::kContext || axis == Axis::kShard;
+    return nodes > 1 && (!neighbours || mesh.place(axis, 0).size > ranks() / nodes);
+  }
+  Shards shards() const {
+    return {.what = shard, .parts = shard == Shard::kNone ? 1 : mesh.ranks_of_shard()};
+  }
 
-  // "2 ranks x 4 x " before "8 sequences of 1024", and what follows that: ", 2 ranks for each sequence"
+  // "2 ranks x 4 x " before "8 sequences of 1024", and what follows that: ", 2 ranks for each sequence, 2
+  // replicas"
   std::string ranks_text() const {
     return mesh.context == 1 ? format_ranks(mesh.data)
            : mesh.data > 1   ? fmt::format("{} groups x ", mesh.data)
                              : "";
   }
   std::string context_text() const {
-    return mesh.context > 1 ? fmt::format(", {} ranks for each sequence", mesh.context) : "";
+    return (mesh.context > 1 ? fmt::format(", {} ranks for each sequence", mesh.context) : "") +
+           (mesh.replicas > 1 ? fmt::format(", {} replicas", mesh.replicas) : "");
   }
 
   double flops_per_token() const {

@@ -16,12 +16,16 @@ constexpr double kTera = 1e12, kGiga = 1e9;
 // H100: fitted to measured steps (docs/memory.md, "The estimate"); others: by the ratios of
 // their data sheets to the H100's. In the order of `arch`
 constexpr std::array kSpeeds{
-    DeviceSpeed{0, "a CPU", 0.03 * kTera, 0.03 * kTera, 0.02 * kTera, 4 * kGiga, 4 * kGiga, 2 * kGiga},
-    DeviceSpeed{80, "an A100", 225 * kTera, 225 * kTera, 160 * kTera, 1500 * kGiga, 24 * kGiga, 200 * kGiga},
-    DeviceSpeed{86, "an A40", 100 * kTera, 100 * kTera, 75 * kTera, 560 * kGiga, 24 * kGiga, 20 * kGiga},
-    DeviceSpeed{89, "an RTX 4090", 145 * kTera, 290 * kTera, 115 * kTera, 850 * kGiga, 24 * kGiga,
+    DeviceSpeed{0, "a CPU", 0.03 * kTera, 0.03 * kTera, 0.02 * kTera, 4 * kGiga, 4 * kGiga, 2 * kGiga,
+                1 * kGiga},
+    DeviceSpeed{80, "an A100", 225 * kTera, 225 * kTera, 160 * kTera, 1500 * kGiga, 24 * kGiga, 200 * kGiga,
                 20 * kGiga},
-    DeviceSpeed{90, "an H100", 690 * kTera, 1470 * kTera, 570 * kTera, 2950 * kGiga, 42 * kGiga, 330 * kGiga},
+    DeviceSpeed{86, "an A40", 100 * kTera, 100 * kTera, 75 * kTera, 560 * kGiga, 24 * kGiga, 20 * kGiga,
+                3 * kGiga},
+    DeviceSpeed{89, "an RTX 4090", 145 * kTera, 290 * kTera, 115 * kTera, 850 * kGiga, 24 * kGiga, 20 * kGiga,
+                3 * kGiga},
+    DeviceSpeed{90, "an H100", 690 * kTera, 1470 * kTera, 570 * kTera, 2950 * kGiga, 42 * kGiga, 330 * kGiga,
+                40 * kGiga},
 };
 constexpr double kBackwardOfAttention = 1.2;
 // Products of experts are in their plain form on a GPU: the share of its rate that they reach
@@ -146,15 +150,23 @@ StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64
   const DeviceSpeed speed = speed_of(device);
   const OpTime time{.speed = speed, .offload = shape.offload, .ranks = shape.ranks()};
   double now = 0;
-  Queue collectives(now, speed.link), of_context(now, speed.link);
-  std::deque<Queue> copies;  // in each direction
+  std::deque<Queue> collectives, copies;  // of each axis, and in each direction
   const std::unique_ptr<Backend> be = make_plan_backend(
       device, [&](const AnyOp& op) { now += time(op); },
       [&] { return copies.emplace_back(now, speed.bus).observer(); });
   Arena arena = Arena::plan(device.device);
-  const PlanRanks ranks(shape, device.device, collectives.observer(), of_context.observer());
-  TrainState state(*be, arena, shape, ranks.all.get(), ranks.context.get());
-  const auto waits = [&] { return collectives.waits() + of_context.waits(); };
+  const PlanRanks ranks(shape, device.device, [&](Axis axis) {
+    const auto& [measured, assumed] = shape.crosses_nodes(axis)
+                                          ? std::pair(shape.links.between, speed.network)
+                                          : std::pair(shape.links.within, speed.link);
+    return collectives.emplace_back(now, measured > 0 ? measured : assumed).observer();
+  });
+  TrainState state(*be, arena, shape, ranks.axes());
+  const auto waits = [&] {
+    double seconds = 0;
+    for (const Queue& axis : collectives) seconds += axis.waits();
+    return seconds;
+  };
   const double setup = now, setup_waits = waits();
   state.walk_step(micro_steps);
   return {.seconds = now - setup, .waits = waits() - setup_waits};

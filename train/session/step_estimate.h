@@ -20,6 +20,7 @@ struct DeviceSpeed {
   double memory;                     // bytes/s, of a pass over large tensors
   double bus;                        // bytes/s in each direction, to the host's memory
   double link;                       // bytes/s that a GPU sends to another of its node
+  double network;                    // bytes/s that a GPU sends to one of another node, all at once
 };
 // Of the newest card known that is not newer than `device`
 DeviceSpeed speed_of(const DeviceTraits& device);

@@ -21,7 +21,7 @@ std::vector<StepGemm> walk(const RunShape& shape, const DeviceTraits& device, in
   const std::unique_ptr<Backend> be = make_plan_backend(device, [&](const AnyOp& op) { each_gemm(op, see); });
   Arena arena = Arena::plan(device.device);
   const PlanRanks ranks(shape, device.device);
-  TrainState(*be, arena, shape, ranks.all.get(), ranks.context.get()).walk_step(micro_steps);
+  TrainState(*be, arena, shape, ranks.axes()).walk_step(micro_steps);
   return found;
 }
 

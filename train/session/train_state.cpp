@@ -21,12 +21,27 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
-ParamStore::Homes homes_of(const RunShape& shape, Communicator* comm, std::optional<Arena>& offloaded) {
-  const int64_t ranks = comm ? comm->size() : 1;
-  check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
+// The ranks that split the parameters
+Communicator* shard_of(const StepAxes& axes) { return axes.shard ? axes.shard : axes.all; }
+
+void check_axes(const RunShape& shape, const StepAxes& axes) {
+  const auto check_size = [&](Axis axis, const Communicator* of) {
+    const int64_t wanted = shape.mesh.place(axis, 0).size, found = of ? of->size() : 1;
+    check(found == wanted, "a run with {} ranks on the {} axis was given a communicator of {}", wanted,
+          name_of(axis), found);
+  };
+  check_size(Axis::kAll, axes.all);
+  check_size(Axis::kContext, axes.context);
+  check_size(Axis::kShard, shard_of(axes));
+  check_size(Axis::kReplica, axes.replica);
+}
+
+ParamStore::Homes homes_of(const RunShape& shape, const StepAxes& axes, std::optional<Arena>& offloaded) {
+  check_axes(shape, axes);
   const auto host = [&](bool offloads) { return offloads ? &present(offloaded) : nullptr; };
   return {.shards = shape.shards(),
-          .axis = comm,
+          .axis = shard_of(axes),
+          .replicas = axes.replica,
           .freeze = shape.freeze,
           .fp8 = shape.fp8,
           .weights = {.host = host(shape.offload.weights),
@@ -39,14 +54,14 @@ ParamStore::Homes homes_of(const RunShape& shape, Communicator* comm, std::optio
                                            .kept = host(shape.offload.optimizer)}};
 }
 
-Fp8Run fp8_run(const ParamStore& store, const RunShape& shape) {
+Fp8Run fp8_run(const ParamStore& store, const RunShape& shape, int64_t rank) {
   return {.config = shape.fp8,
           .places = fp8_places(store, shape.fp8),
           .rows = shape.rows(),
           .mlp_rows = rows_at_a_time(shape.mlp_chunk, shape.rows()),
           .logit_rows = rows_at_a_time(shape.classifier_chunk, shape.rows()),
-          .rank = store.axis().rank(),
-          .ranks = store.axis().size()};
+          .rank = rank,
+          .ranks = shape.ranks()};
 }
 
 // The starting weights of a model with adapters have none.
@@ -97,13 +112,13 @@ Tensor own_counts(const Tensor& choice_counts, int64_t rank) {
 
 }  // namespace
 
-TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm,
-                       Communicator* context)
+TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const StepAxes& axes)
     : arena_(arena),
       shape_(shape),
+      all_(axes.all),
       offloaded_(host_arena(arena, shape)),
-      session_(be, arena, shape.session(comm ? comm->rank() : 0), homes_of(shape, comm, offloaded_), context),
-      fp8_(arena, shape.model, fp8_run(store(), shape)),
+      session_(be, arena, shape.session(rank()), homes_of(shape, axes, offloaded_), axes.context),
+      fp8_(arena, shape.model, fp8_run(store(), shape, rank())),
       model_(session_.training_model(shape.keep)),
       optimizer_(arena, store(), shape.rule),
       host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
@@ -114,10 +129,11 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, Communi
   if (shape.loss.needs_reference && shape.reference_without_adapters)
     model_.reference = &without_adapters_.emplace(session_.without_adapters());
   else if (shape.loss.needs_reference)
-    model_.reference = &reference_.emplace(be, arena, reference_shape(session_.shape()), context).model;
+    model_.reference = &reference_.emplace(be, arena, reference_shape(session_.shape()), axes.context).model;
   if (shape.loss.teacher_rows)
     model_.teacher =
-        &teacher_.emplace(be, arena, teacher_shape(session_.shape(), present(shape.teacher)), context).model;
+        &teacher_.emplace(be, arena, teacher_shape(session_.shape(), present(shape.teacher)), axes.context)
+             .model;
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
@@ -383,10 +399,12 @@ void TrainState::count_choices(int64_t micro_steps, const std::function<ActiveDr
   share_choices();
 }
 
-void TrainState::share_choices() {
+void TrainState::share_choices() { share_row(choice_counts_); }
+
+void TrainState::share_row(const Tensor& rows) {
   if (shape_.ranks() == 1) return;
-  store().axis().all_gather({.part = choice_counts_.rows(rank(), 1), .whole = choice_counts_});
-  store().axis().wait();
+  all_->all_gather({.part = rows.rows(rank(), 1), .whole = rows});
+  all_->wait();
 }
 
 void TrainState::measure_divergences(int64_t micro_steps) {
@@ -399,12 +417,8 @@ void TrainState::measure_divergences(int64_t micro_steps) {
 }
 
 void TrainState::share_divergence() {
-  const Tensor mine = divergence_sums_.rows(rank(), 1);
-  stream().run(SumLosses{.losses = divergences_, .sum = mine});
-  if (shape_.ranks() > 1) {
-    store().axis().all_gather({.part = mine, .whole = divergence_sums_});
-    store().axis().wait();
-  }
+  stream().run(SumLosses{.losses = divergences_, .sum = divergence_sums_.rows(rank(), 1)});
+  share_row(divergence_sums_);
   stream().run(SumLosses{.losses = divergence_sums_, .sum = divergence_});
 }
 
@@ -452,9 +466,10 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   Arena::Phase phase(arena_, "optimizer");
   optimizer_.measure(stream());
   if (fp8_) {
-    Communicator& axis = store().axis();
-    if (shape_.ranks() > 1) axis.all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
-    axis.wait();
+    if (shape_.ranks() > 1) {
+      all_->all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
+      all_->wait();
+    }
     fp8_.end_step(stream());
   }
   optimizer_.share_norms();
@@ -471,13 +486,8 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
 
 // All ranks come to the same verdict, from the same numbers.
 void TrainState::judge() {
-  Communicator& axis = store().axis();
-  const Tensor mine = loss_sums_.rows(axis.rank(), 1);
-  stream().run(SumLosses{.losses = losses_.device(), .sum = mine});
-  if (axis.size() > 1) {
-    axis.all_gather({.part = mine, .whole = loss_sums_});
-    axis.wait();
-  }
+  stream().run(SumLosses{.losses = losses_.device(), .sum = loss_sums_.rows(rank(), 1)});
+  share_row(loss_sums_);
   stream().run(JudgeStep{.losses = loss_sums_,
                          .grad_norm = optimizer_.grad_norms(),
                          .limits = device_limits_.device(),

@@ -33,10 +33,9 @@ namespace tessera {
 
 class TrainState {
  public:
-  // Allocates; contents of weights and optimizer are undefined until initialize() or load. `comm` joins
-  // shape.ranks() ranks, and `context` those of shape.mesh's context; none is needed for one.
-  TrainState(Backend& be, Arena& arena, const RunShape& shape, Communicator* comm = nullptr,
-             Communicator* context = nullptr);
+  // Allocates; contents of weights and optimizer are undefined until initialize() or load. `axes` are those
+  // of shape.mesh. Error: an axis has another number of ranks.
+  TrainState(Backend& be, Arena& arena, const RunShape& shape, const StepAxes& axes = {});
 
   // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
@@ -87,7 +86,7 @@ class TrainState {
   std::vector<double> sequence_losses();
 
   const RunShape& shape() const { return shape_; }
-  int64_t rank() { return store().axis().rank(); }
+  int64_t rank() const { return all_ ? all_->rank() : 0; }
   const Stream& stream() const { return session_.stream(); }
   const Model& model() const { return model_; }  // that steps run
   // What lies in host memory for the device; null: nothing
@@ -116,6 +115,8 @@ class TrainState {
         : session(be, arena, shape, ParamStore::Homes{}, context), model(session.training_model({})) {}
   };
 
+  // Gathers this rank's row of a tensor with one for each rank.
+  void share_row(const Tensor& rows);
   DealtShape dealt_shape() const;
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
@@ -142,6 +143,7 @@ class TrainState {
 
   Arena& arena_;
   RunShape shape_;
+  Communicator* all_;               // the ranks of the run; null: this one
   std::optional<Arena> offloaded_;  // host memory; none: nothing is offloaded
   Session session_;
   Fp8 fp8_;

@@ -174,7 +174,7 @@ TEST_F(DataParallel, ThePlanOfARankIsItsLedger) {
         RunShape shape = shared_shape(2, shard);
         shape.offload.activations = offload;
         if (offload) shape.offload.blocks = 1, shape.keep = mixed_keeps()[1];
-        expect_ledger_is_plan(*be, comm.get(), shape);
+        expect_ledger_is_plan(*be, shape, {.all = comm.get()});
       }
   });
 }

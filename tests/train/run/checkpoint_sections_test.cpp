@@ -92,7 +92,7 @@ std::map<std::string, std::string> saved(const Ranks& ranks, const Case& one,
   RunShape shape = shared_shape(ranks.size, shard);
   one.choose(shape);
   Arena arena = Arena::host();
-  TrainState state(*be, arena, shape, comm.get());
+  TrainState state(*be, arena, shape, {.all = comm.get()});
   state.initialize(3);
   fill(state);
   std::string folder =

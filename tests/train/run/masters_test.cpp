@@ -181,7 +181,7 @@ struct SavedRun {
   HostTensors make;
 
   SavedRun(const Ranks& ranks, const RunShape& shape)
-      : comm(make_communicator(*be, ranks)), state(*be, arena, shape, comm.get()) {
+      : comm(make_communicator(*be, ranks)), state(*be, arena, shape, {.all = comm.get()}) {
     state.initialize(3);
   }
   void fill() {

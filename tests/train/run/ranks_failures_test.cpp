@@ -224,20 +224,21 @@ TEST_F(RanksThatEnd, RefusalsAreToldOnce) {
   EXPECT_EQ(train({"--ranks", "0"}).status, 1);
 }
 
-// Two processes that somebody started by hand, with torchrun's variables.
+// Processes that somebody started by hand, with torchrun's variables, on machines of two ranks
 struct RanksByHand : TrainRanks {
   int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));  // free, when it is asked
 
-  void start(int rank, const Words& more = {}) {
-    const std::string number = std::to_string(rank), own = "process_" + std::to_string(processes.size());
+  void start(int rank, const Words& more = {}, int size = 2) {
+    const std::string number = std::to_string(rank), local = std::to_string(rank % 2),
+                      own = "process_" + std::to_string(processes.size());
     fs::create_directory(folder / own);
     const Words common = sets({"data.train=" + (folder / "text.txt").string(),
                                "train.folder=" + (folder / "out").string(), "train.steps=5"});
     processes.emplace_back(
         "/usr/bin/env",
-        with(with({"RANK=" + number, "WORLD_SIZE=2", "LOCAL_RANK=" + number, "LOCAL_WORLD_SIZE=2",
-                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), TRAIN_BINARY, "--config",
-                   (folder / "small.yaml").string()},
+        with(with({"RANK=" + number, "WORLD_SIZE=" + std::to_string(size), "LOCAL_RANK=" + local,
+                   "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
+                   TRAIN_BINARY, "--config", (folder / "small.yaml").string()},
                   common),
              more),
         Process::Options{.folder = folder / own});
@@ -251,6 +252,35 @@ struct RanksByHand : TrainRanks {
 
   std::vector<Process> processes;
 };
+
+// Ranks of two machines, as they believe: with a replica on each, with one of all ranks, and as auto finds
+// it. A run that goes on keeps its replicas, and any number of ranks can go on.
+TEST_F(RanksByHand, OfTwoMachinesHaveTheLossesOfOne) {
+  const Words split = sets({"parallel.shard=weights"});
+  const auto run = [&](const std::string& replicas, const Words& more = {}) {
+    for (int rank = 3; rank >= 0; --rank)
+      start(rank, with(with(split, sets({"parallel.replicas=" + replicas})), more), 4);
+    const std::vector<ProcessResult> results = end();
+    for (const ProcessResult& result : results) EXPECT_EQ(result.status, 0) << result.out << result.error;
+    return results.back().out;  // of rank 0, the last one that was started
+  };
+  trains(with(by(1, "one"), sets({"train.steps=5"})));
+  const std::vector<double> expected = values("one", "loss");
+  for (const char* replicas : {"1", "2", "auto"}) {
+    SCOPED_TRACE(replicas);
+    const std::string said = run(replicas, {"--overwrite"});
+    const bool measures = replicas == std::string("auto");
+    EXPECT_EQ(said.find("GB/s") != std::string::npos, measures) << said;
+    EXPECT_EQ(said.find("parallel.replicas=") != std::string::npos, measures) << said;
+    const std::vector<double> ours = values("out", "loss");
+    ASSERT_EQ(ours.size(), expected.size());
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_NEAR(ours[i], expected[i], 1e-4 * expected[i]) << "step " << i + 1;
+  }
+  const std::string said = run("auto", Words{"--resume", "--set", "train.steps=8"});
+  EXPECT_EQ(said.find("GB/s"), std::string::npos) << said;
+  trains(with(by(1, "out", {"train.steps=10"}), Words{"--resume"}));
+}
 
 TEST_F(RanksByHand, TrainAndGoOn) {
   for (const Words& more : {Words{}, Words{"--resume", "--set", "train.steps=8"}}) {

@@ -87,7 +87,7 @@ std::deque<SeenCopies> copies_of_a_step(const RunShape& shape) {
   });
   Arena arena = Arena::plan(Device::kCpu);
   const PlanRanks ranks(shape, Device::kCpu);
-  TrainState state(*be, arena, shape, ranks.all.get(), ranks.context.get());
+  TrainState state(*be, arena, shape, ranks.axes());
   state.walk_step(shape.micro_steps);
   return queues;
 }
@@ -141,9 +141,9 @@ TEST(GradientsOffload, APlanOfRanksIsTheLedger) {
         RunShape shape = shared_shape(2, shard);
         shape.micro_steps = micro_steps, shape.offload = kGradients;
         const Mesh mesh(*be, shape.mesh, ranks);
-        expect_ledger_is_plan(*be, &mesh.axis(Axis::kAll), shape, &mesh.axis(Axis::kContext));
+        expect_ledger_is_plan(*be, shape, mesh.step_axes());
         Arena arena = Arena::host();
-        const TrainState state(*be, arena, shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
+        const TrainState state(*be, arena, shape, mesh.step_axes());
         const int64_t host = plan_stages(shape, {}).host_bytes;
         EXPECT_EQ(state.host_ledger()->peak_bytes(), host);
         RunShape whole = shape;

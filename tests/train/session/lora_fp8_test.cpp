@@ -174,7 +174,7 @@ TEST(StoredFp8, ThePlanOfARankIsItsLedger) {
         const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
         RunShape shape = make_shape(shared_shape(2, Shard::kWeights));
         shape.offload.weights = on_host;
-        expect_ledger_is_plan(*be, comm.get(), shape);
+        expect_ledger_is_plan(*be, shape, {.all = comm.get()});
       }
   });
 }
@@ -202,7 +202,7 @@ TEST(StoredFp8, HalvesWhatIsGathered) {
       Arena arena = Arena::plan(Device::kCuda);
       const auto comm =
           make_plan_communicator(Device::kCuda, 0, 8, {.start = [&](int64_t b) { bytes += b; }});
-      TrainState state(*be, arena, own, comm.get());
+      TrainState state(*be, arena, own, {.all = comm.get()});
       state.walk_step(micro_steps);
       return bytes;
     };

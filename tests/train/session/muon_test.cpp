@@ -82,7 +82,7 @@ TEST_F(MuonRanks, ThePlanOfARankIsItsLedger) {
       for (const int64_t group_bytes : {int64_t{1}, int64_t{1} << 30}) {
         const std::unique_ptr<Backend> be = make_cpu_backend();
         const std::unique_ptr<Communicator> comm = make_communicator(*be, ranks);
-        expect_ledger_is_plan(*be, comm.get(), muon_shape(3, shard, {.group_bytes = group_bytes}));
+        expect_ledger_is_plan(*be, muon_shape(3, shard, {.group_bytes = group_bytes}), {.all = comm.get()});
       }
   });
 }

@@ -249,7 +249,7 @@ std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
   Arena arena = make_arena({});
   const int64_t planned = plan_memory(shape, {}).peak_bytes();
   arena.reserve(planned);
-  TrainState state(*be, arena, shape, &mesh.axis(Axis::kAll), &mesh.axis(Axis::kContext));
+  TrainState state(*be, arena, shape, mesh.step_axes());
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
   const int64_t mine = shape.sequences_per_rank() * kPairTokens;

@@ -306,6 +306,47 @@ TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
   EXPECT_EQ(run_shape(config, kH100, MemoryLimit{}).mlp_chunk, 0) << "no limit is known";
 }
 
+// 16 ranks on two machines: a slow network is crossed once a step, and a fast one by every gather.
+TEST(FastestShape, HasAReplicaOnEachMachineWhereThatIsFaster) {
+  const MemoryLimit limit{.bytes = int64_t{75} << 30, .total = int64_t{80} << 30, .not_ours = 0};
+  const auto found = [&](const std::vector<std::string>& settings, LinkRates links = {}) {
+    Config config = with("llama3.1_8b", settings, 16);
+    config.nodes = 2, config.links = links;
+    return run_shape(config, kH100, limit);
+  };
+  const std::vector<std::string> split{"parallel.shard=weights", "train.tokens_per_step=1048576"};
+  EXPECT_EQ(found(split).mesh.replicas, 2);
+  EXPECT_EQ(found(split, {.within = 3e11, .between = 3e9}).mesh.replicas, 2);
+  EXPECT_EQ(found(with_more(split, {"parallel.replicas=1"})).mesh.replicas, 1);
+  EXPECT_EQ(found(with_more(split, {"parallel.context=16"})).mesh.replicas, 1) << "sequences of all ranks";
+  const RunShape one = run_shape(with("llama3.1_8b", split, 16), kH100, limit);
+  EXPECT_EQ(one.mesh.replicas, 1) << "one machine";
+  // What only all ranks together have room for
+  const MemoryLimit tight{.bytes = int64_t{13} << 30, .total = int64_t{15} << 30, .not_ours = 0};
+  Config config =
+      with("llama3.1_8b", with_more(split, {"memory.offload=none", "train.sequence_length=1024"}), 16);
+  config.nodes = 2;
+  EXPECT_EQ(run_shape(config, kH100, tight).mesh.replicas, 1);
+  // The estimate follows the network.
+  RunShape two = found(split);
+  const auto seconds = [&](double between) {
+    two.links.between = between;
+    return estimate_step(two, kH100).seconds;
+  };
+  EXPECT_GT(seconds(1e9), seconds(1e10));
+  EXPECT_GT(seconds(1e10), 0.999 * seconds(1e11));
+}
+
+TEST(RunShape, RefusesReplicasThatAreNoEqualGroups) {
+  const auto shape = [](const std::vector<std::string>& settings, int64_t ranks) {
+    return run_shape(with("gpt2_small", settings, ranks), kH100, {});
+  };
+  EXPECT_EQ(shape({"parallel.replicas=2", "train.micro_batch=1"}, 4).mesh.ranks_of_shard(), 2);
+  EXPECT_THROW(shape({"parallel.replicas=3", "train.micro_batch=1"}, 4), Error);
+  EXPECT_THROW(shape({"parallel.replicas=4", "parallel.context=2", "train.micro_batch=1"}, 4), Error);
+  EXPECT_THROW(shape({"parallel.replicas=2", "parallel.shard=none", "train.micro_batch=1"}, 4), Error);
+}
+
 // A run that goes on keeps what decides its bits.
 TEST(FastestShape, OfARunThatGoesOnIsTheEarlierOne) {
   const Config config = with("llama3.2_1b", {"parallel.shard=auto", "train.recompute=auto"}, 2);
@@ -314,6 +355,10 @@ TEST(FastestShape, OfARunThatGoesOnIsTheEarlierOne) {
   const RunShape goes_on = run_shape(config, kH100, limit, {.micro_batch = 2, .shard = Shard::kWeights});
   EXPECT_EQ(goes_on.shard, Shard::kWeights);
   EXPECT_EQ(goes_on.micro_batch, 2);
+  Config of_nodes = config;
+  of_nodes.nodes = 2;
+  for (const int64_t replicas : {1, 2})
+    EXPECT_EQ(run_shape(of_nodes, kH100, limit, {.replicas = replicas}).mesh.replicas, replicas);
 }
 
 }  // namespace
