@@ -71,6 +71,7 @@ struct KernelFamily {
   int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
   int most_with_alibi;    // and ALiBi
   Alibis alibis;
+  int most_with_cap;  // and a cap of scores
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none

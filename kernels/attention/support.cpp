@@ -100,6 +100,13 @@ bool alibi_served(const Problem& p, int most_head_dim) {
   return p.first_head + p.heads <= p.alibi_heads && p.scale > 0 && p.head_dim <= most_head_dim;
 }
 
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+bool cap_served(const Problem& p, int most_head_dim) {
+  if (p.score_cap == 0) return true;
+  if (!std::isfinite(p.score_cap) || p.score_cap < 0 || p.alibi_heads != 0) return false;
+  return p.scale > 0 && p.head_dim <= most_head_dim;  // q k^T is capped at c / scale
+}
+
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
@@ -115,6 +122,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
+  if (!cap_served(p, family.most_with_cap)) return ATTN_BAD_CAP;
   const bool knows_queries = p.mask.seen_by == nullptr || p.mask.query_tokens != nullptr;
   const bool biased = p.alibi_heads != 0;
   return alibi_served(family, p) && alibi_served(p, family.most_with_alibi) && (knows_queries || !biased)
@@ -187,6 +195,7 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
+  if (!cap_served(*problem, family.head_dims.most)) return ATTN_BAD_CAP;
   return alibi_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
@@ -226,6 +235,9 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_ALIBI:
       return "alibi_heads must be 0 or at least first_head plus heads, with a scale above 0; seen_by needs "
              "query_tokens; or no kernel serves ALiBi with this problem";
+    case ATTN_BAD_CAP:
+      return "score_cap must be 0 or finite and above 0, with a scale above 0 and without ALiBi; or no kernel "
+             "serves a cap of scores with this problem";
     case ATTN_BAD_SINKS:
       return "sinks must be given with problem.sinks and only then, and so dsinks";
     case ATTN_BAD_STRUCT:

@@ -165,7 +165,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
         "with "
         "--format hf, which llama.cpp converts",
         folder, family.name);
-  check(&family != &kTessera && &family != &kBloom,
+  check(&family != &kTessera && &family != &kBloom && &family != &kGemma2,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "
         "it with --format hf",
         folder, family.name);

@@ -44,7 +44,8 @@ struct AttentionScoresTest : AttentionHeads {
                                 .dropout = dropout,
                                 .kv_tokens = s.kv_tokens,
                                 .alibi_heads = s.scores.alibi_heads,
-                                .first_head = plan.first_head};
+                                .first_head = plan.first_head,
+                                .cap = s.scores.cap};
     if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
     return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                      doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
@@ -77,7 +78,8 @@ TEST_F(AttentionScoresTest, MatchFp64) {
     int64_t heads, kv_heads;
   };
   for (const AttentionScores scores :
-       {AttentionScores{.sinks = true}, {.alibi_heads = 6}, {.sinks = true, .alibi_heads = 9}})
+       {AttentionScores{.sinks = true}, {.alibi_heads = 6}, {.sinks = true, .alibi_heads = 9},
+        {.cap = 1.5f}, {.sinks = true, .cap = 0.3f}})
     for (const auto& [H, K] : {Heads{1, 1}, {3, 3}, {6, 2}})
       for (const int64_t T : {1, 7, 65, 131})
         for (const AttentionMask& mask : {AttentionMask(true), AttentionMask(false), [] {
@@ -88,8 +90,8 @@ TEST_F(AttentionScoresTest, MatchFp64) {
           for (const AttentionKind kind : kKinds) {
             AttentionShape s{2, T, H, 16, mask, K};
             s.scores = scores;
-            SCOPED_TRACE(fmt::format("{} sinks {} alibi {} heads {} of {} T {} {}", name_of(kind),
-                                     scores.sinks, scores.alibi_heads, H, K, T, to_string(mask)));
+            SCOPED_TRACE(fmt::format("{} sinks {} alibi {} cap {} heads {} of {} T {} {}", name_of(kind),
+                                     scores.sinks, scores.alibi_heads, scores.cap, H, K, T, to_string(mask)));
             AttentionPlan plan = plan_for(kind, s);
             if (scores.alibi_heads > 0) plan.first_head = scores.alibi_heads - H;  // some heads of all
             expect_formula(plan, packed_inputs(s));
@@ -99,10 +101,13 @@ TEST_F(AttentionScoresTest, MatchFp64) {
 TEST_F(AttentionScoresTest, MatchFp64WithDropout) {
   for (const AttentionKind kind : kKinds) {
     AttentionShape s{2, 67, 4, 8, true, 2};
-    s.scores = {.sinks = true, .alibi_heads = 4};
-    SCOPED_TRACE(name_of(kind));
-    expect_formula(plan_for(kind, s, 3, /*dropout=*/true), packed_inputs(s),
-                   {.threshold = 64, .key = 7, .place = 65536, .first_sequence = 3});
+    for (const AttentionScores scores :
+         {AttentionScores{.sinks = true, .alibi_heads = 4}, {.sinks = true, .cap = 0.5f}}) {
+      s.scores = scores;
+      SCOPED_TRACE(fmt::format("{} cap {}", name_of(kind), scores.cap));
+      expect_formula(plan_for(kind, s, 3, /*dropout=*/true), packed_inputs(s),
+                     {.threshold = 64, .key = 7, .place = 65536, .first_sequence = 3});
+    }
   }
 }
 
@@ -156,6 +161,8 @@ TEST_F(AttentionScoresTest, CudnnServesThemNot) {
   EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"sinks"}));
   plan.shape.scores = {.alibi_heads = 2};
   EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"bias"}));
+  plan.shape.scores = {.cap = 50};
+  EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"cap", "model.attention_cap=0"}));
 }
 
 TEST_F(AttentionScoresTest, PlansAnswerForGpus) {

@@ -131,7 +131,8 @@ TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
     }
     const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
                           model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora &&
-                          !model.attention_sinks && model.positions != Positions::kAlibi &&
+                          !model.attention_sinks && model.attention_cap == 0 &&
+                          model.positions != Positions::kAlibi &&
                           !model.experts.in_block(0);
     EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
   }

@@ -21,6 +21,7 @@ constinit const KernelFamily kFamily = {
     .most_with_dropout = 0,
     .most_with_alibi = 0,
     .alibis = Alibis::kAll,
+    .most_with_cap = 0,
     .masks = Masks::kPlain,
     .tile_rows =
         [](const AttnProblem& p, int) {
