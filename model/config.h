@@ -179,6 +179,7 @@ struct ModelConfig {
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
   double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
+  double attention_cap = 0;               // c: a score s of attention becomes c tanh(s / c); 0: it stays
   bool attention_sinks = false;           // each head's softmax has one more score, that of no key
   bool scale_attention = true;            // scores are divided by sqrt(query_scalar)
   int64_t query_scalar = 0;               // 0: D
@@ -266,6 +267,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.tied", model.tied);
   visit("model.scale_embeddings", model.scale_embeddings);
   visit("model.logit_cap", model.logit_cap);
+  visit("model.attention_cap", model.attention_cap);
   visit("model.attention_sinks", model.attention_sinks);
   visit("model.scale_attention", model.scale_attention);
   visit("model.query_scalar", model.query_scalar);

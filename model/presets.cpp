@@ -107,6 +107,30 @@ ModelConfig large_qwen25(int64_t layers, int64_t mlp_width) {
                         .norm_epsilon = 1e-5f}));
 }
 
+// config.json of google/gemma-2-2b, gemma-2-9b and gemma-2-27b
+ModelConfig gemma2(Sizes sizes) {
+  sizes.vocab_size = 256000;
+  sizes.context = 8192;
+  sizes.theta = 1e4;
+  sizes.norm_epsilon = 1e-6f;
+  ModelConfig model = llama(sizes);
+  model.head_dim = 256;
+  model.norm_place = NormPlace::kBoth;
+  model.norm_plus_one = true;
+  model.window = Windows({{.window = 4096, .blocks = 1}, {.window = Windows::kFull}});
+  model.mlp = Mlp::kGeglu;
+  model.scale_embeddings = true;
+  model.logit_cap = 30, model.attention_cap = 50;
+  return model;
+}
+
+ModelConfig gemma2_27b() {
+  ModelConfig model =
+      gemma2({.layers = 46, .heads = 32, .kv_heads = 16, .channels = 4608, .mlp_width = 36864});
+  model.head_dim = 128, model.query_scalar = 144;
+  return model;
+}
+
 // config.json of google/gemma-3-270m and gemma-3-1b-pt, and text_config of gemma-3-4b-pt
 ModelConfig gemma3(Sizes sizes, int64_t window) {
   if (sizes.vocab_size == 0) sizes.vocab_size = 262144;
@@ -284,6 +308,12 @@ ModelConfig preset_model(Preset preset) {
     case Preset::kSmollm2_17b:
       return smollm2(
           {.layers = 24, .heads = 32, .kv_heads = 32, .channels = 2048, .mlp_width = 8192, .theta = 130000});
+    case Preset::kGemma2_2b:
+      return gemma2({.layers = 26, .heads = 8, .kv_heads = 4, .channels = 2304, .mlp_width = 9216});
+    case Preset::kGemma2_9b:
+      return gemma2({.layers = 42, .heads = 16, .kv_heads = 8, .channels = 3584, .mlp_width = 14336});
+    case Preset::kGemma2_27b:
+      return gemma2_27b();
     case Preset::kGemma3_270m:
       return gemma3({.layers = 18, .heads = 4, .kv_heads = 1, .channels = 640, .mlp_width = 2048}, 512);
     case Preset::kGemma3_1b:

@@ -58,6 +58,7 @@ struct AttentionCase {
   int64_t kv_tokens = tokens;
   std::vector<double> sinks = {};           // [heads]; empty: none
   int64_t alibi_heads = 0, first_head = 0;  // as in AttnProblem
+  double cap = 0;                           // of scores; 0: none
 
   // As in the paper: a geometric sequence for a power of two, else that of the power below, and every other
   // number of the one above
@@ -109,7 +110,8 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
   r.lse.assign(c.rows(), 0.0);
   r.dsinks.assign(c.heads, 0.0);
   r.dsinks_terms.assign(c.heads, 0.0);
-  std::vector<double> p(n * m), weights(n * m), ds(n * m);  // weights: p after dropout
+  // weights: p after dropout
+  std::vector<double> p(n * m), weights(n * m), ds(n * m), of_cap(n * m);
   std::vector<double> of_sink(n), squares(n);
   for (int64_t head = 0; head < c.batch * c.heads; ++head) {
     // b heads + h, of which group share a head of keys
@@ -129,8 +131,12 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t j = 0; j < m; ++j) {
         if (!sees(i, j)) continue;
         const double product = dot(&q[(base + i) * d], &k[(kv_base + j) * d]);
-        pi[j] = product < -FLT_MAX ? -INFINITY
-                                   : c.scale * product - c.slope(head % c.heads) * c.distance(b, i, j);
+        const double score = c.scale * product;
+        pi[j] = product < -FLT_MAX
+                    ? -INFINITY
+                    : (c.cap > 0 ? c.cap * std::tanh(score / c.cap) : score) -
+                          c.slope(head % c.heads) * c.distance(b, i, j);
+        of_cap[i * m + j] = c.cap > 0 ? 1 - std::pow(pi[j] / c.cap, 2) : 1;
         max = std::fmax(max, pi[j]);
       }
       const double sink = c.sinks.empty() ? -INFINITY : c.sinks[head % c.heads];
@@ -157,7 +163,7 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       }
       for (int64_t j = 0; j < m; ++j) {
         if (!sees(i, j)) continue;
-        dsi[j] = pi[j] * (dsi[j] - delta) * c.scale;
+        dsi[j] = pi[j] * (dsi[j] - delta) * c.scale * of_cap[i * m + j];
         for (int64_t e = 0; e < d; ++e) r.dq[(base + i) * d + e] += dsi[j] * k[(kv_base + j) * d + e];
       }
     }

@@ -60,6 +60,13 @@ inline ModelConfig with_olmo_parts(ModelConfig model) {
   return model;
 }
 
+inline ModelConfig with_gemma2_parts(ModelConfig model) {
+  model = with_gemma_parts(std::move(model));
+  model.rope.local_theta = 0, model.qk_norm = QkNorm::kNone;
+  model.logit_cap = 5, model.attention_cap = 3;
+  return model;
+}
+
 // The same with experts in every block
 inline ModelConfig with_experts(ModelConfig model) {
   model.experts = {.count = 5, .active = 2, .width = 24, .renormalise = true};
@@ -82,6 +89,15 @@ inline std::vector<FamilyModel> models_with_experts(const ModelConfig& llama) {
           {"olmoe", "olmoe", changed(with_experts(llama), [](ModelConfig& m) {
              m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false;
            })}};
+}
+
+inline std::vector<FamilyModel> models_with_caps(const ModelConfig& llama) {
+  ModelConfig uncapped = with_gemma2_parts(llama), capped = llama;
+  uncapped.attention_cap = uncapped.logit_cap = 0, uncapped.window = {}, uncapped.bias = Bias::kAttention;
+  capped.attention_cap = 2;
+  return {{"gemma2", "gemma2", with_gemma2_parts(llama)},
+          {"gemma2_uncapped", "gemma2", uncapped},
+          {"tessera_cap", "tessera", capped}};
 }
 
 inline std::vector<FamilyModel> family_models() {
@@ -177,6 +193,7 @@ inline std::vector<FamilyModel> family_models() {
       {"tessera_gated", "tessera",
        changed(llama, [](ModelConfig& m) { m.logit_cap = 30, m.rope = {.theta = 500, .share = 0.25}; })}};
   for (FamilyModel& one : models_with_experts(llama)) all.push_back(std::move(one));
+  for (FamilyModel& one : models_with_caps(llama)) all.push_back(std::move(one));
   return all;
 }
 

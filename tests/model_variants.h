@@ -24,7 +24,7 @@ inline constexpr ModelConfig kReferenceVariant{
 // cuDNN's kernels compute the attention of this model; of packed documents they never do.
 inline bool cudnn_serves(const ModelConfig& model) {
   return model.dropout.attention == 0 && model.window.all_full() && !model.attention_sinks &&
-         model.positions != Positions::kAlibi;
+         model.attention_cap == 0 && model.positions != Positions::kAlibi;
 }
 
 inline std::vector<Variant> variants_of(const ModelConfig& plain) {
@@ -51,6 +51,11 @@ inline std::vector<Variant> score_parts_of(const ModelConfig& plain) {
     all.push_back({name, base});
     how(all.back().model);
   };
+  add("capped scores", plain, [](ModelConfig& m) { m.attention_cap = 0.5; });
+  add("capped scores with sinks, dropout and a window", plain, [](ModelConfig& m) {
+    m.attention_cap = 0.7, m.attention_sinks = true, m.dropout.attention = 0.2, m.window = Windows(5);
+    m.kv_heads = m.heads / 2;
+  });
   add("sinks", plain, [](ModelConfig& m) { m.attention_sinks = true; });
   add("sinks with dropout and a window", plain,
       [](ModelConfig& m) { m.attention_sinks = true, m.dropout.attention = 0.2, m.window = Windows(5); });

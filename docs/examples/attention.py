@@ -50,7 +50,8 @@ class Problem(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 *((name, ctypes.c_int64) for name in ("batch", "tokens", "kv_tokens", "heads", "kv_heads")),
                 ("head_dim", ctypes.c_int), ("mask", Mask), ("scale", ctypes.c_float), ("dropout", Dropout),
-                ("sinks", ctypes.c_int), ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int)]
+                ("sinks", ctypes.c_int), ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int),
+                ("score_cap", ctypes.c_float)]
 
 
 class Forward(ctypes.Structure):
@@ -63,7 +64,8 @@ class DecodeProblem(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int),
                 *((name, ctypes.c_int64) for name in ("batch", "capacity", "heads", "kv_heads")),
                 ("head_dim", ctypes.c_int), ("scale", ctypes.c_float), ("sinks", ctypes.c_int),
-                ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int)]
+                ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int),
+                ("score_cap", ctypes.c_float)]
 
 
 class Decode(ctypes.Structure):

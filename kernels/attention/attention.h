@@ -53,6 +53,8 @@ typedef enum {
                           query_tokens without seen_by; or no kernel serves this mask here */
   ATTN_BAD_ALIBI,     /* alibi_heads is negative or less than first_head and heads together, or first_head is
                           negative; scale is 0; seen_by without query_tokens; or no kernel serves ALiBi here */
+  ATTN_BAD_CAP,       /* score_cap is negative or not finite; with ALiBi or a scale of 0; or no kernel serves a
+                          cap here */
   ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
@@ -119,6 +121,7 @@ typedef struct AttnProblem {
    * largest power of two that is at most alibi_heads. */
   int alibi_heads ATTN_OR_0; /* the heads of which slopes are computed, h among them; 0: no bias */
   int first_head ATTN_OR_0;  /* h of head 0: some heads at a time have the slopes that they have among all */
+  float score_cap ATTN_OR_0; /* c: a score s = scale q k^T becomes c tanh(s / c), before the mask; 0: it stays */
 } AttnProblem;
 
 /* In both calls the problem comes last, where it can grow. */
@@ -178,9 +181,10 @@ typedef struct AttnDecodeProblem {
   int64_t kv_heads;    /* of k and v; divides heads, as in AttnProblem */
   int head_dim;        /* a multiple of 8, up to 256 */
   float scale;         /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
-  int sinks ATTN_OR_0; /* as in AttnProblem, and the next two */
+  int sinks ATTN_OR_0; /* as in AttnProblem, and the next three */
   int alibi_heads ATTN_OR_0;
   int first_head ATTN_OR_0;
+  float score_cap ATTN_OR_0;
 } AttnDecodeProblem;
 
 typedef struct AttnDecode {

@@ -33,8 +33,8 @@ void plan_naive(AttentionPlan& plan) {
   plan.saved_name = "probabilities";
   // The backward needs the gradient of the probabilities for one sequence at a time, and before it, with
   // dropout, those that are kept. So does the forward.
-  plan.backward_workspace_bytes = naive_matrix_bytes(plan);
-  if (plan.dropout) plan.forward_workspace_bytes = plan.backward_workspace_bytes;
+  plan.backward_workspace_bytes = naive_backward_bytes(plan);
+  if (plan.dropout) plan.forward_workspace_bytes = naive_matrix_bytes(plan);
   // And of the sinks' gradients, what each row of all sequences adds
   if (s.scores.sinks) plan.backward_workspace_bytes += 4 * s.batch * s.heads * s.tokens;
 }
@@ -157,7 +157,8 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
           .dropout = attn_dropout(dropout),
           .sinks = s.scores.sinks,
           .alibi_heads = static_cast<int>(s.scores.alibi_heads),
-          .first_head = static_cast<int>(plan.first_head)};
+          .first_head = static_cast<int>(plan.first_head),
+          .score_cap = s.scores.cap};
 }
 
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables) {

@@ -52,6 +52,7 @@ struct AttentionScores {
   // The softmax of a row has one more score, that of no key: a learned number for each head, which calls give
   bool sinks = false;
   int64_t alibi_heads = 0;  // the heads of the model whose scores have the bias of alibi.h; 0: none have
+  float cap = 0;            // c: a score s becomes c tanh(s / c); 0: it stays
   bool operator==(const AttentionScores&) const = default;
 };
 
@@ -101,9 +102,12 @@ struct AttentionRequest {
 };
 AttentionPlan choose_attention(const AttentionRequest& request);
 
-// Bytes of naive attention's matrices of one sequence, with which its workspace begins. With sinks the
-// backward keeps a number in fp32 for each row of all sequences behind them.
+// Bytes of naive attention's matrices of one sequence, with which its workspace begins. With a cap those of
+// a backward are followed by as many of scores, with sinks by a number in fp32 for each row of all sequences.
 int64_t naive_matrix_bytes(const AttentionPlan& plan);
+inline int64_t naive_backward_bytes(const AttentionPlan& plan) {  // without those numbers
+  return naive_matrix_bytes(plan) * (plan.shape.scores.cap > 0 ? 2 : 1);
+}
 
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 AttnDropout attn_dropout(const Dropout& dropout);

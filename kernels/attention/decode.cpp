@@ -17,7 +17,8 @@ AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
           .head_dim = static_cast<int>(s.head_dim),
           .scale = plan.scale,
           .sinks = s.scores.sinks,
-          .alibi_heads = static_cast<int>(s.scores.alibi_heads)};
+          .alibi_heads = static_cast<int>(s.scores.alibi_heads),
+          .score_cap = s.scores.cap};
 }
 
 DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {

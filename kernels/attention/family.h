@@ -59,6 +59,11 @@ enum class Alibis {
   kCausalWithoutDropout,  // those whose queries, none of them dealt, see no later keys
 };
 
+// The head dims that a family serves a cap of scores of: above < D <= most
+struct CapDims {
+  int above, most;
+};
+
 struct KernelFamily {
   const char* name;
   int lowest_arch, highest_arch;
@@ -71,6 +76,7 @@ struct KernelFamily {
   int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
   int most_with_alibi;    // and ALiBi
   Alibis alibis;
+  CapDims with_cap;
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none

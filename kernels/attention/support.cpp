@@ -99,8 +99,15 @@ bool alibi_served(const KernelFamily& family, const AttnProblem& p) {
   if (!slopes_served(p, family.most_with_alibi)) return false;
   if (p.alibi_heads == 0) return true;
   const bool knows_queries = p.mask.seen_by == nullptr || p.mask.query_tokens != nullptr;
-  return knows_queries &&
-         (family.alibis == Alibis::kAll || (p.mask.causal != 0 && p.dropout.threshold == 0));
+  return knows_queries && (family.alibis == Alibis::kAll || (p.mask.causal != 0 && p.dropout.threshold == 0));
+}
+
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+bool cap_served(const Problem& p, CapDims dims) {
+  if (p.score_cap == 0) return true;
+  if (!std::isfinite(p.score_cap) || p.score_cap < 0 || p.alibi_heads != 0) return false;
+  // q k^T is capped at c / scale.
+  return p.scale > 0 && p.head_dim > dims.above && p.head_dim <= dims.most;
 }
 
 }  // namespace
@@ -118,6 +125,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
+  if (!cap_served(p, family.with_cap)) return ATTN_BAD_CAP;
   return alibi_served(family, p) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
@@ -186,6 +194,7 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
+  if (!cap_served(*problem, {.above = 0, .most = family.head_dims.most})) return ATTN_BAD_CAP;
   return slopes_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
@@ -225,6 +234,10 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_ALIBI:
       return "alibi_heads must be 0 or at least first_head plus heads, with a scale above 0; seen_by needs "
              "query_tokens; or no kernel serves ALiBi with this problem";
+    case ATTN_BAD_CAP:
+      return "score_cap must be 0 or finite and above 0, with a scale above 0 and without ALiBi; or no "
+             "kernel "
+             "serves a cap of scores with this problem";
     case ATTN_BAD_SINKS:
       return "sinks must be given with problem.sinks and only then, and so dsinks";
     case ATTN_BAD_STRUCT:

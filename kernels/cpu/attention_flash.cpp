@@ -111,6 +111,14 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
         const float row_delta = delta[first_query + i];
         float *p = &P[i * keys], *ds = &dS[i * keys];
         const auto to_gradients = [&](int64_t from, int64_t to) {
+          if (rule.cap > 0) {
+            for (int64_t j = from; j < to; ++j) {
+              const float of_cap = rule.cap_derivative(p[j]);
+              p[j] = exp(p[j] - row_lse);
+              ds[j] = derivative * of_cap * p[j] * (ds[j] - row_delta);
+            }
+            return;
+          }
 #pragma omp simd
           for (int64_t j = from; j < to; ++j) {
             p[j] = exp(p[j] - row_lse);

@@ -89,9 +89,11 @@ void naive_attention_backward(const AttentionBackward& a) {
   const AttentionShape& s = a.plan.shape;
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
-  const float derivative = ScoreRule{a.plan.scale}.derivative();
+  const ScoreRule rule = ScoreRule::of_head(attn_problem(a.plan), 0);
+  const float derivative = rule.derivative();
   const DropoutMask dropped(a.dropout);
-  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
+  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_backward_bytes(a.plan));
+  auto* capped = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
   for (int64_t b = 0; b < B; ++b) {
     const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
 #pragma omp parallel for
@@ -106,6 +108,8 @@ void naive_attention_backward(const AttentionBackward& a) {
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
         const float* P = a.saved.as<float>() + (b * H + h) * T * N;
         float* dS = a.workspace.as<float>() + h * T * N;  // before it, with dropout, the probabilities kept
+        float* scores = capped + h * T * N;
+        if (rule.cap > 0) rule.of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, scores);
         if (a.dropout) keep_probabilities(a, dropped, b, h, dS);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, N, D, T, a.dropout.scale(), a.dropout ? dS : P,
                     N, dy.data, dy.row, beta, dv.data, dv.row);
@@ -124,6 +128,8 @@ void naive_attention_backward(const AttentionBackward& a) {
           for (int64_t j = 0; j < N; ++j) sum += p[j] * ds[j];
           if (a.dsinks) of_sinks[(b * H + h) * T + i] = (1 - std::accumulate(p, p + N, 0.0f)) * sum;
           for (int64_t j = 0; j < N; ++j) ds[j] = p[j] * (ds[j] - sum);
+          if (rule.cap > 0)
+            for (int64_t j = 0; j < N; ++j) ds[j] *= rule.cap_derivative(scores[i * N + j]);
         }
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, D, N, derivative, dS, N, k.data, k.row,
                     0.0f, dq.data, dq.row);

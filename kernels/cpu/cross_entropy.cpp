@@ -15,10 +15,6 @@ namespace {
 // the small terms of a large sum are lost: 1.7e-5 nats of 49,152 tokens, and always downward.
 constexpr int64_t kBlock = 256;
 
-struct CapMath {
-  static float exp(float x) { return cpu::exp(x); }
-  static float reciprocal(float x) { return 1 / x; }
-};
 using Capped = LogitCap<CapMath>;
 // What stands in the place of a capped logit where there is no cap
 struct AsItIs {

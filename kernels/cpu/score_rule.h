@@ -1,35 +1,51 @@
 // How the product x = q k^T of a query and a key becomes their score: s = scale x - slope |i - j|, where the
-// query is at i and the key at j (kernels/attention/alibi.h). The rules of GPUs are in
-// kernels/attention/common/score.cuh.
+// query is at i and the key at j (kernels/attention/alibi.h); or s = c tanh(scale x / c) with a cap c. The
+// rules of GPUs are in kernels/attention/common/score.cuh.
 #pragma once
 
 #include <cblas.h>
 
+#include <algorithm>
+
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/logit_cap.h"
 
 namespace tessera::cpu {
 
 struct ScoreRule {
   float scale;
   float slope = 0;
+  float cap = 0;  // 0: none
 
   template <class Problem>  // AttnProblem or AttnDecodeProblem
   static ScoreRule of_head(const Problem& p, int64_t head) {
     const attention::Alibi alibi = attention::alibi_of(p);
-    return {.scale = p.scale, .slope = alibi ? alibi.slope(head) : 0};
+    return {.scale = p.scale, .slope = alibi ? alibi.slope(head) : 0, .cap = p.score_cap};
   }
 
   float value(float x, int query, int key) const {
-    return x * scale + attention::alibi_bias(slope, query, key);
+    return capped(x * scale) + attention::alibi_bias(slope, query, key);
   }
-  // ds/dx, the same for every x
+  float capped(float s) const { return cap == 0 ? s : LogitCap<CapMath>(cap).value(s); }
+  // ds/dx, the same for every x but for a factor where there is a cap
   float derivative() const { return scale; }
+  // That factor; 0 of a score of -inf, which a mask has hidden
+  float cap_derivative(float s) const {
+    const float t = std::max(s / cap, -1.0f);
+    return 1 - t * t;
+  }
   // S [queries, keys], of rows of two heads of D columns; `mask` knows where queries stand
   void of_rows(const View<float>& q, attention::Span queries, const View<float>& k, attention::Span keys,
                const attention::Mask& mask, int64_t D, float* S) const {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries.size(), keys.size(), D, scale,
                 q.row_begin(queries.begin), q.row, k.row_begin(keys.begin), k.row, 0.0f, S, keys.size());
+    if (cap > 0) {
+      const LogitCap<CapMath> own(cap);
+      const int64_t count = int64_t{queries.size()} * keys.size();
+      for (int64_t i = 0; i < count; ++i) S[i] = own.value(S[i]);
+    }
     if (slope == 0) return;
     for (int i = queries.begin; i < queries.end; ++i) {
       const int query = mask.position_of(i);

@@ -57,4 +57,10 @@ struct Math {
   static float normal_cdf(float x) { return cpu::normal_cdf(x); }
 };
 
+// And those that kernels/logit_cap.h asks for
+struct CapMath {
+  static float exp(float x) { return cpu::exp(x); }
+  static float reciprocal(float x) { return 1 / x; }
+};
+
 }  // namespace tessera::cpu

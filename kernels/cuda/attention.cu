@@ -48,8 +48,9 @@ template <class T>
 struct OwnScores {
   const T* sinks = nullptr;  // [heads]; null: none
   attention::Alibi alibi = {};
+  float cap = 0;
 
-  explicit operator bool() const { return sinks != nullptr || static_cast<bool>(alibi); }
+  explicit operator bool() const { return sinks != nullptr || static_cast<bool>(alibi) || cap > 0; }
 };
 
 // One block a row, in place. What a query may not see becomes 0; it is not read. kOwn: `own` is not empty.
@@ -71,8 +72,10 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
     load_step(row + k, to);
     if constexpr (kOwn) {
 #pragma unroll
-      for (int i = 0; i < kStep; ++i)
+      for (int i = 0; i < kStep; ++i) {
+        if (own.cap > 0) to[i] = own.cap * tanhf(to[i] / own.cap);
         to[i] += attention::alibi_bias(slope, position, static_cast<int>(k) + i);
+      }
     }
   };
   float value[kStep];
@@ -145,6 +148,16 @@ __global__ __launch_bounds__(kThreads) void softmax_backward_kernel(const T* pro
     for (int i = 0; i < kStep; ++i) d[i] = seen.contains(k + i) ? scale * p[i] * (d[i] - sum[0]) : 0.0f;
     store_step(d_row + k, d);
   }
+}
+
+// Where scores s have a cap c, dS times the derivative of it, 1 - tanh(s / c)^2
+template <class T>
+__global__ __launch_bounds__(kThreads) void cap_gradient_kernel(const T* scores, T* gradients, int64_t count,
+                                                                float cap) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const float t = tanhf(static_cast<float>(scores[i]) / cap), d = static_cast<float>(gradients[i]);
+  gradients[i] = T(d == 0 ? 0.0f : d * (1 - t * t));  // what is hidden stays 0
 }
 
 // dsinks[h] = -(the sum of of_sinks [batch, heads, queries] over all rows of head h). One block a head.
@@ -307,7 +320,8 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   const attention::Mask mask = mask_of(a.plan, a.tables);
   with_row_step(dtype, N, [&]<class E, int kStep>() {
-    const OwnScores<E> own{.sinks = a.sinks.as<E>(), .alibi = attention::alibi_of(attn_problem(a.plan))};
+    const OwnScores<E> own{
+        .sinks = a.sinks.as<E>(), .alibi = attention::alibi_of(attn_problem(a.plan)), .cap = s.scores.cap};
     const auto kernel = own ? masked_softmax_kernel<E, kStep, true> : masked_softmax_kernel<E, kStep, false>;
     kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own);
   });
@@ -337,7 +351,8 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
   const attention::Mask mask = mask_of(a.plan, a.tables);
-  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
+  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_backward_bytes(a.plan));
+  char* const capped = a.workspace.as<char>() + naive_matrix_bytes(a.plan);  // with a cap: scores without it
   for (int64_t b = 0; b < s.batch; ++b) {
     const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
@@ -382,6 +397,25 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
                                                       a.plan.scale, of_sinks + b * s.heads * T);
     });
     TESSERA_CUDA_LAUNCHED();
+    if (s.scores.cap > 0) {
+      for (int64_t g = 0; g < s.group(); ++g)
+        gemm({.dtype = dtype,
+              .m = T,
+              .n = N,
+              .k = D,
+              .a = queries_of(a.q, b, g, s),
+              .b = transpose(k),
+              .d = scores_of(capped, dtype, s, 0, g),
+              .alpha = a.plan.scale,
+              .batch = batch},
+             on);
+      const int64_t count = s.heads * T * N;
+      with_real_type(dtype, [&]<class E>() {
+        cap_gradient_kernel<E><<<(count + kThreads - 1) / kThreads, kThreads, 0, on.stream>>>(
+            reinterpret_cast<const E*>(capped), a.workspace.as<E>(), count, s.scores.cap);
+      });
+      TESSERA_CUDA_LAUNCHED();
+    }
     for (int64_t g = 0; g < s.group(); ++g) {
       const GemmMatrix dS = scores(g), q = queries_of(a.q, b, g, s), dq = queries_of(a.dq, b, g, s);
       const float beta = g == 0 ? 0 : 1;

@@ -48,6 +48,7 @@ struct Sample {
   int64_t group, head_dim, queries;
   attention::ScoreArgs score;
   attention::Alibi alibi;
+  float cap;
 
   __device__ __forceinline__ int query(int64_t number) const {
     return static_cast<int>(AttentionSample::query(number, mask.queries));
@@ -94,8 +95,11 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      if (seen[r].contains(key))
-        scores[r].add(Score::value(of.score, dot[r]) + attention::alibi_bias(slope, position[r], key));
+      if (seen[r].contains(key)) {
+        float score = Score::value(of.score, dot[r]);
+        if (of.cap > 0) score = of.cap * tanhf(score / of.cap);
+        scores[r].add(score + attention::alibi_bias(slope, position[r], key));
+      }
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -150,7 +154,8 @@ void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
                   .head_dim = s.head_dim,
                   .queries = queries,
                   .score = {.scale = a.plan.scale},
-                  .alibi = attention::alibi_of(attn_problem(a.plan))};
+                  .alibi = attention::alibi_of(attn_problem(a.plan)),
+                  .cap = s.scores.cap};
   with_real_type(a.plan.dtype, [&]<class T>() {
     const View<const T> q = heads_of<const T>(a.q), k = heads_of<const T>(a.k);
     const auto launch = [&]<int kStep>() {

@@ -89,6 +89,7 @@ struct Family {
   int64_t default_original_context = 0;                  // where config.json names none; 0: it is the context
   WindowFields windows = WindowFields::kNone;
   int64_t default_window = Windows::kFull;  // kAllLayers, kByPattern: where config.json names none
+  int64_t default_pattern = 6;              // kByPattern: all but every so many-th layer have a window
   std::string_view lead;                    // of tensor names; files of the bare model lack it
   std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;
@@ -97,7 +98,7 @@ struct Family {
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 
-extern const Family kBloom, kGpt2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe, kOlmo2, kOlmoe,
+extern const Family kBloom, kGpt2, kGemma2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe, kOlmo2, kOlmoe,
     kPhi3, kTessera;
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);              // by its model_type; null: there is none

@@ -1,10 +1,11 @@
-// Gemma 3, the models of texts: Gemma Team, arXiv:2503.19786. Those from 4 billion parameters on are
-// published as models of texts and images.
+// Gemma 2: Gemma Team, arXiv:2408.00118. Gemma 3, the models of texts: arXiv:2503.19786. Those from 4 billion
+// parameters on are published as models of texts and images.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
 namespace {
 
+// Of both
 constexpr Field kGemmaFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "max_position_embeddings", .key = "model.context"},
@@ -17,14 +18,24 @@ constexpr Field kGemmaFields[] = {
     {.name = "hidden_activation", .key = "model.mlp"},
     {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
     {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
-    {.name = "rope_local_base_freq", .key = "model.rope.local_theta"},
     {.name = "final_logit_softcapping", .key = "model.logit_cap", .may_be_null = true},
     {.name = "tie_word_embeddings", .key = "model.tied"},
 };
+constexpr Field kGemma2OwnFields[] = {
+    {.name = "attn_logit_softcapping", .key = "model.attention_cap", .may_be_null = true}};
+constexpr auto kGemma2Fields = joined(kGemmaFields, kGemma2OwnFields);
+constexpr Field kGemma3OwnFields[] = {{.name = "rope_local_base_freq", .key = "model.rope.local_theta"}};
+constexpr auto kGemma3Fields = joined(kGemmaFields, kGemma3OwnFields);
 
 constexpr MlpWord kGemmaMlps[] = {{"gelu_pytorch_tanh", Mlp::kGeglu}};
 
-constexpr RefusedField kGemmaRefused[] = {
+// transformers reads hidden_activation
+constexpr std::string_view kHarmlessInGemma2[] = {"hidden_act"};
+
+constexpr RefusedField kGemma2Refused[] = {
+    {"use_bidirectional_attention", "attention to later tokens is not supported"},
+};
+constexpr RefusedField kGemma3Refused[] = {
     {"attn_logit_softcapping", "a cap of attention's scores is not supported"},
     {"use_bidirectional_attention", "attention to later tokens is not supported"},
 };
@@ -34,8 +45,9 @@ constexpr std::string_view kHarmlessBesideText[] = {
     "boi_token_id",   "boi_token_index",   "eoi_token_id",        "eoi_token_index",
     "image_token_id", "image_token_index", "mm_tokens_per_image", "vision_config"};
 
-// As kLlamaTensors, with a norm before and after each of attention and the MLP
-constexpr TensorNames kGemma3Tensors[] = {
+// As kLlamaTensors, with a norm before and after each of attention and the MLP; norms of queries and keys are
+// of Gemma 3
+constexpr TensorNames kGemmaTensors[] = {
     {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
     {.ours = "head.", .theirs = {{{"lm_head."}}}},
     {.ours = "norm.", .theirs = {{{"model.norm."}}}},
@@ -53,6 +65,48 @@ constexpr TensorNames kGemma3Tensors[] = {
 };
 
 }  // namespace
+
+constinit const Family kGemma2{
+    .name = "gemma2",
+    .title = "Gemma 2",
+    .architecture = "Gemma2ForCausalLM",
+    .defaults = {.vocab_size = 256000,
+                 .context = 8192,
+                 .layers = 26,
+                 .heads = 8,
+                 .channels = 2304,
+                 .kv_heads = 4,
+                 .head_dim = 256,
+                 .mlp_width = 9216,
+                 .norm = NormKind::kRmsNorm,
+                 .norm_epsilon = 1e-6f,
+                 .norm_place = NormPlace::kBoth,
+                 .norm_plus_one = true,
+                 .positions = Positions::kRope,
+                 .rope = {.theta = 1e4},
+                 .mlp = Mlp::kGeglu,
+                 .bias = Bias::kNone,
+                 .tied = true,
+                 .scale_embeddings = true,
+                 .logit_cap = 30,
+                 .attention_cap = 50,
+                 .query_scalar = 256},
+    .fields = kGemma2Fields,
+    .mlps = kGemmaMlps,
+    .biases = {.attention = "attention_bias"},
+    .harmless = kHarmlessInGemma2,
+    .refused = kGemma2Refused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .windows = WindowFields::kByPattern,
+    .default_window = 4096,
+    .default_pattern = 2,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kGemmaTensors,
+    .buffers = kLlamaBuffers,
+    .pads = true,
+};
 
 constinit const Family kGemma3{
     .name = "gemma3_text",
@@ -78,18 +132,18 @@ constinit const Family kGemma3{
                  .tied = true,
                  .scale_embeddings = true,
                  .query_scalar = 256},
-    .fields = kGemmaFields,
+    .fields = kGemma3Fields,
     .mlps = kGemmaMlps,
     .biases = {.attention = "attention_bias"},
     .harmless = {},
-    .refused = kGemmaRefused,
+    .refused = kGemma3Refused,
     .dropouts = kLlamaDropouts,
     .default_dropout = 0,
     .windows = WindowFields::kByPattern,
     .default_window = 4096,
     .lead = "model.",
     .block = "layers.{}.",
-    .tensors = kGemma3Tensors,
+    .tensors = kGemmaTensors,
     .buffers = kLlamaBuffers,
     .with_images = {.name = "gemma3",
                     .harmless = kHarmlessBesideText,

@@ -137,17 +137,36 @@ bool windows_hide_nothing(const ModelConfig& model) {
   });
 }
 
-// Whether the windows repeat a published Gemma 3's pattern, with the length of the model's first one
-bool is_five_of_six(const ModelConfig& model) {
-  const Windows published({{.window = model.window.at(0), .blocks = 5}, {.window = Windows::kFull}});
+// What llama.cpp knows of a Gemma without reading it
+struct GemmaConstants {
+  int64_t windows;        // blocks within a window before one without
+  const char* pattern;    // in words
+  int64_t blocks_of_27b;  // by which it tells the model of 27 billion parameters
+};
+const GemmaConstants* gemma_constants(const Family& family) {
+  static constexpr GemmaConstants kSecond{1, "a block within a window, then one without", 46},
+      kThird{5, "five blocks within a window, then one without", 62};
+  return &family == &kGemma2 ? &kSecond : &family == &kGemma3 ? &kThird : nullptr;
+}
+
+// Whether the windows repeat the published pattern, with the length of the model's first one
+bool has_windows_of(const GemmaConstants& gemma, const ModelConfig& model) {
+  const Windows published(
+      {{.window = model.window.at(0), .blocks = gemma.windows}, {.window = Windows::kFull}});
   return model.window.cut(model.layers) == published.cut(model.layers);
 }
 
-// What llama.cpp takes for query_pre_attn_scalar of a Gemma 3: it tells the one of 27 billion parameters by
-// its blocks, and divides whole numbers.
-constexpr int64_t kBlocksOfGemma27B = 62;
-int64_t query_scalar_in_llama_cpp(const ModelConfig& model) {
-  return model.layers == kBlocksOfGemma27B ? model.channels / model.heads : model.head_dim;
+void check_gemma(const GemmaConstants& gemma, const ModelConfig& model, const auto& require) {
+  require(model.window.all_full() || has_windows_of(gemma, model), "model.window", text_of(model.window),
+          gemma.pattern);
+  // What it takes for query_pre_attn_scalar; it divides whole numbers.
+  const bool is_27b = model.layers == gemma.blocks_of_27b;
+  const int64_t query_scalar = is_27b ? model.channels / model.heads : model.head_dim;
+  require(canonical(model).query_scalar == query_scalar, "model.query_scalar", canonical(model).query_scalar,
+          is_27b ? fmt::format("{} (model.channels / model.heads, in {} blocks)", query_scalar, model.layers)
+                 : fmt::format("{} (model.head_dim)", query_scalar));
+  require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+  require(model.tied, "model.tied", "false", "true");
 }
 
 }  // namespace
@@ -175,20 +194,16 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
     require(!model.scale_attention_by_layer, "model.scale_attention_by_layer", "true", "false");
     return;
   }
-  if (&family == &kGemma3) {  // constants of llama.cpp
-    require(model.window.all_full() || is_five_of_six(model), "model.window", text_of(model.window),
-            "five blocks within a window, then one without");
-    require(model.window.all_full() || model.rope.local_theta == 1e4, "model.rope.local_theta",
-            model.rope.local_theta, "10000");
-    const int64_t query_scalar = query_scalar_in_llama_cpp(model);
-    require(canonical(model).query_scalar == query_scalar, "model.query_scalar",
-            canonical(model).query_scalar,
-            model.layers == kBlocksOfGemma27B
-                ? fmt::format("{} (model.channels / model.heads, in {} blocks)", query_scalar, model.layers)
-                : fmt::format("{} (model.head_dim)", query_scalar));
-    require(model.logit_cap == 0, "model.logit_cap", model.logit_cap, "0");
-    require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
-    require(model.tied, "model.tied", "false", "true");
+  if (const GemmaConstants* gemma = gemma_constants(family)) {
+    check_gemma(*gemma, model, require);
+    if (&family == &kGemma3) {
+      require(model.window.all_full() || model.rope.local_theta == 1e4, "model.rope.local_theta",
+              model.rope.local_theta, "10000");
+      require(model.logit_cap == 0, "model.logit_cap", model.logit_cap, "0");
+    } else {  // it divides by both
+      require(model.attention_cap > 0, "model.attention_cap", model.attention_cap, "a cap above 0");
+      require(model.logit_cap > 0, "model.logit_cap", model.logit_cap, "a cap above 0");
+    }
   } else {
     require(windows_hide_nothing(model), "model.window", text_of(model.window),
             "full, or at least model.context");
@@ -241,6 +256,11 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     add_rope(model, arch, fields);
     if (&family == &kGemma3 || &family == &kPhi3)  // 0: none
       add("attention.sliding_window", count(model.window.at(0)));
+    if (&family == &kGemma2) {  // 0 would hide all
+      add("attention.sliding_window", count(model.window.all_full() ? model.context : model.window.at(0)));
+      add("attn_logit_softcapping", static_cast<float>(model.attention_cap));
+      add("final_logit_softcapping", static_cast<float>(model.logit_cap));
+    }
   }
   add("vocab_size", count(model.vocab_size));
   fields.push_back({"general.file_type", file_type(format)});

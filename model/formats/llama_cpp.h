@@ -1,5 +1,5 @@
-// A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2, qwen3, gemma3,
-// olmo2 and phi3.
+// A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2, qwen3, gemma2,
+// gemma3, olmo2 and phi3.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // Models of Tessera's own: a Llama with parts that no family of transformers has together. transformers does
 // not know the model_type; the names of fields and tensors are those of families that have the part: relu2
 // is a word of transformers for max(x, 0)^2, partial_rotary_factor a field of Phi, final_logit_softcapping
-// one of Gemma 2, query_pre_attn_scalar and rope_local_base_freq are of Gemma 3. Tensors of sinks are named
-// as gpt-oss names them.
+// and attn_logit_softcapping are of Gemma 2, query_pre_attn_scalar and rope_local_base_freq of Gemma 3.
+// Tensors of sinks are named as gpt-oss names them.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
@@ -18,6 +18,7 @@ constexpr Field kTesseraOwnFields[] = {
     {.name = "scale_embeddings", .key = "model.scale_embeddings"},
     {.name = "query_pre_attn_scalar", .key = "model.query_scalar"},
     {.name = "rope_local_base_freq", .key = "model.rope.local_theta", .may_be_null = true},
+    {.name = "attn_logit_softcapping", .key = "model.attention_cap", .may_be_null = true},
     {.name = "attention_sinks", .key = "model.attention_sinks"},
 };
 constexpr auto kTesseraFields = joined(kLlamaFields, kTesseraOwnFields);

@@ -14,7 +14,6 @@ constexpr const char *kWindow = "sliding_window", *kUsed = "use_sliding_window",
                      *kFirst = "max_window_layers", *kTypes = "layer_types";
 // Gemma's: all but every so many-th layer have a window
 constexpr const char *kPattern = "sliding_window_pattern", *kOldPattern = "_sliding_window_pattern";
-constexpr int64_t kPatternOfGemma = 6;
 constexpr const char *kFullLayer = "full_attention", *kWindowLayer = "sliding_attention";
 
 // What transformers has where Qwen's fields are absent
@@ -90,7 +89,7 @@ Windows windows_by_pattern(const Family& family, const Fields& config, int64_t l
       windows.push_back(has ? window : Windows::kFull);
     return Windows::of_blocks(windows);
   }
-  int64_t every = kPatternOfGemma;
+  int64_t every = family.default_pattern;
   if (const json* value = config.find_value(kPattern, kOldPattern)) config.read(kPattern, *value, every);
   if (every == 1) return {};
   if (every > layers) return Windows(window);  // the pattern ends with the model

@@ -204,6 +204,17 @@ TEST_F(CudaAttention, Naive) {
   }
 }
 
+TEST_F(CudaAttention, NaiveServesBiasesAndCaps) {
+  for (const DType dtype : kReal)
+    for (const AttentionScores scores : {AttentionScores{.alibi_heads = 6}, {.cap = 1.5f}, {.cap = 50}})
+      for (const int64_t T : {1, 65, 129}) {
+        AttentionShape s{2, T, 6, 32, true, 2};
+        s.scores = scores;
+        compare(AttentionKind::kNaive, dtype, s);
+        compare(AttentionKind::kNaive, dtype, s, Layout::kPacked, {.threshold = 51, .key = 9});
+      }
+}
+
 TEST_F(CudaAttention, NaiveServesEveryMask) {
   const auto causal = [](int64_t window, int64_t offset, bool documents = false) {
     AttentionMask mask(true, documents);

@@ -78,7 +78,8 @@ class Problem {
             .dropout = attn_dropout(case_.dropout),
             .sinks = !case_.sinks.empty(),
             .alibi_heads = static_cast<int>(case_.alibi_heads),
-            .first_head = static_cast<int>(case_.first_head)};
+            .first_head = static_cast<int>(case_.first_head),
+            .score_cap = static_cast<float>(case_.cap)};
   }
   AttnForward forward() const {
     return {.q = tensor(qkv_, layouts_.q),

@@ -1,5 +1,5 @@
-// attention.h with learned sinks and ALiBi, of every family that the device runs, against fp64: odd sizes,
-// heads that share keys, all masks, dropout; the gradients of the sinks; what is refused.
+// attention.h with learned sinks, ALiBi and capped scores, of every family that the device runs, against
+// fp64: odd sizes, heads that share keys, all masks, dropout; gradients of the sinks; what is refused.
 #include "kernels/attention/alibi.h"
 #include "tests/cuda/attention_problem.h"
 
@@ -8,8 +8,10 @@ namespace {
 
 struct Scores {
   bool sinks, alibi;
+  double cap = 0;
 };
-constexpr Scores kScores[] = {{true, false}, {false, true}, {true, true}};
+constexpr Scores kScores[] = {{true, false},       {false, true},      {true, true},
+                              {false, false, 1.5}, {true, false, 0.4}, {false, false, 50}};
 
 std::string text_of(const AttentionCase& c, int arch) {
   std::ostringstream text;
@@ -17,7 +19,7 @@ std::string text_of(const AttentionCase& c, int arch) {
        << c.heads << " heads of " << c.head_dim << ", " << c.kv_heads << " of keys"
        << (c.mask.causal ? ", causal" : "") << ", window " << c.mask.window << ", offset " << c.mask.offset
        << (c.mask.documents.empty() ? "" : ", documents") << (c.sinks.empty() ? "" : ", sinks")
-       << ", ALiBi of " << c.alibi_heads << ", threshold " << c.dropout.threshold;
+       << ", ALiBi of " << c.alibi_heads << ", cap " << c.cap << ", threshold " << c.dropout.threshold;
   return text.str();
 }
 
@@ -43,6 +45,7 @@ class AttentionScoreRules : public AttentionKernels,
                              int64_t kv_heads = 1, int64_t group = 2) {
     AttentionCase c{batch, tokens, kv_heads * group, kv_heads, head_dim(), mask, 1 / std::sqrt(head_dim())};
     if (scores.sinks) c.sinks = random_values(c.heads, 5, 2, bf16());
+    c.cap = scores.cap;
     if (scores.alibi) c.alibi_heads = 2 * c.heads + 1, c.first_head = 1;  // some heads of all
     return c;
   }

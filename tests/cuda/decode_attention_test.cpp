@@ -16,6 +16,7 @@ struct DecodeCase {
   double size = 1;  // of q and k
   bool has_sinks = false;
   int alibi_heads = 0, first_head = 0;
+  double cap = 0;
 
   int64_t batch() const { return static_cast<int64_t>(starts.size()); }
   int64_t heads() const { return kv_heads * group; }
@@ -174,7 +175,9 @@ class Decode {
         for (int64_t t = 0; t < keys; ++t) {
           for (int64_t d = 0; d < D; ++d)
             s[t] += q_values_[(b * case_.heads() + h) * D + d] * k_values_[row(b, t, kv_head) + d];
-          s[t] = s[t] * case_.scale() - case_.slope(h) * static_cast<double>(keys - 1 - t);
+          s[t] *= case_.scale();
+          if (case_.cap > 0) s[t] = case_.cap * std::tanh(s[t] / case_.cap);
+          s[t] -= case_.slope(h) * static_cast<double>(keys - 1 - t);
           most = std::max(most, s[t]);
         }
         if (case_.has_sinks && keys > 0) {  // a score of no key
@@ -204,7 +207,8 @@ class Decode {
                 .scale = static_cast<float>(case_.scale()),
                 .sinks = case_.has_sinks,
                 .alibi_heads = case_.alibi_heads,
-                .first_head = case_.first_head};
+                .first_head = case_.first_head,
+                .score_cap = static_cast<float>(case_.cap)};
     return attn_decode_workspace(&problem_, device_arch());
   }
 
@@ -276,6 +280,19 @@ TEST_F(AttentionDecode, WithSinksAndAlibiAgreesWithFp64) {
             c.kv_heads = 1, c.starts = {8190};  // many thread blocks share a head
             expect_right(c);
           }
+}
+
+TEST_F(AttentionDecode, WithACapAgreesWithFp64) {
+  for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32})
+    for (const int head_dim : {40, 64, 128, 256})
+      for (const int64_t group : {1, 2, 8})
+        for (const double cap : {0.5, 50.0}) {
+          DecodeCase c{dtype, 2, group, head_dim, {0, 1, -1, 30, 999}};
+          c.cap = cap, c.has_sinks = group == 2;
+          expect_right(c);
+          c.kv_heads = 1, c.starts = {8190};
+          expect_right(c);
+        }
 }
 
 TEST_F(AttentionDecode, AgreesWithFp64OverManySequencesOfDifferentLengths) {

@@ -83,7 +83,8 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                               .dropout = dropout,
                               .kv_tokens = s.kv_tokens,
                               .alibi_heads = s.scores.alibi_heads,
-                              .first_head = first_head};
+                              .first_head = first_head,
+                              .cap = s.scores.cap};
   if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                    doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));

@@ -2,6 +2,7 @@
 // grouped heads, windows, offsets and dropout; and what is refused.
 #include "kernels/attention/alibi.h"
 #include "kernels/attention/cudnn.h"
+#include "kernels/attention/family.h"
 #include "tests/kernels/attention_heads.h"
 #include "tests/says.h"
 
@@ -58,8 +59,11 @@ TEST_F(AttentionScoresTest, MatchFp64) {
   struct Heads {
     int64_t heads, kv_heads;
   };
-  for (const AttentionScores scores :
-       {AttentionScores{.sinks = true}, {.alibi_heads = 6}, {.sinks = true, .alibi_heads = 9}})
+  for (const AttentionScores scores : {AttentionScores{.sinks = true},
+                                       {.alibi_heads = 6},
+                                       {.sinks = true, .alibi_heads = 9},
+                                       {.cap = 1.5f},
+                                       {.sinks = true, .cap = 0.3f}})
     for (const auto& [H, K] : {Heads{1, 1}, {3, 3}, {6, 2}})
       for (const int64_t T : {1, 7, 65, 131})
         for (const AttentionMask& mask : {AttentionMask(true), AttentionMask(false), [] {
@@ -70,8 +74,8 @@ TEST_F(AttentionScoresTest, MatchFp64) {
           for (const AttentionKind kind : kKinds) {
             AttentionShape s{2, T, H, 16, mask, K};
             s.scores = scores;
-            SCOPED_TRACE(fmt::format("{} sinks {} alibi {} heads {} of {} T {} {}", name_of(kind),
-                                     scores.sinks, scores.alibi_heads, H, K, T, to_string(mask)));
+            SCOPED_TRACE(fmt::format("{} sinks {} alibi {} cap {} heads {} of {} T {} {}", name_of(kind),
+                                     scores.sinks, scores.alibi_heads, scores.cap, H, K, T, to_string(mask)));
             AttentionPlan plan = plan_for(kind, s);
             if (scores.alibi_heads > 0) plan.first_head = scores.alibi_heads - H;  // some heads of all
             expect_formula(plan, packed_inputs(s));
@@ -81,10 +85,13 @@ TEST_F(AttentionScoresTest, MatchFp64) {
 TEST_F(AttentionScoresTest, MatchFp64WithDropout) {
   for (const AttentionKind kind : kKinds) {
     AttentionShape s{2, 67, 4, 8, true, 2};
-    s.scores = {.sinks = true, .alibi_heads = 4};
-    SCOPED_TRACE(name_of(kind));
-    expect_formula(plan_for(kind, s, 3, /*dropout=*/true), packed_inputs(s),
-                   {.threshold = 64, .key = 7, .place = 65536, .first_sequence = 3});
+    for (const AttentionScores scores :
+         {AttentionScores{.sinks = true, .alibi_heads = 4}, {.sinks = true, .cap = 0.5f}}) {
+      s.scores = scores;
+      SCOPED_TRACE(fmt::format("{} cap {}", name_of(kind), scores.cap));
+      expect_formula(plan_for(kind, s, 3, /*dropout=*/true), packed_inputs(s),
+                     {.threshold = 64, .key = 7, .place = 65536, .first_sequence = 3});
+    }
   }
 }
 
@@ -138,6 +145,8 @@ TEST_F(AttentionScoresTest, CudnnServesThemNot) {
   EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"sinks"}));
   plan.shape.scores = {.alibi_heads = 2};
   EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"bias"}));
+  plan.shape.scores = {.cap = 50};
+  EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"cap", "model.attention_cap=0"}));
 }
 
 TEST_F(AttentionScoresTest, PlansAnswerForGpus) {
@@ -152,6 +161,25 @@ TEST_F(AttentionScoresTest, PlansAnswerForGpus) {
   EXPECT_EQ(refusal(128, DType::kBF16), "was not refused");
   EXPECT_EQ(refusal(256, DType::kF32), "was not refused");
   EXPECT_TRUE(says(refusal(256, DType::kBF16), {"ALiBi", "model.attention=naive"}));
+}
+
+// Heads wider than 128 have kernels of Hopper's own, without dropout.
+TEST_F(AttentionScoresTest, GpusServeACapAtEveryHeadDim) {
+  for (const int head_dim : {16, 64, 80, 128, 136, 256})
+    for (const bool drops : {false, true})
+      for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32}) {
+        AttentionShape s{1, 128, 2, head_dim, true};
+        s.scores.cap = 50;
+        AttentionPlan plan{.kind = AttentionKind::kFlash, .shape = s, .saved_shape = {}};
+        AttnProblem p = attn_problem(plan, {.threshold = drops});
+        p.dtype = dtype;
+        for (const int arch : {80, 90, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK) << head_dim;
+        EXPECT_EQ(attention::supports(attention::sm90::kFamily, p, 90) == ATTN_OK,
+                  dtype == ATTN_BF16 && head_dim > 128 && !drops)
+            << head_dim;
+        p.score_cap = -1;
+        EXPECT_EQ(attn_supports(&p, 90), ATTN_BAD_CAP);
+      }
 }
 
 TEST_F(AttentionScoresTest, RefusesSinksThatAreNotPlanned) {

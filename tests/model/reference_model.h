@@ -249,7 +249,9 @@ class ReferenceModel {
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           const double away =
               config_.positions == Positions::kAlibi ? slope_of(h) * static_cast<double>(t - s) : 0;
-          sum += p[static_cast<size_t>(s)] = std::exp(scale * score - away);
+          score *= scale;
+          if (const double cap = config_.attention_cap; cap > 0) score = cap * std::tanh(score / cap);
+          sum += p[static_cast<size_t>(s)] = std::exp(score - away);
         }
         for (int64_t s = first; s <= t; ++s) {
           const double kept = p[static_cast<size_t>(s)] / sum *

@@ -62,6 +62,8 @@ std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) 
       return "mask";
     case ATTN_BAD_ALIBI:
       return "ALiBi";
+    case ATTN_BAD_CAP:
+      return "a cap of scores";
     case ATTN_BAD_SINKS:
     case ATTN_BAD_STRUCT:
     case ATTN_BAD_ALIGNMENT:

@@ -57,6 +57,8 @@ void check_norms(const SourcedConfig& sourced) {
       model.positions != Positions::kAlibi || model.position_extension == PositionExtension::kNone,
       "model.position_extension", "has no effect with", "model.positions",
       "scores with a bias by distance need no extension: set model.context alone");
+  sourced.require(model.positions != Positions::kAlibi || model.attention_cap == 0, "model.attention_cap",
+                  "cannot be used with", "model.positions", "scores with a bias by distance have no cap");
   sourced.require(model.scale_attention || model.query_scalar == 0, "model.query_scalar",
                   "has no effect with", "model.scale_attention", "set model.scale_attention=true");
 }

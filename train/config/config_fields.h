@@ -64,6 +64,8 @@ void visit_model(Section& model, Visit& visit) {
         "Multiply rows of the token table by the square root of model.channels, as Gemma does");
   visit("model.logit_cap", model.logit_cap, Number{.at_least = 0, .at_most = 1e6},
         "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
+  visit("model.attention_cap", model.attention_cap, Number{.at_least = 0, .at_most = 1e6},
+        "c: scores of attention become c tanh(scores / c) before the softmax, Gemma 2's; 0: they stay");
   visit("model.attention_sinks", model.attention_sinks, Flag{},
         "A learned number for each head, which takes part in the softmax of every query as the score of no "
         "key: "

@@ -99,8 +99,17 @@ struct RowCheck::Of {
   Of(const Inputs& inputs, const AttentionPlan& of)
       : in(inputs), plan(of), head_dim(of.shape.head_dim), group(of.shape.group()), errors{of.dtype} {}
   double score(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    return widened(plan.scale) * dot(in.q.at(b, i, h), in.k.at(b, j, h / group), head_dim) -
-           slope(h) * static_cast<double>(i - j);  // the mask is causal
+    const double s = widened(plan.scale) * dot(in.q.at(b, i, h), in.k.at(b, j, h / group), head_dim);
+    return capped(s) - slope(h) * static_cast<double>(i - j);  // the mask is causal
+  }
+  double capped(double s) const {
+    const double cap = plan.shape.scores.cap;
+    return cap > 0 ? cap * std::tanh(s / cap) : s;
+  }
+  // Of a score with its cap
+  double cap_derivative(double score) const {
+    const double cap = plan.shape.scores.cap;
+    return cap > 0 ? 1 - square(score / cap) : 1;
   }
   // ALiBi's, as the paper has it: of head h of the first p, a power of two, and of the others
   double slope(int64_t h) const {
@@ -243,10 +252,10 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     double products = 0;
     for (int64_t d = 0; d < D; ++d)
       products += square(widened(dy[d]) * widened(y[d])) + square(widened(dy[d]) * widened(v[d]));
-    const double ds = p * (dot(dy, v, D) - dot(dy, y, D));
+    const double of_cap = of.cap_derivative(score), ds = of_cap * p * (dot(dy, v, D) - dot(dy, y, D));
     return {p, ds,
             std::abs(ds) * of.errors.probability(std::abs(score)) +
-                p * std::sqrt(products) * (of.errors.stored() + 4 * 0x1p-24)};
+                of_cap * p * std::sqrt(products) * (of.errors.stored() + 4 * 0x1p-24)};
   };
   // Element d of a gradient: its sum, the squares of its terms, their errors
   using Sums = std::vector<double>;

@@ -5,12 +5,16 @@
 // by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
 // its kernels multiply dS by it instead, and until they do they do not compile.
 //
+// A rule with kCapped replaces s by c tanh(s / c): its kernels first replace x by its cap, continue as with
+// others, and multiply dS by the derivative of the cap.
+//
 // A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add
 // bias / scale to x, where they know the query and the key, and continue as with others.
 #pragma once
 
 #include "kernels/attention/alibi.h"
 #include "kernels/attention/common/view.h"
+#include "kernels/base/ptx.cuh"
 
 namespace tessera::attention {
 
@@ -25,7 +29,7 @@ ScoreArgs score_args_of(const Problem& p) {
 
 // s = scale x
 struct ScaledScore {
-  static constexpr bool kBiased = false, kFramed = false;
+  static constexpr bool kBiased = false, kFramed = false, kCapped = false;
   float log2_scale;  // c = scale log2(e)
 
   ScaledScore() = default;
@@ -55,6 +59,34 @@ struct AlibiScore : ScaledScore {
   static constexpr bool kBiased = true;
   using ScaledScore::ScaledScore;
 };
+
+// s = c tanh(scale x / c)
+struct CappedScore : ScaledScore {
+  static constexpr bool kCapped = true;
+  using ScaledScore::ScaledScore;
+};
+
+// A cap in units of x = q k^T: y = (c / scale) tanh(x scale / c)
+struct ScoreCap {
+  float share = 0, inverse = 0;  // scale / c, c / scale
+
+  // tanh to some 3e-7, by two operations beside the sum and the product
+  __device__ __forceinline__ float fast(float x) const {
+    const float e = ptx::exp2(x * share * (2 * kLog2e));
+    return fmaf(-2 * inverse, ptx::reciprocal(1 + e), inverse);
+  }
+  __device__ __forceinline__ float exact(float x) const { return tanhf(x * share) * inverse; }
+  // dy/dx; 0 of what a mask has hidden, -inf
+  __device__ __forceinline__ float derivative(float y) const {
+    const float t = fmaxf(y * share, -1.0f);
+    return fmaf(-t, t, 1.0f);
+  }
+};
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+ScoreCap score_cap_of(const Problem& p) {
+  return p.score_cap > 0 ? ScoreCap{.share = p.scale / p.score_cap, .inverse = p.score_cap / p.scale}
+                         : ScoreCap{};
+}
 
 // The same for keys that are not behind their query: a query of a tile of scores then has a bias m (j - i),
 // of which kernels add the part of the column within the tile to x. What is the same for all of a thread's

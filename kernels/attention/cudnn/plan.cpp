@@ -35,6 +35,7 @@ const char* refusal_of_type(const Problem& p, int arch) {
 const char* cudnn_decode_refusal(const AttnDecodeProblem& p, int arch) {
   if (const char* why = refusal_of_type(p, arch)) return why;
   if (p.alibi_heads != 0) return "it is asked for scores without a bias";
+  if (p.score_cap != 0) return "it is asked for scores without a cap";
   if (p.sinks != 0) return "it is asked for softmax of the keys' scores alone, without learned sinks";
   return cudnn_built() ? nullptr : kCudnnNotBuilt;
 }
@@ -46,6 +47,7 @@ const char* cudnn_refusal(const AttnProblem& p, int arch) {
   if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";
   if (!mask_of(p).plain()) return "it is asked for causal and full attention alone (model.attention=flash)";
   if (p.alibi_heads != 0) return "it is asked for scores without a bias (model.positions=rope)";
+  if (p.score_cap != 0) return "it is asked for scores without a cap (model.attention_cap=0)";
   if (p.sinks != 0)
     return "it is asked for softmax of the keys' scores alone, without learned sinks "
            "(model.attention_sinks=false)";

@@ -18,17 +18,18 @@ using bf16 = __nv_bfloat16;
 struct NoBias {
   static constexpr bool kAny = false;
 };
-// ALiBi of the heads that a lane has scores of, for one query
+// A cap, and ALiBi of the heads that a lane has scores of, for one query
 template <int kHeads>
 struct KeyBias {
   static constexpr bool kAny = true;
-  float slopes[kHeads];  // in units of log2
+  float slopes[kHeads];  // in units of log2, as the next
+  float cap;             // 0: none
   int last, capacity;    // the query's token; rows of the cache
   int first;             // row of a tile
 
   KeyBias() = default;
-  __device__ __forceinline__ KeyBias(Alibi alibi, int first_head, int last_token, int rows)
-      : last(last_token), capacity(rows), first(0) {
+  __device__ __forceinline__ KeyBias(float score_cap, Alibi alibi, int first_head, int last_token, int rows)
+      : cap(score_cap * kLog2e), last(last_token), capacity(rows), first(0) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) slopes[h] = alibi ? alibi.slope(first_head + h) * kLog2e : 0;
   }
@@ -37,8 +38,10 @@ struct KeyBias {
     bias.first = row;
     return bias;
   }
-  __device__ __forceinline__ float of(int head, int row) const {
-    return alibi_bias(slopes[head], last, token_of_row(first + row, last, capacity));
+  // The score s, of which all but a cap and a bias is known
+  __device__ __forceinline__ float score(float s, int head, int row) const {
+    if (cap > 0) s = cap * tanhf(s / cap);
+    return s + alibi_bias(slopes[head], last, token_of_row(first + row, last, capacity));
   }
 };
 
@@ -95,7 +98,7 @@ struct MmaHeads {
     const int lane = threadIdx.x % 32;
     if constexpr (Bias::kAny) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[i] += bias.of(i % 2, lane / 4 + 8 * (i / 2));
+      for (int i = 0; i < 4; ++i) s[i] = bias.score(s[i], i % 2, lane / 4 + 8 * (i / 2));
     }
     if (keys < Tile::kKeys) {
 #pragma unroll
@@ -219,8 +222,9 @@ struct FmaHeads {
     for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
       for (int step = 1; step < kLanes; step *= 2) s[h] += __shfl_xor_sync(kWholeWarp, s[h], step);
-      s[h] = key < keys ? score.log2(s[h]) : -INFINITY;
-      if constexpr (Bias::kAny) s[h] += bias.of(h, key);
+      s[h] = score.log2(s[h]);
+      if constexpr (Bias::kAny) s[h] = bias.score(s[h], h, key);
+      if (key >= keys) s[h] = -INFINITY;
       above |= s[h] > offset[h] + kSlack;
     }
     if (__any_sync(kWholeWarp, above)) raise(s);

@@ -33,6 +33,7 @@ struct Args {
   ScoreArgs score;
   const T* sinks;  // [heads]; null: none. As the next, of kernels of general tiles
   Alibi alibi;
+  float score_cap;
 };
 
 template <class T>
@@ -134,7 +135,7 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
       Kernel::heads(a, sequence, row, reinterpret_cast<float*>(memory + Memory<Tile, Kernel>::kRings));
   [[maybe_unused]] typename Kernel::Bias bias;
   if constexpr (Tile::kGeneral)
-    bias = {a.alibi, row.first + Kernel::first_head(), a.work.starts[sequence], a.work.capacity};
+    bias = {a.score_cap, a.alibi, row.first + Kernel::first_head(), a.work.starts[sequence], a.work.capacity};
   int slot = 0;
 #pragma unroll 1
   for (int key = first; key < end; key += kUnitKeys<Tile>) {

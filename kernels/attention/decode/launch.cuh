@@ -79,7 +79,8 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
                         .score = score_args_of(p),
                         .sinks = static_cast<const T*>(d.sinks),
-                        .alibi = alibi_of(p)};
+                        .alibi = alibi_of(p),
+                        .score_cap = p.score_cap};
   const AttnStatus status = launch_early<T>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
                                             Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;

@@ -24,7 +24,8 @@ struct Args : BackwardTensors<float>, Sizes {
   int head_dim;
   Mask mask;  // of the first sequence
   DropoutMask dropout;
-  Alibi alibi;  // of rules with a bias
+  Alibi alibi;   // of rules with a bias
+  ScoreCap cap;  // of rules with a cap
 };
 
 template <int kHeadDim>
@@ -76,7 +77,10 @@ template <bool kDropout, class Score>
 __device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float product, float dp,
                                                 RowStatistics row, bool kept) {
   if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
-  const float p = exp2f(Score(a.score).log2_above(product, row.log2_sum_exp)), ds = p * (dp - row.delta);
+  if constexpr (Score::kCapped) product = a.cap.exact(product);
+  const float p = exp2f(Score(a.score).log2_above(product, row.log2_sum_exp));
+  float ds = p * (dp - row.delta);
+  if constexpr (Score::kCapped) ds *= a.cap.derivative(product);
   return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
 }
 
@@ -218,7 +222,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
                      p.head_dim,
                      mask,
                      DropoutMask(dropout_of(p)),
-                     alibi_of(p)};
+                     alibi_of(p),
+                     score_cap_of(p)};
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
@@ -237,11 +242,15 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
-    if constexpr (!kWhole)
+    if constexpr (!kWhole) {
+      const bool drops = f.problem.dropout.threshold > 0;
+      if (f.problem.score_cap > 0)
+        return drops ? launch_backward<kHeadDim, kWhole, true, CappedScore>(f, stream)
+                     : launch_backward<kHeadDim, kWhole, false, CappedScore>(f, stream);
       if (f.problem.alibi_heads > 0)
-        return f.problem.dropout.threshold > 0
-                   ? launch_backward<kHeadDim, kWhole, true, AlibiScore>(f, stream)
-                   : launch_backward<kHeadDim, kWhole, false, AlibiScore>(f, stream);
+        return drops ? launch_backward<kHeadDim, kWhole, true, AlibiScore>(f, stream)
+                     : launch_backward<kHeadDim, kWhole, false, AlibiScore>(f, stream);
+    }
     return f.problem.dropout.threshold > 0 ? launch_backward<kHeadDim, kWhole, true>(f, stream)
                                            : launch_backward<kHeadDim, kWhole, false>(f, stream);
   });

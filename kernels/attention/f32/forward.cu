@@ -17,7 +17,8 @@ struct Args : ForwardTensors<float>, Sizes {
   int head_dim;
   Mask mask;  // of the first sequence
   DropoutMask dropout;
-  Alibi alibi;  // of rules with a bias
+  Alibi alibi;   // of rules with a bias
+  ScoreCap cap;  // of rules with a cap
 };
 
 template <int kHeadDim>
@@ -81,6 +82,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
       const int row = at.ty + kSide * i;
       const Span seen = seen_by(first_q + row, mask, whole, columns);
       if constexpr (Score::kBiased) add_bias(s.at[i], bias, first_q + row, first_k, mask);
+      if constexpr (Score::kCapped) {
+#pragma unroll
+        for (int c = 0; c < kRows; ++c) s.at[i][c] = a.cap.exact(s.at[i][c]);
+      }
       float new_max = max[i];
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
@@ -130,15 +135,20 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
                        f.problem.head_dim,
                        mask_of(f.problem),
                        DropoutMask(dropout_of(f.problem)),
-                       alibi_of(f.problem)};
+                       alibi_of(f.problem),
+                       score_cap_of(f.problem)};
     const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
     const bool drops = f.problem.dropout.threshold > 0;
     auto kernel = drops ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
                         : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
-    if constexpr (!kWhole)  // heads as wide as their tile are a case of the others
+    if constexpr (!kWhole) {  // heads as wide as their tile are a case of the others
+      if (f.problem.score_cap > 0)
+        kernel = drops ? forward_kernel<kHeadDim, kWhole, true, CappedScore>
+                       : forward_kernel<kHeadDim, kWhole, false, CappedScore>;
       if (args.alibi)
         kernel = drops ? forward_kernel<kHeadDim, kWhole, true, AlibiScore>
                        : forward_kernel<kHeadDim, kWhole, false, AlibiScore>;
+    }
     return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }

@@ -75,11 +75,11 @@ __device__ __forceinline__ void add_bias(float (&scores)[kJ], RawBias bias, int 
 }
 
 // launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
-// usual head dims have kernels that do not ask where a head ends. With a bias all have the others.
+// usual head dims have kernels that do not ask where a head ends. With a bias or a cap all have the others.
 template <class Launch>
 AttnStatus with_head_dim(const AttnProblem& p, const Launch& launch) {
   const int head_dim = p.head_dim;
-  switch (p.alibi_heads > 0 ? 0 : head_dim) {
+  switch (p.alibi_heads > 0 || p.score_cap > 0 ? 0 : head_dim) {
     case 16:
       return launch.template operator()<16, true>();
     case 32:

@@ -81,7 +81,8 @@ __device__ __forceinline__ uint32_t kept_of(const BackwardArgs& a, const KernelM
 template <bool kDropout, class Score, int kM, int kN>
 __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accumulator<kM, kN>& ds,
                                                     Score score, uint32_t log2_sum_exp_at, uint32_t delta_at,
-                                                    uint32_t kept, float dropout_scale) {
+                                                    uint32_t kept, float dropout_scale,
+                                                    [[maybe_unused]] const ScoreCap& cap) {
 #pragma unroll
   for (int n = 0; n < kN / 8; ++n) {
     const uint32_t column = (8 * n + threadIdx.x % 4 * 2) * sizeof(float);
@@ -93,6 +94,8 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
       for (int e = 0; e < 4; ++e) {
         const bool odd = e % 2;
         float& x = p.at[m][n][e];
+        [[maybe_unused]] float of_cap = 1;
+        if constexpr (Score::kCapped) of_cap = cap.derivative(x);
         x = ptx::exp2(score.log2_above(x, odd ? log2_sum_exp.y : log2_sum_exp.x));
         float& gradient = ds.at[m][n][e];
         if (kDropout) {
@@ -102,6 +105,7 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
         } else {
           gradient = x * (gradient - (odd ? delta.y : delta.x));
         }
+        if constexpr (Score::kCapped) gradient *= of_cap;
       }
     }
   }
@@ -271,13 +275,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
           add_bias<true>(
               p, first_k, first_q + pass, mask,
               raw_bias<typename Tile::Score>(a.alibi, dq_tile / a.query_blocks - b * a.heads, a.scale));
+        if constexpr (Tile::Score::kCapped) cap_scores(p, a.cap);
         if (!seeing.all({first_q + pass, first_q + pass + kPassQ}))
           hide_unseen<true>(p, first_k, first_q + pass, mask);
         ds.clear();
         multiply_rows_rows(ds, memory.v(), warp_row, memory.dout(slot), pass);
         const auto kept = kept_of<kDropout, kWarpK, kPassQ>(a, mask, b, dq_tile, first_q + pass, first_k);
         scores_to_gradients<kDropout>(p, ds, score, memory.log2_sum_exp(slot) + pass * 4,
-                                      memory.delta(slot) + pass * 4, kept, a.dropout.scale());
+                                      memory.delta(slot) + pass * 4, kept, a.dropout.scale(), a.cap);
         const auto ds_packed = operand_a(ds);
         if (part == 0) store_scores(memory.ds(slot), warp_row, pass, ds_packed);
         multiply_registers_rows(dv, operand_a(p), columns_of<kSplitD>(memory.dout(slot), part), pass);

@@ -19,8 +19,9 @@ struct BackwardArgs : BackwardTensors<bf16> {
   float scale;                 // ScoreArgs in its place would cost registers
   int head_dim;
   DropoutMask dropout = DropoutMask({});
-  Mask mask;    // of the first sequence; of kernels for any mask
-  Alibi alibi;  // of rules with a bias
+  Mask mask;     // of the first sequence; of kernels for any mask
+  Alibi alibi;   // of rules with a bias
+  ScoreCap cap;  // of rules with a cap
 
   __device__ __forceinline__ ScoreArgs score() const { return {scale}; }
 };

@@ -34,6 +34,7 @@ BackwardArgs backward_args(const AttnBackward& f) {
   args.dropout = DropoutMask(dropout_of(p));
   args.mask = mask_of(p);
   args.alibi = alibi_of(p);
+  args.cap = score_cap_of(p);
   return args;
 }
 
@@ -65,6 +66,14 @@ template <class Tile>
 AttnStatus launch_backward_masked(const AttnBackward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_backward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_backward<Narrow<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// The same with a cap of scores
+template <class Tile>
+AttnStatus launch_backward_cap(const AttnBackward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0
+             ? launch_backward<Capped<Dropping<Tile>>, true, MaskKind::kAny>(f, stream)
+             : launch_backward<Capped<Narrow<Tile>>, false, MaskKind::kAny>(f, stream);
 }
 
 // The same with ALiBi

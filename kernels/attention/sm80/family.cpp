@@ -14,6 +14,10 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
+  if (f.problem.score_cap > 0) {
+    if (head_dim <= 64) return forward_64_cap(f, stream);
+    return head_dim <= 128 ? forward_128_cap(f, stream) : forward_256_cap(f, stream);
+  }
   if (f.problem.alibi_heads > 0)
     return head_dim <= 64 ? forward_64_alibi(f, stream) : forward_128_alibi(f, stream);
   if (!mask_of(f.problem).plain()) {
@@ -44,9 +48,16 @@ AttnStatus backward_alibi(const AttnBackward& f, bool large, CUstream_st* stream
   if (f.problem.head_dim <= 64) return backward_64_alibi(f, stream);
   return large ? backward_128_alibi(f, stream) : backward_128_small_alibi(f, stream);
 }
+AttnStatus backward_cap(const AttnBackward& f, bool large, CUstream_st* stream) {
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return backward_64_cap(f, stream);
+  if (head_dim > 128) return large ? backward_256_cap(f, stream) : backward_256_small_cap(f, stream);
+  return large ? backward_128_cap(f, stream) : backward_128_small_cap(f, stream);
+}
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
   const bool large = large_shared_memory(arch);
+  if (f.problem.score_cap > 0) return backward_cap(f, large, stream);
   if (f.problem.alibi_heads > 0) return backward_alibi(f, large, stream);
   if (!mask_of(f.problem).plain()) return backward_masked(f, large, stream);
   if (f.problem.dropout.threshold > 0) return backward_dropout(f, large, stream);
@@ -85,6 +96,7 @@ constinit const KernelFamily kFamily = {.name = "sm80",
                                         .most_with_dropout = 256,
                                         .most_with_alibi = 128,
                                         .alibis = Alibis::kAll,
+                                        .with_cap = {.above = 0, .most = 256},
                                         .masks = Masks::kAll,
                                         .tile_rows = tile_rows,
                                         .forward_workspace = nullptr,

@@ -27,8 +27,9 @@ struct ForwardArgs : ForwardTensors<bf16>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
   DropoutMask dropout;
-  Mask mask;    // of the first sequence; of kernels for any mask
-  Alibi alibi;  // of rules with a bias
+  Mask mask;     // of the first sequence; of kernels for any mask
+  Alibi alibi;   // of rules with a bias
+  ScoreCap cap;  // of rules with a cap
 };
 
 template <class Tile>
@@ -112,6 +113,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
     if constexpr (Tile::Score::kBiased)
       add_bias<false>(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, b),
                       raw_bias<typename Tile::Score>(a.alibi, h, a.score.scale));
+    if constexpr (Tile::Score::kCapped) cap_scores(s, a.cap);
     if (!seen.all(columns)) {
       // A mask of its own: kept from the beginning it would take registers that there are not.
       hide_unseen<false>(s, first_q, first_k, KernelMask<kMask>(a.mask, a.tokens, blockIdx.z));
@@ -141,8 +143,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse,      p.head_dim,
-                            DropoutMask(dropout_of(p)), mask_of(p),  alibi_of(p)};
+  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse,       p.head_dim,
+                            DropoutMask(dropout_of(p)), mask_of(p),  alibi_of(p), score_cap_of(p)};
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
@@ -162,6 +164,14 @@ template <class Tile>
 AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// The same with a cap of scores
+template <class Tile>
+AttnStatus launch_forward_cap(const AttnForward& f, CUstream_st* stream) {
+  return f.problem.dropout.threshold > 0
+             ? launch_forward<Capped<Dropping<Tile>>, true, MaskKind::kAny>(f, stream)
+             : launch_forward<Capped<Masked<Tile>>, false, MaskKind::kAny>(f, stream);
 }
 
 // The same with ALiBi

@@ -48,4 +48,14 @@ AttnStatus backward_64_alibi(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_alibi(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_alibi(const AttnBackward& f, CUstream_st* stream);
 
+// A cap of scores with any mask, with dropout or without, for all head dims that these tiles hold
+AttnStatus forward_64_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_small_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_small_cap(const AttnBackward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm80

@@ -4,6 +4,7 @@
 namespace tessera::attention {
 struct ScaledScore;  // common/score.cuh
 struct AlibiScore;
+struct CappedScore;
 }  // namespace tessera::attention
 
 namespace tessera::attention::sm80 {
@@ -27,6 +28,12 @@ struct Narrow : Tile {
 template <class Tile>
 struct Biased : Tile {
   using Score = AlibiScore;
+};
+
+// And of those whose scores have a cap
+template <class Tile>
+struct Capped : Tile {
+  using Score = CappedScore;
 };
 
 // Forward: a warp owns 32 queries, so that each fragment of K or V that it reads feeds two mma.

@@ -92,6 +92,20 @@ __device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], cons
   }
 }
 
+// The same of scores that a cap is put on, and Y: see wide_args.cuh
+template <class Score, int kCount>
+__device__ __forceinline__ void capped_to_probabilities(float (&s)[kCount], uint32_t (&y)[kCount / 2],
+                                                        const Score& score, const ScoreCap& cap,
+                                                        const ColumnStatistics& log2_sum_exp) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    const float2 l = log2_sum_exp[i / 4];
+    const float a = s[i], b = s[i + 1];
+    s[i] = ptx::exp2(score.log2_above(a, l.x)), s[i + 1] = ptx::exp2(score.log2_above(b, l.y));
+    y[i / 2] = ptx::pack_bf16(s[i] * cap.derivative(a), s[i + 1] * cap.derivative(b));
+  }
+}
+
 // p becomes dS = P (dP - delta), both packed; with kDropout, of p after KeyMasks::drop().
 template <bool kDropout, int kCount>
 __device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],

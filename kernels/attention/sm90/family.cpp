@@ -47,8 +47,15 @@ Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels
 
 AttnStatus forward_wide(const AttnForward& f, CUstream_st* stream) {
   const bool whole = f.problem.head_dim == 256;
+  if (f.problem.score_cap > 0) return whole ? forward_256_cap(f, stream) : forward_256_narrow_cap(f, stream);
   if (mask_of(f.problem).plain()) return whole ? forward_256(f, stream) : forward_256_narrow(f, stream);
   return whole ? forward_256_mask(f, stream) : forward_256_narrow_mask(f, stream);
+}
+AttnStatus backward_wide(const AttnBackward& f, CUstream_st* stream) {
+  const bool whole = f.problem.head_dim == 256;
+  if (f.problem.score_cap > 0)
+    return whole ? backward_256_cap(f, stream) : backward_256_narrow_cap(f, stream);
+  return whole ? backward_256(f, stream) : backward_256_narrow(f, stream);
 }
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return forward_wide(f, stream);
@@ -59,13 +66,11 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
        forward_128_narrow_sink})(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  if (is_wide(f.problem))
-    return f.problem.head_dim == 256 ? backward_256(f, stream) : backward_256_narrow(f, stream);
-  return pick<Backward>(
-      f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_alibi},
-      {backward_128, backward_128_dropout, backward_128_mask, backward_128_alibi},
-      {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask,
-       backward_128_narrow_alibi})(f, stream);
+  if (is_wide(f.problem)) return backward_wide(f, stream);
+  return pick<Backward>(f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_alibi},
+                        {backward_128, backward_128_dropout, backward_128_mask, backward_128_alibi},
+                        {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask,
+                         backward_128_narrow_alibi})(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
@@ -95,6 +100,7 @@ constinit const KernelFamily kFamily = {.name = "sm90",
                                         .most_with_dropout = kWidest,
                                         .most_with_alibi = kWidest,
                                         .alibis = Alibis::kCausalWithoutDropout,
+                                        .with_cap = {.above = kWidest, .most = 256},
                                         .masks = Masks::kAllWithoutDropout,
                                         .tile_rows = tile_rows,
                                         .forward_workspace = workspace_bytes<ForwardWorkspace>,

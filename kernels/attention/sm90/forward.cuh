@@ -250,6 +250,13 @@ struct ForwardConsumer {
     }
   }
 
+  __device__ __forceinline__ void cap_scores(float (&s)[kBlockK / 2]) const {
+    if constexpr (Shape::Score::kCapped) {
+#pragma unroll
+      for (int i = 0; i < kBlockK / 2; ++i) s[i] = a.cap.fast(s[i]);
+    }
+  }
+
   // A slice from its first scores to its output, of the key tiles `mine`
   __device__ __forceinline__ void attend_alone(const WorkTile& work, Span mine) {
     auto q = memory.q(warpgroup, q_at.slot);
@@ -264,6 +271,7 @@ struct ForwardConsumer {
     };
     const auto to_probabilities = [&](int j) {
       release_k();
+      cap_scores(s);
       mask.apply(s, j);
       softmax.raise(s);
       softmax.exponentiate(s);
@@ -328,6 +336,7 @@ struct ForwardConsumer {
       ptx::wgmma_wait<1>();
       ptx::hold(s);
       release_k();
+      cap_scores(s);
       mask.apply(s, j);
       Softmax before = softmax;
       if (first) softmax = Softmax(a.score);
@@ -396,7 +405,8 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
                       .dropout = DropoutMask(dropout_of(p)),
                       .sinks = static_cast<const __nv_bfloat16*>(f.sinks),
                       .alibi = alibi_of(p),
-                      .query_offset = static_cast<int>(p.mask.offset)};
+                      .query_offset = static_cast<int>(p.mask.offset),
+                      .cap = score_cap_of(p)};
   const auto queries = [&](CUtensorMap& map, const AttnTensor& tensor) {
     return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
                                           .batch = p.batch,
@@ -429,7 +439,8 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
 // The shape's kernel for plain masks, or the one for any mask, as the problem has it
 template <class Shape>
 AttnStatus launch_forward_by_mask(const AttnForward& f, CUstream_st* stream) {
-  return mask_of(f.problem).plain() ? launch_forward<Shape>(f, stream) : launch_forward<WithMask<Shape>>(f, stream);
+  return mask_of(f.problem).plain() ? launch_forward<Shape>(f, stream)
+                                    : launch_forward<WithMask<Shape>>(f, stream);
 }
 
 }  // namespace tessera::attention::sm90

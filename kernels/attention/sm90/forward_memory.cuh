@@ -26,6 +26,7 @@ struct ForwardArgs {
   const __nv_bfloat16* sinks;  // [H], with kSink
   Alibi alibi;                 // with a biased score, as the next
   int query_offset;            // query i stands at i + query_offset among the keys
+  ScoreCap cap;                // with a capped score
 };
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O

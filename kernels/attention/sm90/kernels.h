@@ -49,4 +49,10 @@ AttnStatus forward_64_sink(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_sink(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_narrow_sink(const AttnForward& f, CUstream_st* stream);
 
+// Any mask with a cap of scores, without dropout
+AttnStatus forward_256_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_narrow_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_256_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_narrow_cap(const AttnBackward& f, CUstream_st* stream);
+
 }  // namespace tessera::attention::sm90

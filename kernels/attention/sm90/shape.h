@@ -6,6 +6,7 @@
 namespace tessera::attention {
 struct ScaledScore;  // common/score.cuh
 struct FramedAlibiScore;
+struct CappedScore;
 }  // namespace tessera::attention
 
 namespace tessera::attention::sm90 {
@@ -41,6 +42,12 @@ struct WithMask : Shape {
 template <class Shape>
 struct WithAlibi : Shape {
   using Score = FramedAlibiScore;
+};
+
+// A shape of kernels with a cap of scores
+template <class Shape>
+struct WithCap : Shape {
+  using Score = CappedScore;
 };
 
 // A shape of forward kernels whose rows have a sink

@@ -6,7 +6,8 @@
 // memory, and no CTA waits for another. Every sum has one order.
 //   wide_keys.cuh     dV += P^T dO,  dK += dS^T Q    a CTA has 64 keys of a key/value head
 //   wide_queries.cuh  dQ += dS K                     a CTA has 128 queries of a head
-// As in backward.cuh: P = 2^(c S - L), dS = P o (dP - delta), c = scale log2(e), L = LSE log2(e).
+// As in backward.cuh: P = 2^(c S - L), dS = P o (dP - delta), c = scale log2(e), L = LSE log2(e). With a cap,
+// dS has Y = P o (the derivative of the cap) in place of P, which is known while S is.
 //
 // Any mask: spans of the rows of a CTA are known before its first step, and cost its steps nothing.
 #pragma once
@@ -32,7 +33,8 @@ struct WideArgs {
   const float* row_statistics;  // [B, H, query tile, 2, 64]: as in BackwardWorkspace
   int heads, kv_heads, heads_per_kv, query_tiles, all_heads, all_kv_heads;
   ScoreArgs score;
-  Mask mask;  // of the first sequence
+  Mask mask;     // of the first sequence
+  ScoreCap cap;  // with a capped score
 
   __device__ __forceinline__ const float* statistics(int batch, int head, int tile) const {
     return row_statistics +

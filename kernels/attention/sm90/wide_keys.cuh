@@ -108,8 +108,9 @@ __device__ __forceinline__ void sum_dv(const WideArgs& a, const WideKeysMemory& 
   if (work.first_k + WideShape::kRows <= mask.keys)
     whole = {mask.queries_of(work.first_k + WideShape::kRows - 1).begin, mask.queries_of(work.first_k).end};
   const auto score = Shape::Score::positive(a.score);
+  constexpr bool kCapped = Shape::Score::kCapped;
   float dv[128], s[32];
-  uint32_t p[16];
+  uint32_t p[16], y[kCapped ? 16 : 1];
   RingPlace<2> at;
   int tile = work.tiles.begin;
   const auto begin_scores = [&] {
@@ -129,19 +130,34 @@ __device__ __forceinline__ void sum_dv(const WideArgs& a, const WideKeysMemory& 
   const auto to_probabilities = [&] {
     ptx::hold(s);
     const ColumnStatistics log2_sum_exp(memory.rows(at.slot));
+    if constexpr (kCapped) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) s[i] = a.cap.fast(s[i]);
+    }
     if (!whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(s, tile * WideShape::kRows, seeing);
-    scores_to_probabilities(s, score, log2_sum_exp);
+    if constexpr (kCapped) {
+      capped_to_probabilities(s, y, score, a.cap, log2_sum_exp);
+      ptx::hold(y);
+    } else {
+      scores_to_probabilities(s, score, log2_sum_exp);
+    }
     ptx::hold(s);
     release(memory.q_ring(), at);
     ptx::mbarrier_wait(memory.p_empty(at.slot), at.turn ^ 1);
   };
   const auto hand_over = [&] {
     pack(p, s);
+    const auto send = [&](const uint32_t(&x)[16]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      ptx::store_shared(memory.exchange(at.slot) + i * (kWarpgroup * 16),
-                        make_uint4(p[4 * i], p[4 * i + 1], p[4 * i + 2], p[4 * i + 3]));
+      for (int i = 0; i < 4; ++i)
+        ptx::store_shared(memory.exchange(at.slot) + i * (kWarpgroup * 16),
+                          make_uint4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]));
+    };
+    if constexpr (kCapped)
+      send(y);
+    else
+      send(p);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(memory.p_full(at.slot));
     if (++tile == work.tiles.end) tile = work.tiles.begin;

@@ -38,7 +38,8 @@ AttnStatus launch_wide_backward(const AttnBackward& f, CUstream_st* stream) {
                    .all_heads = static_cast<int>(p.batch * p.heads),
                    .all_kv_heads = static_cast<int>(p.batch * p.kv_heads),
                    .score = score_args_of(p),
-                   .mask = mask_of(p)};
+                   .mask = mask_of(p),
+                   .cap = score_cap_of(p)};
   const struct {
     CUtensorMap* map;
     const AttnTensor* tensor;

@@ -119,8 +119,8 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
              mine = WideQueriesWork::tiles(mask, row, WideShape::kRows, all.begin);
   const auto score = Shape::Score::positive(a.score);
   const QueryRows rows(a, mask, work, row);
-  float dq[128], x[32];  // S, P; dP
-  uint32_t p[16], ds[16];
+  float dq[128], x[32];    // S, P; dP
+  uint32_t p[16], ds[16];  // P, with a cap Y; dS
   RingPlace<2> k_at;
   RingPlace<1> v_at;
   WideTile q = memory.q(warpgroup), dout = memory.dout(warpgroup);
@@ -160,10 +160,18 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
   };
   const auto to_probabilities = [&](int tile) {
     ptx::hold(x);
+    if constexpr (Shape::Score::kCapped) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) x[i] = a.cap.fast(x[i]);
+    }
     if (!rows.whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(x, tile * WideShape::kRows, rows.seen);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = ptx::exp2(score.log2_above(x[i], rows.log2_sum_exp[i / 2 % 2]));
+    for (int i = 0; i < 32; ++i) {
+      const float s = x[i];
+      x[i] = ptx::exp2(score.log2_above(s, rows.log2_sum_exp[i / 2 % 2]));
+      if constexpr (Shape::Score::kCapped) x[i] *= a.cap.derivative(s);
+    }
     pack(p, x);
     ptx::hold(p);
   };

@@ -103,7 +103,7 @@ TEST_F(ExportedFormats, AGgufFileHasAllTensorsOfEveryFamily) {
   for (const FamilyModel& one : family_models()) {
     if (one.family == "tessera" || one.model.experts) continue;  // refused: see below
     SCOPED_TRACE(one.name);
-    ModelConfig model = one.model;
+    const ModelConfig& model = one.model;
     if (model.rope.scaling == RopeScaling::kLlama3) continue;  // has a tensor more: see below
     const GgufReader file = gguf_of(model, NumberFormat::kF32);
     EXPECT_EQ(field<std::string>(file, "general.architecture"), in_llama_cpp(one.family));
@@ -286,6 +286,36 @@ TEST_F(ExportedFormats, LlamaCppKnowsGemma3ByItsBlocks) {
   }
   model.layers = 5, model.window = Windows({{.window = 512, .blocks = 4}, {}});
   expect_error([&] { check_llama_cpp(model, "x"); }, {"model.window=512*4,full"});
+}
+
+TEST_F(ExportedFormats, LlamaCppKnowsGemma2ByItsBlocks) {
+  for (const Preset preset : {Preset::kGemma2_2b, Preset::kGemma2_9b, Preset::kGemma2_27b}) {
+    const ModelConfig published = preset_model(preset);
+    EXPECT_NO_THROW(check_llama_cpp(published, "x")) << name_of(preset);
+    const auto refused = [&](auto&& change, std::initializer_list<std::string_view> words) {
+      ModelConfig model = published;
+      change(model);
+      expect_error([&] { check_llama_cpp(model, "x"); }, words);
+    };
+    refused([](ModelConfig& m) { m.attention_cap = 0; }, {"model.attention_cap=0", "above 0"});
+    refused([](ModelConfig& m) { m.logit_cap = 0; }, {"model.logit_cap=0", "above 0"});
+    refused([](ModelConfig& m) { m.query_scalar = 100; }, {"model.query_scalar=100"});
+    refused(
+        [](ModelConfig& m) {
+          m.window = Windows({{.window = 4096, .blocks = 2}, {}});
+        },
+        {"model.window=4096*2,full", "a block within a window"});
+    ModelConfig full = published;
+    full.window = {};
+    for (const auto& [model, window] : {std::pair(published, 4096u), std::pair(full, 8192u)}) {
+      std::map<std::string, GgufValue> fields;
+      for (const GgufField& one : llama_cpp_fields(model, NumberFormat::kF32, "x"))
+        fields[one.key] = one.value;
+      EXPECT_EQ(std::get<float>(fields.at("gemma2.attn_logit_softcapping")), 50);
+      EXPECT_EQ(std::get<float>(fields.at("gemma2.final_logit_softcapping")), 30);
+      EXPECT_EQ(std::get<uint32_t>(fields.at("gemma2.attention.sliding_window")), window);
+    }
+  }
 }
 
 // llm.c's order, read by a list of transformers' names

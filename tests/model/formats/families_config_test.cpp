@@ -951,6 +951,28 @@ TEST_F(FamilyConfig, AnOlmo2HasItsNormsElsewhere) {
       {"\"use_qk_norm\" must be one of \"false\", \"true\", \"all_heads\"", "some_heads"});
 }
 
+// gemma-2-2b
+constexpr const char* kGemma2_2b = R"({
+  "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+  "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh",
+  "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304, "initializer_range": 0.02,
+  "intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2",
+  "num_attention_heads": 8, "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0,
+  "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
+  "torch_dtype": "float32", "transformers_version": "4.42.4", "use_cache": true, "vocab_size": 256000})";
+
+TEST_F(FamilyConfig, Gemma2HasCapsAndWindowsInTurn) {
+  const FoundModel gemma = found(json::parse(kGemma2_2b));
+  EXPECT_EQ(gemma.model, preset_model(Preset::kGemma2_2b));
+  EXPECT_STREQ(family_of(gemma.model), "gemma2");
+  EXPECT_EQ(text_of(gemma.model.window), "4096,full");
+  EXPECT_EQ(read({{"model_type", "gemma2"}}).attention_cap, 50);
+  EXPECT_EQ(read_with(kGemma2_2b, {{"attn_logit_softcapping", nullptr}}).attention_cap, 0);
+  EXPECT_EQ(read_with(kGemma2_2b, {{"final_logit_softcapping", nullptr}}).logit_cap, 0);
+  refused(kGemma2_2b, {{"use_bidirectional_attention", true}}, {"\"use_bidirectional_attention\" is true"});
+}
+
 // bloom-560m
 constexpr const char* kBloom560m = R"({
   "apply_residual_connection_post_layernorm": false, "architectures": ["BloomForCausalLM"],
@@ -1036,7 +1058,8 @@ TEST_F(FamilyConfig, NoTokenOfOursIsForPadding) {
   for (const FamilyModel& family : family_models()) {
     const json config = hugging_face_config(family.model, DType::kF32);
     const std::string name = config["model_type"];
-    const bool pads = name == "gemma3_text" || name == "phi3" || name == "olmo2" || name == "olmoe";
+    const bool pads =
+        name == "gemma2" || name == "gemma3_text" || name == "phi3" || name == "olmo2" || name == "olmoe";
     EXPECT_EQ(config.contains("pad_token_id"), pads) << name;
     EXPECT_TRUE(!pads || config["pad_token_id"].is_null()) << name;
   }

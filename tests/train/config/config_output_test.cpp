@@ -130,6 +130,7 @@ void make_plain(Config::Model& model) {
   model.norm_place = NormPlace::kBefore;
   model.norm_plus_one = model.scale_embeddings = false;
   model.norm_embeddings = model.attention_sinks = false;
+  model.attention_cap = 0;
   model.query_scalar = 0;
 }
 

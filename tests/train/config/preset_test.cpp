@@ -41,7 +41,8 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kOlmoe_1b7b, 6'919'161'856},   {Preset::kMixtral8x7b, 46'702'792'704},
       {Preset::kBloom_560m, 559'214'592},     {Preset::kBloom_1b1, 1'065'314'304},
       {Preset::kBloom_1b7, 1'722'408'960},    {Preset::kBloom_3b, 3'002'557'440},
-      {Preset::kBloom_7b1, 7'069'016'064}};
+      {Preset::kBloom_7b1, 7'069'016'064},    {Preset::kGemma2_2b, 2'614'341'888},
+      {Preset::kGemma2_9b, 9'241'705'984},    {Preset::kGemma2_27b, 27'227'128'320}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -63,6 +64,7 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kOlmoe_1b7b)), "olmoe");
   EXPECT_STREQ(family_of(preset_model(Preset::kMixtral8x7b)), "mixtral");
   EXPECT_STREQ(family_of(preset_model(Preset::kBloom_560m)), "bloom");
+  EXPECT_STREQ(family_of(preset_model(Preset::kGemma2_9b)), "gemma2");
 }
 
 // The names say them: 3 billion, 1 billion and 13 billion
