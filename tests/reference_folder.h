@@ -54,6 +54,8 @@ inline constexpr std::array kFamilyFixtures = {"llama",
                                                "olmoe",
                                                "olmoe_balance",
                                                "mixtral",
+                                               "gpt_oss",
+                                               "gpt_oss_balance",
                                                "bloom"};
 
 inline std::filesystem::path fixture(const std::string& name) {

@@ -90,8 +90,10 @@ Windows windows_by_pattern(const Family& family, const Fields& config, int64_t l
       windows.push_back(has ? window : Windows::kFull);
     return Windows::of_blocks(windows);
   }
-  int64_t every = kPatternOfGemma;
-  if (const json* value = config.find_value(kPattern, kOldPattern)) config.read(kPattern, *value, every);
+  const bool in_turn = family.windows == WindowFields::kInTurn;
+  int64_t every = in_turn ? 2 : kPatternOfGemma;
+  const json* value = in_turn ? nullptr : config.find_value(kPattern, kOldPattern);
+  if (value) config.read(kPattern, *value, every);
   if (every == 1) return {};
   if (every > layers) return Windows(window);  // the pattern ends with the model
   return Windows({{.window = window, .blocks = every - 1}, {.window = Windows::kFull}});
@@ -109,6 +111,8 @@ bool is_window_field(const Family& family, std::string_view field) {
       return field == kWindow || field == kUsed || field == kFirst || field == kTypes;
     case WindowFields::kByPattern:
       return field == kWindow || field == kPattern || field == kOldPattern || field == kTypes;
+    case WindowFields::kInTurn:
+      return field == kWindow || field == kTypes;
   }
   return false;
 }
@@ -121,12 +125,12 @@ FoundWindows read_windows(const Family& family, const Fields& config, int64_t la
       return {.windows = Windows(read_window(config, family.default_window)), .field = kWindow};
     case WindowFields::kByLayer:
     case WindowFields::kByPattern:
+    case WindowFields::kInTurn:
       break;
   }
-  const bool by_pattern = family.windows == WindowFields::kByPattern;
-  return {
-      .windows = by_pattern ? windows_by_pattern(family, config, layers) : windows_by_layer(config, layers),
-      .field = config.find_value(kTypes) ? kTypes : kWindow};
+  const bool by_layer = family.windows == WindowFields::kByLayer;
+  return {.windows = by_layer ? windows_by_layer(config, layers) : windows_by_pattern(family, config, layers),
+          .field = config.find_value(kTypes) ? kTypes : kWindow};
 }
 
 bool knows_windows(const Family& family, const Windows& windows) {
@@ -137,6 +141,7 @@ bool knows_windows(const Family& family, const Windows& windows) {
       return windows.all_equal();
     case WindowFields::kByLayer:
     case WindowFields::kByPattern:
+    case WindowFields::kInTurn:
       break;
   }
   const std::vector<Windows::Run> counts = windows.counts(windows.pattern_blocks());
@@ -152,7 +157,8 @@ void write_windows(const Family& family, const ModelConfig& model, nlohmann::ord
     else
       config[kWindow] = window_of(0);
   }
-  const bool by_pattern = family.windows == WindowFields::kByPattern;
+  const bool by_pattern =
+      family.windows == WindowFields::kByPattern || family.windows == WindowFields::kInTurn;
   if (!by_pattern && (family.windows != WindowFields::kByLayer || model.window.all_full())) return;
   int64_t first = model.layers;  // all layers from it on have a window
   while (first > 0 && window_of(first - 1) != Windows::kFull) --first;

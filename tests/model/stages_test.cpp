@@ -130,9 +130,9 @@ TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
       EXPECT_THROW(decode_stages(block, builder), Error);
     }
     const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
-                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora &&
-                          !model.attention_sinks && model.positions != Positions::kAlibi &&
-                          !model.experts.in_block(0);
+                          (model.mlp == Mlp::kSwiglu || !is_gated(model.mlp)) &&
+                          model.qk_norm != QkNorm::kAllHeads && !model.lora && !model.attention_sinks &&
+                          model.positions != Positions::kAlibi && !model.experts.in_block(0);
     EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
   }
 }
@@ -281,9 +281,8 @@ TEST(BlockSpecs, OfBlocksThatAreAlikeShareAPlan) {
                                        .dtype = DType::kF32,
                                        .device = {}});
     for (size_t layer = 0; layer < static_cast<size_t>(model.layers); ++layer) {
-      const bool alike =
-          model.window.at(layer) == model.window.at(0) &&
-          model.experts.in_block(static_cast<int64_t>(layer)) == model.experts.in_block(0);
+      const bool alike = model.window.at(layer) == model.window.at(0) &&
+                         model.experts.in_block(static_cast<int64_t>(layer)) == model.experts.in_block(0);
       EXPECT_EQ(&kinds.of(layer) == &kinds.of(0), alike) << name;
       EXPECT_EQ(&plans.of(layer) == &plans.of(0), alike) << name;
       const int64_t window = model.window.at(layer);
