@@ -49,7 +49,8 @@ void RouterForward::check_on(Device device) const {
   check_anchor(kName, "weight", weight, 2, device);
   check_fields(kName, device,
                {{"weight", weight, x.dtype, {weight.shape[0], x.shape[1]}},
-                {"logits", logits, DType::kF32, {x.shape[0], weight.shape[0]}}});
+                {"logits", logits, DType::kF32, {x.shape[0], weight.shape[0]}},
+                {"bias", bias, x.dtype, {weight.shape[0]}, true}});
 }
 
 void RouterBackward::check_on(Device device) const {
@@ -60,6 +61,7 @@ void RouterBackward::check_on(Device device) const {
                 {"d_logits", d_logits, DType::kF32, {x.shape[0], weight.shape[0]}},
                 {"dx", dx, x.dtype, x.shape},
                 {"dweight", dweight, x.dtype, weight.shape, true},
+                {"dbias", dbias, x.dtype, {weight.shape[0]}, true},
                 {"add", add, x.dtype, x.shape, true}});
 }
 
@@ -114,7 +116,8 @@ void ExpertsForward::check_on(Device device) const {
   check_fields(kName, device,
                {{"x", x, weight.dtype, {x_rows ? x.shape[0] : rows, weight.shape[2]}},
                 {"y", y, weight.dtype, {rows, weight.shape[1]}},
-                {"x_rows", x_rows, DType::kI32, {rows}, true}});
+                {"x_rows", x_rows, DType::kI32, {rows}, true},
+                {"bias", bias, weight.dtype, {weight.shape[0], weight.shape[1]}, true}});
 }
 
 void ExpertsBackward::check_on(Device device) const {
@@ -130,6 +133,7 @@ void ExpertsBackward::check_on(Device device) const {
                 {"dy", dy, weight.dtype, {of_dy, weight.shape[1]}},
                 {"dx", dx, weight.dtype, {rows, weight.shape[2]}},
                 {"dweight", dweight, weight.dtype, weight.shape, true},
+                {"dbias", dbias, weight.dtype, {weight.shape[0], weight.shape[1]}, true},
                 {"x_rows", x_rows, DType::kI32, {rows}, true},
                 {"dy_rows", dy_rows, DType::kI32, {rows}, true},
                 {"weights", weights, DType::kF32, {of_dy, rows / of_dy}, !dy_rows}});
@@ -146,6 +150,12 @@ void GatedExpertsBackward::check_on(Device device) const {
                {{"gate_up", gate_up, dy.dtype, {rows, 2 * width}},
                 {"d_gate_up", d_gate_up, dy.dtype, {rows, 2 * width}},
                 {"rows", this->rows, DType::kI32, {rows}}});
+  if (!bias) return;
+  check_anchor(kName, "bias", bias, 2, device);
+  check_fields(kName, device,
+               {{"bias", bias, dy.dtype, bias.shape},
+                {"d_sum", d_sum, dy.dtype, {chosen[0], bias.shape[1]}},
+                {"choices", choices, DType::kI32, chosen}});
 }
 
 void SumExperts::check_on(Device device) const {

@@ -13,11 +13,12 @@
 
 namespace tessera {
 
-// logits = x weight^T, in fp32 whatever the dtype of x is
+// logits = x weight^T + bias, in fp32 whatever the dtype of x is
 struct RouterForward {
   static constexpr const char* kName = "router forward";
   Tensor x, weight;  // [N, C] [E, C]
   Tensor logits;     // [N, E] fp32
+  Tensor bias = {};  // [E]; none: 0
 
   void check_on(Device device) const;
 };
@@ -27,6 +28,7 @@ struct RouterBackward {
   Tensor x, weight;     // [N, C] [E, C]
   Tensor dx;            // [N, C]; may be x itself: dweight is computed first
   Tensor dweight = {};  // [E, C], added to; none: the weight is frozen
+  Tensor dbias = {};    // [E], added to; none: there is no bias, or it is frozen
   Tensor add = {};      // [N, C]: dx = add + ...; may be dx itself, which with dweight is not x
   bool accumulate = true;
 
@@ -90,23 +92,26 @@ struct RouterSample {
   void check_on(Device device) const;
 };
 
-// y = x weight[e]^T for the rows of each expert e. Row r of x is row r, or with x_rows that of its token.
+// y = x weight[e]^T + bias[e] for the rows of each expert e. Row r of x is row r, or with x_rows that of its
+// token.
 struct ExpertsForward {
   static constexpr const char* kName = "experts forward";
   Tensor x, weight, y;  // [R, C], with x_rows [N, C]; [E, O, C]; [R, O]
   Tensor offsets;       // [E + 1] int32
   Tensor x_rows = {};   // [R] int32: AssignExperts::rows
+  Tensor bias = {};     // [E, O]; none: 0
 
   int64_t active() const { return x_rows ? y.shape[0] / x.shape[0] : 1; }  // k
   void check_on(Device device) const;
 };
-// dx = dy weight[e],  dweight[e] += sum over its rows of w dy x^T. Likewise, row r of dy may be that of its
-// token; then w is the weight of its choice, else 1.
+// dx = dy weight[e],  dweight[e] += sum over its rows of w dy x^T,  dbias[e] += sum over its rows of w dy.
+// Likewise, row r of dy may be that of its token; then w is the weight of its choice, else 1.
 struct ExpertsBackward {
   static constexpr const char* kName = "experts backward";
   Tensor dy, x, weight;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; [E, O, C]
   Tensor dx;             // [R, C]; may be x itself, if that has no x_rows: dweight is computed first
   Tensor dweight = {};   // [E, O, C], added to; none: the weights are frozen
+  Tensor dbias = {};     // [E, O], added to; none: there are no biases, or they are frozen
   Tensor offsets;        // [E + 1] int32
   Tensor x_rows = {}, dy_rows = {};  // [R] int32: not both
   Tensor weights = {};               // [N, k] fp32: only and always with dy_rows
@@ -120,7 +125,8 @@ struct ExpertsBackward {
 
 // The backward of GatedForward, of rows that the weights of their choices multiply later. With h the
 // forward's y: the weight of a choice becomes the sum over f of dy h, and d_gate_up is GatedBackward's for
-// weight dy.
+// weight dy. Where the next layer, whose results the weights multiply, has biases, the sum over c of
+// d_sum[n] bias[e] is added to the gradient of the weight, for the token n and the expert e of the choice.
 struct GatedExpertsBackward {
   static constexpr const char* kName = "gated experts backward";
   Tensor dy;         // [R, F], without the weights
@@ -129,6 +135,7 @@ struct GatedExpertsBackward {
   Tensor rows;       // [R] int32: AssignExperts::rows
   Tensor weights;    // [N, k] fp32, overwritten by their gradients
   Gate gate = Gate::kSilu;
+  Tensor d_sum = {}, bias = {}, choices = {};  // [N, C] [E, C] [N, k] int32; none: there are no biases
 
   void check_on(Device device) const;
 };

@@ -107,10 +107,11 @@ OpCost cost(const GatedForward& a) { return moved(a.gate_up, a.y, fp8_values(a.f
 OpCost cost(const GatedBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, fp8_values(a.fp8_d_gate_up));
 }
-OpCost cost(const RouterForward& a) { return gemm(a.x, a.weight) + moved(a.x, a.weight, a.logits); }
+OpCost cost(const RouterForward& a) { return gemm(a.x, a.weight) + moved(a.x, a.weight, a.bias, a.logits); }
 OpCost cost(const RouterBackward& a) {
   OpCost one = gemm(a.x, a.weight) + moved(a.d_logits, a.weight, a.dx, a.add);
   if (a.dweight) one += gemm(a.x, a.weight) + moved(a.d_logits, a.x) + gradients(a.accumulate, a.dweight);
+  if (a.dbias) one += moved(a.d_logits) + gradients(a.accumulate, a.dbias);
   return one;
 }
 OpCost cost(const ChooseExperts& a) { return moved(a.logits, a.choices, a.weights); }
@@ -123,15 +124,16 @@ OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight) {
               2 * static_cast<double>(rows.shape[0]) * static_cast<double>(weight.numel() / weight.shape[0])};
 }
 OpCost cost(const ExpertsForward& a) {
-  return gemm_of_rows(a.y, a.weight) + moved(a.x, a.weight, a.y, a.x_rows);
+  return gemm_of_rows(a.y, a.weight) + moved(a.x, a.weight, a.bias, a.y, a.x_rows);
 }
 OpCost cost(const ExpertsBackward& a) {
   OpCost one = gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.weight, a.dx);
   if (a.dweight) one += gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight);
+  if (a.dbias) one += moved(a.dy) + gradients(a.accumulate, a.dbias);
   return one;
 }
 OpCost cost(const GatedExpertsBackward& a) {
-  return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights);
+  return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights, a.d_sum, a.bias);
 }
 OpCost cost(const SumExperts& a) { return moved(a.x, a.places, a.weights, a.add, a.y); }
 // x is read once, whether or not its scale is found first

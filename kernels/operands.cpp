@@ -124,12 +124,13 @@ void list(const GatedBackward& a, const Lists& to) {
   to.written("d_gate_up", a.d_gate_up)("fp8_d_gate_up", a.fp8_d_gate_up.y.data);
 }
 void list(const RouterForward& a, const Lists& to) {
-  to.read("x", a.x)("weight", a.weight);
+  to.read("x", a.x)("weight", a.weight)("bias", a.bias);
   to.written("logits", a.logits);
 }
 void list(const RouterBackward& a, const Lists& to) {
   to.read("d_logits", a.d_logits)("x", a.x)("weight", a.weight)("add", a.add);
   gradient(to, "dweight", a.dweight, a.accumulate);
+  gradient(to, "dbias", a.dbias, a.accumulate);
   to.written("dx", a.dx);
 }
 void list(const ChooseExperts& a, const Lists& to) {
@@ -146,16 +147,17 @@ void list(const RouterSample& a, const Lists& to) {
   to.written("loads", a.loads)("entropy", a.entropy);
 }
 void list(const ExpertsForward& a, const Lists& to) {
-  to.read("x", a.x)("weight", a.weight);
+  to.read("x", a.x)("weight", a.weight)("bias", a.bias);
   to.written("y", a.y);
 }
 void list(const ExpertsBackward& a, const Lists& to) {
   to.read("dy", a.dy)("x", a.x)("weight", a.weight)("weights", a.weights);
   gradient(to, "dweight", a.dweight, a.accumulate);
+  gradient(to, "dbias", a.dbias, a.accumulate);
   to.written("dx", a.dx);
 }
 void list(const GatedExpertsBackward& a, const Lists& to) {
-  to.read("dy", a.dy)("gate_up", a.gate_up)("weights", a.weights);
+  to.read("dy", a.dy)("gate_up", a.gate_up)("weights", a.weights)("d_sum", a.d_sum)("bias", a.bias);
   to.written("d_gate_up", a.d_gate_up)("weights", a.weights);
 }
 void list(const SumExperts& a, const Lists& to) {

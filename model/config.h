@@ -54,20 +54,25 @@ constexpr auto words_of(Positions) {  // of model.positions
 }
 
 // Which linear layers have a bias: kAttention: q, k, v and W_O; kQkv: the first three of these; kMlp: those
-// of the MLP. A LayerNorm always has one, an RMSNorm never, the logits never.
+// of the MLP, or of the router and all experts. A LayerNorm always has one, an RMSNorm never, the logits
+// never.
 enum class Bias : uint8_t { kAll, kAttention, kQkv, kMlp, kNone };
 constexpr auto words_of(Bias) {  // of model.bias
   return std::array{Word{"all", Bias::kAll}, Word{"attention", Bias::kAttention}, Word{"qkv", Bias::kQkv},
                     Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
-// The hidden layer's activation; swiglu and geglu: gated
-enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kRelu2, kSwiglu, kGeglu };
-constexpr bool is_gated(Mlp mlp) { return mlp == Mlp::kSwiglu || mlp == Mlp::kGeglu; }
+// The hidden layer's activation; swiglu, geglu and clamped_swiglu: gated
+enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kRelu2, kSwiglu, kGeglu, kClampedSwiglu };
+constexpr bool is_gated(Mlp mlp) { return mlp >= Mlp::kSwiglu; }
 constexpr auto words_of(Mlp) {  // of model.mlp
-  return std::array{Word{"gelu", Mlp::kGelu},     Word{"gelu_exact", Mlp::kGeluExact},
-                    Word{"relu", Mlp::kRelu},     Word{"relu2", Mlp::kRelu2},
-                    Word{"swiglu", Mlp::kSwiglu}, Word{"geglu", Mlp::kGeglu}};
+  return std::array{Word{"gelu", Mlp::kGelu},
+                    Word{"gelu_exact", Mlp::kGeluExact},
+                    Word{"relu", Mlp::kRelu},
+                    Word{"relu2", Mlp::kRelu2},
+                    Word{"swiglu", Mlp::kSwiglu},
+                    Word{"geglu", Mlp::kGeglu},
+                    Word{"clamped_swiglu", Mlp::kClampedSwiglu}};
 }
 
 // How the angles of a model that was trained on short sequences are changed for long ones

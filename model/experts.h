@@ -1,5 +1,5 @@
-// The weights of a mixture of experts: a router, and of each expert a gated MLP as in mlp.h, without biases.
-// Its stages are in model/stages/experts.cpp.
+// The weights of a mixture of experts: a router, and of each expert a gated MLP as in mlp.h. With biases
+// all of these layers have one. Its stages are in model/stages/experts.cpp.
 #pragma once
 
 #include "model/lora.h"
@@ -7,9 +7,9 @@
 namespace tessera {
 
 struct ExpertsWeights {
-  LinearWeights router;    // [E, C]
-  LinearWeights expand;    // [E, 2 F, C], the gates' rows first
-  LinearWeights contract;  // [E, C, F]
+  LinearWeights router;    // [E, C], bias [E]
+  LinearWeights expand;    // [E, 2 F, C], the gates' rows first; bias [E, 2 F]
+  LinearWeights contract;  // [E, C, F], bias [E, C]
 };
 
 // R = N k rows, see expert_ops.h. What a token chooses is never computed again: so a backward goes through

@@ -15,6 +15,7 @@ Activation activation_of(Mlp mlp) {
       return Activation::kRelu2;
     case Mlp::kSwiglu:
     case Mlp::kGeglu:
+    case Mlp::kClampedSwiglu:
       break;
   }
   fail("a gated MLP has no activation of its own");
@@ -22,7 +23,7 @@ Activation activation_of(Mlp mlp) {
 
 Gate gate_of(Mlp mlp) {
   check(is_gated(mlp), "the MLP is not gated");
-  return mlp == Mlp::kSwiglu ? Gate::kSilu : Gate::kGelu;
+  return mlp == Mlp::kSwiglu ? Gate::kSilu : mlp == Mlp::kGeglu ? Gate::kGelu : Gate::kClampedSilu;
 }
 
 std::optional<FusedLinear::Epilogue> epilogue_of(Mlp mlp) {
@@ -38,6 +39,7 @@ std::optional<FusedLinear::Epilogue> epilogue_of(Mlp mlp) {
     case Mlp::kSwiglu:
       return FusedLinear::Epilogue::kSwiglu;
     case Mlp::kGeglu:
+    case Mlp::kClampedSwiglu:
       break;
   }
   return {};

@@ -1,5 +1,7 @@
 #include "model/presets.h"
 
+#include <optional>
+
 #include "kernels/base/check.h"
 #include "model/rope.h"
 
@@ -214,6 +216,31 @@ ModelConfig mixtral_8x7b() {
   return model;
 }
 
+// config.json of openai/gpt-oss-20b and gpt-oss-120b
+ModelConfig gpt_oss(int64_t layers, int64_t experts) {
+  ModelConfig model = untied(llama({.vocab_size = 201088,
+                                    .context = 131072,
+                                    .layers = layers,
+                                    .heads = 64,
+                                    .kv_heads = 8,
+                                    .channels = 2880,
+                                    .mlp_width = 2880,
+                                    .theta = 150000,
+                                    .norm_epsilon = 1e-5f}));
+  model.head_dim = 64;
+  model.window = Windows({{.window = 128}, {.window = Windows::kFull}});
+  Rope& rope = model.rope;
+  rope.scaling = RopeScaling::kYarn;
+  rope.factor = 32;
+  rope.original_context = 4096;
+  rope.truncate = false;
+  model.mlp = Mlp::kClampedSwiglu;
+  model.experts = {.count = experts, .active = 4, .width = 2880, .router = Router::kSoftmaxOfChosen};
+  model.bias = Bias::kAll;
+  model.attention_sinks = true;
+  return model;
+}
+
 // config.json of microsoft/Phi-4-mini-instruct
 ModelConfig phi4_mini() {
   ModelConfig model = llama({.vocab_size = 200064,
@@ -242,11 +269,29 @@ ModelConfig phi4_mini() {
   return model;
 }
 
+std::optional<ModelConfig> preset_with_experts(Preset preset) {
+  switch (preset) {
+    case Preset::kQwen3_30bA3b:
+      return qwen3_30b_a3b();
+    case Preset::kOlmoe_1b7b:
+      return olmoe_1b_7b();
+    case Preset::kMixtral8x7b:
+      return mixtral_8x7b();
+    case Preset::kGptOss_20b:
+      return gpt_oss(24, 32);
+    case Preset::kGptOss_120b:
+      return gpt_oss(36, 128);
+    default:
+      return {};
+  }
+}
+
 }  // namespace
 
 ModelConfig preset_model(Preset preset) {
+  if (const auto model = preset_with_experts(preset)) return *model;
   switch (preset) {
-    case Preset::kNone:
+    default:
       break;
     case Preset::kGpt2Small:
       return gpt2(12, 12, 768);
@@ -299,8 +344,6 @@ ModelConfig preset_model(Preset preset) {
       return untied(qwen3({.layers = 40, .heads = 40, .channels = 5120, .mlp_width = 17408}));
     case Preset::kQwen3_32b:
       return untied(qwen3({.layers = 64, .heads = 64, .channels = 5120, .mlp_width = 25600}));
-    case Preset::kQwen3_30bA3b:
-      return qwen3_30b_a3b();
     case Preset::kSmollm2_135m:
       return smollm2({.layers = 30, .heads = 9, .kv_heads = 3, .channels = 576, .mlp_width = 1536});
     case Preset::kSmollm2_360m:
@@ -328,10 +371,6 @@ ModelConfig preset_model(Preset preset) {
       return olmo2({.layers = 40, .heads = 40, .kv_heads = 40, .channels = 5120, .mlp_width = 13824});
     case Preset::kOlmo2_32b:
       return olmo2({.layers = 64, .heads = 40, .kv_heads = 8, .channels = 5120, .mlp_width = 27648});
-    case Preset::kOlmoe_1b7b:
-      return olmoe_1b_7b();
-    case Preset::kMixtral8x7b:
-      return mixtral_8x7b();
     case Preset::kPhi4Mini:
       return phi4_mini();
     case Preset::kBloom_560m:

@@ -73,6 +73,21 @@ inline ModelConfig with_experts(ModelConfig model) {
   return model;
 }
 
+inline ModelConfig with_gpt_oss_parts(ModelConfig model) {
+  model.experts = {.count = 5, .active = 2, .width = 24, .router = Router::kSoftmaxOfChosen};
+  model.mlp = Mlp::kClampedSwiglu;
+  model.bias = Bias::kAll;
+  model.attention_sinks = true;
+  model.window = Windows({{.window = 5}, {.window = Windows::kFull}});
+  model.rope = {.theta = 500,
+                .scaling = RopeScaling::kYarn,
+                .factor = 4,
+                .original_context = 8,
+                .truncate = false,
+                .attention_factor = 1.25};
+  return model;
+}
+
 inline std::vector<FamilyModel> models_with_experts(const ModelConfig& llama) {
   const auto changed = [](ModelConfig model, const auto& how) {
     how(model);
@@ -86,8 +101,12 @@ inline std::vector<FamilyModel> models_with_experts(const ModelConfig& llama) {
                      m.layers = 4, m.bias = Bias::kAttention, m.tied = true;
                      m.experts.renormalise = false, m.experts.every = 2, m.experts.dense_layers = {1};
                    })},
-          {"olmoe", "olmoe", changed(with_experts(llama), [](ModelConfig& m) {
-             m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false;
+          {"olmoe", "olmoe",
+           changed(with_experts(llama),
+                   [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false; })},
+          {"gpt_oss", "gpt_oss", with_gpt_oss_parts(llama)},
+          {"gpt_oss_plain", "gpt_oss", changed(with_gpt_oss_parts(llama), [](ModelConfig& m) {
+             m.rope = {.theta = 500}, m.window = {}, m.tied = true;
            })}};
 }
 

@@ -70,6 +70,39 @@ inline std::vector<Variant> score_parts_of(const ModelConfig& plain) {
   return all;
 }
 
+// Mixtures of experts
+inline std::vector<Variant> experts_of(const ModelConfig& llama) {
+  std::vector<Variant> all;
+  const auto add = [&](const char* name, const ModelConfig& base, const auto& how) {
+    all.push_back({name, base});
+    how(all.back().model);
+  };
+  add("qwen3 with experts", llama, [](ModelConfig& m) {
+    m.qk_norm = QkNorm::kHeads, m.norm_epsilon = 1e-6f, m.tied = false;
+    m.experts = {.count = 4, .active = 2, .width = m.channels, .renormalise = true};
+  });
+  add("experts in some blocks", llama,
+      [](ModelConfig& m) { m.experts = {.count = 5, .active = 3, .width = m.channels / 2, .every = 2}; });
+  add("experts with norms after", llama, [](ModelConfig& m) {
+    m.norm_place = NormPlace::kAfter;
+    m.experts = {.count = 3,
+                 .active = 1,
+                 .width = m.channels,
+                 .router = Router::kSoftmaxOfChosen,
+                 .dense_layers = {0}};
+  });
+  add("experts with dropout", llama, [](ModelConfig& m) {
+    m.mlp = Mlp::kGeglu, m.dropout = {0.1, 0.2, 0.1};
+    m.experts = {.count = 4, .active = 4, .width = m.channels};
+  });
+  add("gpt_oss", llama, [](ModelConfig& m) {
+    m.mlp = Mlp::kClampedSwiglu, m.bias = Bias::kAll, m.attention_sinks = true,
+    m.window = Windows({{.window = 3}, {.window = Windows::kFull}});
+    m.experts = {.count = 5, .active = 2, .width = m.channels, .router = Router::kSoftmaxOfChosen};
+  });
+  return all;
+}
+
 // Each part of other families alone, each place of dropout, windows, and the families. `plain` has an even
 // number of heads.
 inline std::vector<Variant> parts_of(const ModelConfig& plain) {
@@ -137,24 +170,8 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
   add("qwen3", llama,
       [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
   add("a norm of all heads", llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; });
-  add("qwen3 with experts", llama, [](ModelConfig& m) {
-    m.qk_norm = QkNorm::kHeads, m.norm_epsilon = 1e-6f, m.tied = false;
-    m.experts = {.count = 4, .active = 2, .width = m.channels, .renormalise = true};
-  });
-  add("experts in some blocks", llama,
-      [](ModelConfig& m) { m.experts = {.count = 5, .active = 3, .width = m.channels / 2, .every = 2}; });
-  add("experts with norms after", llama, [](ModelConfig& m) {
-    m.norm_place = NormPlace::kAfter;
-    m.experts = {.count = 3,
-                 .active = 1,
-                 .width = m.channels,
-                 .router = Router::kSoftmaxOfChosen,
-                 .dense_layers = {0}};
-  });
-  add("experts with dropout", llama, [](ModelConfig& m) {
-    m.mlp = Mlp::kGeglu, m.dropout = {0.1, 0.2, 0.1};
-    m.experts = {.count = 4, .active = 4, .width = m.channels};
-  });
+  for (const Variant& each : experts_of(llama)) all.push_back(each);
+  add("clamped swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kClampedSwiglu; });
   add("olmo2", llama, [](ModelConfig& m) {
     m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.norm_epsilon = 1e-6f, m.tied = false;
   });

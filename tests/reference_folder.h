@@ -28,34 +28,13 @@ struct ReferenceErrors {
 };
 
 // In tests/fixtures/families; make_family_reference.py makes them
-inline constexpr std::array kFamilyFixtures = {"llama",
-                                               "llama_tied",
-                                               "llama_llama3",
-                                               "llama_linear",
-                                               "llama_yarn",
-                                               "qwen2",
-                                               "qwen3",
-                                               "llama_biases",
-                                               "qwen3_biases",
-                                               "gemma2",
-                                               "gemma3",
-                                               "olmo2",
-                                               "gemma3_images",
-                                               "mistral",
-                                               "qwen3_windows",
-                                               "phi3",
-                                               "phi3_whole",
-                                               "phi3_window",
-                                               "phi3_longrope",
-                                               "phi3_longrope_short",
-                                               "llama_longrope",
-                                               "qwen3_moe",
-                                               "qwen3_moe_dense",
-                                               "qwen3_moe_balance",
-                                               "olmoe",
-                                               "olmoe_balance",
-                                               "mixtral",
-                                               "bloom"};
+inline constexpr std::array kFamilyFixtures = {
+    "llama",          "llama_tied", "llama_llama3",    "llama_linear",      "llama_yarn",
+    "qwen2",          "qwen3",      "llama_biases",    "qwen3_biases",      "gemma2",
+    "gemma3",         "olmo2",      "gemma3_images",   "mistral",           "qwen3_windows",
+    "phi3",           "phi3_whole", "phi3_window",     "phi3_longrope",     "phi3_longrope_short",
+    "llama_longrope", "qwen3_moe",  "qwen3_moe_dense", "qwen3_moe_balance", "olmoe",
+    "olmoe_balance",  "mixtral",    "gpt_oss",         "gpt_oss_balance",   "bloom"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;

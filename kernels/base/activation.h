@@ -20,10 +20,16 @@ constexpr auto words_of(Activation) {  // of model.mlp
 }
 inline constexpr auto kActivations = values_with_words<Activation>();
 
-// What a gated MLP applies to its gate
+// What a gated MLP makes of its gate g and of u, its up projection
 enum class Gate : uint8_t {
-  kSilu,  // g / (1 + exp(-g)): SwiGLU
-  kGelu,  // by tanh, as Activation::kGelu: GeGLU
+  kSilu,         // u g / (1 + exp(-g)): SwiGLU
+  kGelu,         // u gelu(g), by tanh, as Activation::kGelu: GeGLU
+  kClampedSilu,  // (u + 1) g sigmoid(kSlope g), of g at most kLimit and u within +-kLimit: gpt-oss's
 };
+// Of Gate::kClampedSilu: OpenAI, arXiv:2508.10925. Beyond a limit the gradient is 0.
+struct ClampedSilu {
+  static constexpr float kSlope = 1.702f, kLimit = 7;
+};
+inline constexpr Gate kAllGates[] = {Gate::kSilu, Gate::kGelu, Gate::kClampedSilu};
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -53,6 +54,14 @@ const float* gathered(const Tensor& x, const Tensor& choices, int64_t active, Ex
   return room.data();
 }
 
+// Fills `rows` rows with bias[expert] of `bias` [.., O], for a product to add to: what it keeps of them
+float fill_rows(const Tensor& bias, int64_t expert, float* to, int64_t rows) {
+  if (!bias) return 0;
+  const int64_t O = bias.shape[-1];
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(bias.as<float>() + expert * O, O, to + r * O);
+  return 1;
+}
+
 }  // namespace
 
 void run(const RouterForward& a, const Launch& /*on*/) {
@@ -62,6 +71,7 @@ void run(const RouterForward& a, const Launch& /*on*/) {
             .terms = C,
             .a = {a.x.as<float>(), C},
             .b = {a.weight.as<float>(), C, true},
+            .keep = fill_rows(a.bias, 0, a.logits.as<float>(), N),
             .result = a.logits.as<float>(),
             .row = E});
 }
@@ -69,6 +79,8 @@ void run(const RouterForward& a, const Launch& /*on*/) {
 void run(const RouterBackward& a, const Launch& /*on*/) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
   const float* d = a.d_logits.as<float>();
+  begin_gradients(a.accumulate, {a.dbias});
+  if (a.dbias) add_rows(a.d_logits, a.dbias);
   if (a.dweight)
     multiply({.rows = E,
               .columns = C,
@@ -211,6 +223,7 @@ void run(const ExpertsForward& a, const Launch& /*on*/) {
               .terms = C,
               .a = {gathered(a.x, a.x_rows, a.active(), rows, room), C},
               .b = {a.weight.as<float>() + e * O * C, C, true},
+              .keep = fill_rows(a.bias, e, a.y.as<float>() + rows.first * O, rows.count),
               .result = a.y.as<float>() + rows.first * O,
               .row = O});
   }
@@ -218,22 +231,24 @@ void run(const ExpertsForward& a, const Launch& /*on*/) {
 
 void run(const ExpertsBackward& a, const Launch& /*on*/) {
   const int64_t E = a.weight.shape[0], O = a.weight.shape[1], C = a.weight.shape[2], k = a.active();
-  begin_gradients(a.accumulate, {a.dweight});
+  begin_gradients(a.accumulate, {a.dweight, a.dbias});
   std::vector<float> of_x, of_dy, weighted;
   for (int64_t e = 0; e < E; ++e) {
     const ExpertRows rows = rows_of(a.offsets, e);
     if (rows.count == 0) continue;
     const float* dy = gathered(a.dy, a.dy_rows, k, rows, of_dy);
-    if (a.dweight) {
-      const float* times = dy;
-      if (a.weights) {
-        weighted.resize(static_cast<size_t>(rows.count * O));
-        for (int64_t r = 0; r < rows.count; ++r) {
-          const float weight = a.weights.as<float>()[a.dy_rows.as<int32_t>()[rows.first + r]];
-          for (int64_t o = 0; o < O; ++o) weighted[static_cast<size_t>(r * O + o)] = weight * dy[r * O + o];
-        }
-        times = weighted.data();
+    const float* times = dy;  // the weight of a row
+    if (a.weights) {
+      weighted.resize(static_cast<size_t>(rows.count * O));
+      for (int64_t r = 0; r < rows.count; ++r) {
+        const float weight = a.weights.as<float>()[a.dy_rows.as<int32_t>()[rows.first + r]];
+        for (int64_t o = 0; o < O; ++o) weighted[static_cast<size_t>(r * O + o)] = weight * dy[r * O + o];
       }
+      times = weighted.data();
+    }
+    for (int64_t r = 0; a.dbias && r < rows.count; ++r)
+      for (int64_t o = 0; o < O; ++o) a.dbias.as<float>()[e * O + o] += times[r * O + o];
+    if (a.dweight)
       multiply({.rows = O,
                 .columns = C,
                 .terms = rows.count,
@@ -242,7 +257,6 @@ void run(const ExpertsBackward& a, const Launch& /*on*/) {
                 .keep = 1,
                 .result = a.dweight.as<float>() + e * O * C,
                 .row = C});
-    }
     multiply({.rows = rows.count,
               .columns = C,
               .terms = O,
@@ -253,6 +267,13 @@ void run(const ExpertsBackward& a, const Launch& /*on*/) {
   }
 }
 
+// What the bias of the next layer adds to the gradient of a choice's weight
+static float of_bias(const GatedExpertsBackward& a, int64_t choice) {
+  const int64_t C = a.bias.shape[1];
+  const float* d = a.d_sum.as<float>() + choice / a.choices.shape[1] * C;
+  return std::inner_product(d, d + C, a.bias.as<float>() + a.choices.as<int32_t>()[choice] * C, 0.0f);
+}
+
 void run(const GatedExpertsBackward& a, const Launch& /*on*/) {
   const int64_t R = a.dy.shape[0], F = a.dy.shape[1];
   with_gate(a.gate, [&]<class Of>(Of) {
@@ -261,9 +282,10 @@ void run(const GatedExpertsBackward& a, const Launch& /*on*/) {
       const float* dy = a.dy.as<float>() + r * F;
       const float *gate = a.gate_up.as<float>() + r * 2 * F, *up = gate + F;
       float *dgate = a.d_gate_up.as<float>() + r * 2 * F, *dup = dgate + F;
-      float& choice = a.weights.as<float>()[a.rows.as<int32_t>()[r]];
+      const int32_t number = a.rows.as<int32_t>()[r];
+      float& choice = a.weights.as<float>()[number];
       const float weight = choice;
-      float sum = 0;
+      float sum = a.bias ? of_bias(a, number) : 0;
       for (int64_t f = 0; f < F; ++f) {
         sum += dy[f] * Of::forward(gate[f], up[f]);
         const GateGradients d = Of::backward(weight * dy[f], gate[f], up[f]);

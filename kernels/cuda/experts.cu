@@ -223,33 +223,46 @@ __global__ __launch_bounds__(kSumThreads) void count_kernel(const int32_t* choic
   if (i < count && (!counted || counted[i / active] != 0)) atomicAdd(counts + choices[i], 1);
 }
 
+template <class T>
+struct GatedBackwardArgs {
+  const T *dy, *gate_up;
+  T* d_gate_up;
+  const int32_t *rows, *choices;
+  float* weights;
+  const T *d_sum, *bias;  // [N, C] [E, C]; null: the next layer has no biases
+  int width, channels, active;
+};
 template <class Of, class T>
-__global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(const T* dy, const T* gate_up,
-                                                                             T* d_gate_up,
-                                                                             const int32_t* rows,
-                                                                             float* weights, int width) {
+__global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(GatedBackwardArgs<T> a) {
   constexpr int kWidth = kPackWidth<T>;
   __shared__ float scratch[kMaxWarps][1];
   const int64_t row = blockIdx.x;
-  float& weight_of_row = weights[rows[row]];
-  const float weight = weight_of_row;
+  const int32_t choice = a.rows[row];
+  const int width = a.width;
+  const float weight = a.weights[choice];
   float sum[1] = {0};
+  if (a.bias) {
+    const T* d_sum = a.d_sum + static_cast<int64_t>(choice / a.active) * a.channels;
+    const T* bias = a.bias + static_cast<int64_t>(a.choices[choice]) * a.channels;
+    for (int c = threadIdx.x; c < a.channels; c += kRowThreads)
+      sum[0] += static_cast<float>(d_sum[c]) * static_cast<float>(bias[c]);
+  }
   for (int f = threadIdx.x * kWidth; f < width; f += kRowThreads * kWidth) {
     float d[kWidth], gate[kWidth], up[kWidth];
-    load_floats(dy + row * width + f, d);
-    load_floats(gate_up + row * 2 * width + f, gate);
-    load_floats(gate_up + row * 2 * width + width + f, up);
+    load_floats(a.dy + row * width + f, d);
+    load_floats(a.gate_up + row * 2 * width + f, gate);
+    load_floats(a.gate_up + row * 2 * width + width + f, up);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      sum[0] += d[i] * Of::value(gate[i]) * up[i];
+      sum[0] += d[i] * Of::forward(gate[i], up[i]);
       const cuda::GateGradients gradients = Of::backward(weight * d[i], gate[i], up[i]);
       gate[i] = gradients.gate, up[i] = gradients.up;
     }
-    store_floats(d_gate_up + row * 2 * width + f, gate);
-    store_floats(d_gate_up + row * 2 * width + width + f, up);
+    store_floats(a.d_gate_up + row * 2 * width + f, gate);
+    store_floats(a.d_gate_up + row * 2 * width + width + f, up);
   }
   block_sum(sum, scratch);  // behind its barrier every thread has read the weight
-  if (threadIdx.x == 0) weight_of_row = sum[0];
+  if (threadIdx.x == 0) a.weights[choice] = sum[0];
 }
 
 __global__ __launch_bounds__(kSampleThreads) void sample_router_kernel(const float* logits,
@@ -381,12 +394,20 @@ void CudaBackend::run_op(const RouterSample& a, const Launch& on) {
 void CudaBackend::run_op(const GatedExpertsBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
   const auto rows = static_cast<unsigned>(a.dy.shape[0]);
-  const int width = static_cast<int>(a.dy.shape[1]);
   with_real_type(a.dy.dtype, [&]<class T>() {
+    const GatedBackwardArgs<T> args{.dy = a.dy.as<T>(),
+                                    .gate_up = a.gate_up.as<T>(),
+                                    .d_gate_up = a.d_gate_up.as<T>(),
+                                    .rows = a.rows.as<int32_t>(),
+                                    .choices = a.choices.as<int32_t>(),
+                                    .weights = a.weights.as<float>(),
+                                    .d_sum = a.d_sum.as<T>(),
+                                    .bias = a.bias.as<T>(),
+                                    .width = static_cast<int>(a.dy.shape[1]),
+                                    .channels = a.bias ? static_cast<int>(a.bias.shape[1]) : 0,
+                                    .active = static_cast<int>(a.weights.shape[1])};
     cuda::with_gate(a.gate, [&]<class Of>(Of) {
-      gated_experts_backward_kernel<Of>
-          <<<rows, kRowThreads, 0, on.stream>>>(a.dy.as<T>(), a.gate_up.as<T>(), a.d_gate_up.as<T>(),
-                                                a.rows.as<int32_t>(), a.weights.as<float>(), width);
+      gated_experts_backward_kernel<Of, T><<<rows, kRowThreads, 0, on.stream>>>(args);
     });
   });
   TESSERA_CUDA_LAUNCHED();

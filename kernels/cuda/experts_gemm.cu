@@ -4,7 +4,9 @@
 //   rows      y[r, :] = A[r, :] B[e]  for the rows r of every expert e. A block finds its expert and its tile
 //             of rows from the offsets, on the device: the grid has room for every way to choose.
 //   weights   D[e] (+)= sum over the rows r of expert e of A[r, :]^T B[r, :]
-//   router    rows, and weights, of a single expert that has all rows
+//   biases    b[e] (+)= sum over the rows r of expert e of A[r, :], a block for 32 columns of an expert: 8
+//             rows at a time, then the sum of the 8 in their order
+//   router    rows, weights and biases of a single expert that has all rows
 //
 //   for each step of 64 bytes of the summed dimension:
 //     packs of 16 bytes of both operands -> registers, while the tile before is multiplied
@@ -189,6 +191,7 @@ struct Args {
   Operand<SB> b;
   D* d;
   const D* add = nullptr;            // like d; may be d itself; null: nothing
+  const SB* bias = nullptr;          // [width] of each expert; null: 0
   int64_t height, width;             // of an expert's result, or of all rows
   int64_t terms = 0;                 // of a sum over columns, or over all rows
   int64_t matrix = 0;                // elements from an expert's b, or d, to the next
@@ -256,6 +259,7 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
     if (at.row + i >= at.rows || column + j >= args.width) return;
     const int64_t to = (at.first + at.row + i) * args.width + column + j;
     if (args.add) value += static_cast<float>(args.add[to]);
+    if (args.bias) value += static_cast<float>(args.bias[at.expert * args.width + column + j]);
     args.d[to] = static_cast<D>(value);
   });
 }
@@ -292,6 +296,35 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(Args<SA, SB, D> args)
     if (args.add) value += static_cast<float>(args.add[to]);
     args.d[to] = static_cast<D>(value);
   });
+}
+
+constexpr int kBiasRows = 8;  // of a block at a time
+template <class S, class D>
+struct BiasArgs {
+  Operand<S> dy;
+  D* d;
+  int64_t rows;            // of a single expert
+  const int32_t* offsets;  // null: a single expert with all rows
+  bool accumulate;
+};
+template <class S, class D>
+__global__ __launch_bounds__(kWarp* kBiasRows) void biases_kernel(BiasArgs<S, D> args) {
+  __shared__ float sums[kBiasRows][kWarp];
+  const int lane = threadIdx.x % kWarp, own = threadIdx.x / kWarp;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + lane, columns = args.dy.columns;
+  const int64_t first = args.offsets ? args.offsets[blockIdx.y] : 0,
+                last = args.offsets ? args.offsets[blockIdx.y + 1] : args.rows;
+  float sum = 0;
+  for (int64_t r = first + own; r < last && column < columns; r += kBiasRows) {
+    const float weight = args.dy.weights ? args.dy.weights[args.dy.row_numbers[r]] : 1.0f;
+    sum += weight * static_cast<float>(args.dy.data[args.dy.row(r) * columns + column]);
+  }
+  sums[own][lane] = sum;
+  __syncthreads();
+  if (own > 0 || column >= columns) return;
+  for (int i = 1; i < kBiasRows; ++i) sum += sums[i][lane];
+  D& to = args.d[blockIdx.y * columns + column];
+  to = static_cast<D>(args.accumulate ? static_cast<float>(to) + sum : sum);
 }
 
 template <class S>
@@ -332,6 +365,14 @@ void launch_weights(const Args<SA, SB, D>& args, const Offsets& offsets, cudaStr
   TESSERA_CUDA_LAUNCHED();
 }
 
+template <class S, class D>
+void launch_biases(const BiasArgs<S, D>& args, int64_t experts, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(cuda::divide_up(args.dy.columns, kWarp)),
+                  static_cast<unsigned>(experts));
+  biases_kernel<S, D><<<grid, kWarp * kBiasRows, 0, stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+}
+
 }  // namespace
 
 void CudaBackend::run_op(const RouterForward& a, const Launch& on) {
@@ -339,6 +380,7 @@ void CudaBackend::run_op(const RouterForward& a, const Launch& on) {
     const Args<T, T, float> args{.a = operand<T>(a.x),
                                  .b = operand<T>(a.weight),
                                  .d = a.logits.as<float>(),
+                                 .bias = a.bias.as<T>(),
                                  .height = a.x.shape[0],
                                  .width = a.weight.shape[0],
                                  .terms = a.x.shape[1]};
@@ -360,6 +402,13 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
                                    .terms = N};
       launch_weights<float>(args, {}, on.stream);
     }
+    if (a.dbias)
+      launch_biases(BiasArgs<float, T>{.dy = operand<float>(a.d_logits),
+                                       .d = a.dbias.as<T>(),
+                                       .rows = N,
+                                       .offsets = nullptr,
+                                       .accumulate = a.accumulate},
+                    1, on.stream);
     const Args<float, T, T> args{.a = operand<float>(a.d_logits),
                                  .b = operand<T>(a.weight),
                                  .d = a.dx.as<T>(),
@@ -377,6 +426,7 @@ void CudaBackend::run_op(const ExpertsForward& a, const Launch& on) {
     const Args<T, T, T> args{.a = operand<T>(a.x, a.x_rows, a.active()),
                              .b = operand<T>(a.weight),
                              .d = a.y.as<T>(),
+                             .bias = a.bias.as<T>(),
                              .height = a.y.shape[0],
                              .width = O,
                              .terms = C,
@@ -403,6 +453,13 @@ void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
                                .experts = experts};
       launch_weights<T>(args, of(a.offsets), on.stream);
     }
+    if (a.dbias)
+      launch_biases(BiasArgs<T, T>{.dy = operand<T>(a.dy, a.dy_rows, k, a.weights),
+                                   .d = a.dbias.as<T>(),
+                                   .rows = a.dx.shape[0],
+                                   .offsets = a.offsets.as<int32_t>(),
+                                   .accumulate = a.accumulate},
+                    experts, on.stream);
     const Args<T, T, T> args{.a = operand<T>(a.dy, a.dy_rows, k),
                              .b = operand<T>(a.weight),
                              .d = a.dx.as<T>(),

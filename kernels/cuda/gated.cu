@@ -33,7 +33,7 @@ __global__ __launch_bounds__(kThreads) void gated_forward_kernel(const T* gate_u
     load_floats(gate_up + at.gate, gate);
     load_floats(gate_up + at.gate + packs_of_row * kWidth, up);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) up[i] *= Of::value(gate[i]);
+    for (int i = 0; i < kWidth; ++i) up[i] = Of::forward(gate[i], up[i]);
     result.store(y, at.y, up);
   }
   result.end();

@@ -51,7 +51,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {&kGpt2,    &kLlama,    &kMistral, &kQwen2,  &kQwen3,
                                            &kGemma3,  &kGemma2,   &kPhi3,    &kOlmo2,  &kBloom,
-                                           &kMixtral, &kQwen3Moe, &kOlmoe,   &kTessera};
+                                           &kMixtral, &kQwen3Moe, &kOlmoe,   &kGptOss, &kTessera};
   return kAll;
 }
 

@@ -43,6 +43,7 @@ using MlpWord = Word<Mlp>;
 
 // A field that may change the model unless its value is neutral; null always is. `config`: all fields
 bool says_nothing(const nlohmann::json& value, const nlohmann::json& config);  // false or empty
+bool is_true(const nlohmann::json& value, const nlohmann::json& config);
 bool is_one(const nlohmann::json& value, const nlohmann::json& config);
 bool is_zero(const nlohmann::json& value, const nlohmann::json& config);
 struct RefusedField {
@@ -52,13 +53,16 @@ struct RefusedField {
 
 // A parameter's tensors in a file, which follow one another in its rows. "norm1." also stands for all
 // parameters that begin so; what follows is kept: "norm1.bias" is "ln_1.bias". The first that fits counts.
-// Of a Linear with a count each of its layers has tensors of its own, with its number in place of "{}".
+// Of a Linear with a count each of its layers has tensors of its own, with its number in place of "{}", or
+// all are `stacked` in one.
 struct TensorNames {
   std::string_view ours;                   // ParamInfo::name; in a block, what follows "blocks.3."
   std::array<std::string_view, 3> theirs;  // one, or one for each of Linear::rows
   bool transposed = false;                 // a matrix is [in, out] in the file
   bool by_head = false;                    // rows of q, k and v of one head follow one another, head by head
   bool gated = false;                      // only of a model with a gated MLP
+  bool stacked = false;                    // [count, ..]
+  bool interleaved = false;                // rows of gate and up take turns
 };
 
 // A model of texts and images whose model of texts is of a family: its fields are in text_config, and its
@@ -98,8 +102,8 @@ struct Family {
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 
-extern const Family kBloom, kGpt2, kGemma2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3, kQwen3Moe, kOlmo2, kOlmoe,
-    kPhi3, kTessera;
+extern const Family kBloom, kGpt2, kGptOss, kGemma2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3,
+    kQwen3Moe, kOlmo2, kOlmoe, kPhi3, kTessera;
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);              // by its model_type; null: there is none
 const Family* find_family_with_images(std::string_view name);  // by the model_type of such a model

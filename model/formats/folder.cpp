@@ -107,7 +107,6 @@ const Family& family_named(const std::string& type, const std::string& file) {
 
 // Which of both models' fields says whether the head is tied differs between releases of transformers.
 constexpr const char* kTied = "tie_word_embeddings";
-bool is_true(const json& value, const json&) { return value == json(true); }
 constexpr RefusedField kRefusedBesideText[] = {
     {kTied, "a model of texts and images with a head of its own is not supported", is_true}};
 
@@ -319,6 +318,7 @@ bool says_nothing(const json& value, const json&) {
 
 bool is_angle(std::string_view key) { return key.starts_with("model.rope.") && key != "model.rope.share"; }
 
+bool is_true(const json& value, const json&) { return value == json(true); }
 bool is_one(const json& value, const json&) { return value == json(1); }
 bool is_zero(const json& value, const json&) { return value == json(0); }
 
@@ -396,7 +396,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
       config[field.name] = written.rope.theta;  // as in other layers
   write_biases(family, model, config);
   write_windows(family, model, config);
-  if (model.positions == Positions::kRope) write_rope(model, config);
+  if (model.positions == Positions::kRope) write_rope(family, model, config);
   for (const DropoutField& field : family.dropouts)
     for_each_dropout_key(model.dropout, [&](std::string_view one, double probability) {
       if (one == field.key) config[field.name] = probability;

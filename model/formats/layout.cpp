@@ -27,16 +27,16 @@ std::vector<FileTensor> HuggingFaceLayout::tensors_of(const ParamInfo& info) con
 void HuggingFaceLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
   for (const TensorPiece& piece : pieces_of(family_, model_, info)) {
     const FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format_};
-    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
-                                      static_cast<size_t>(piece.elements()));
+    const std::span<const float> parameter(values.as<float>(), static_cast<size_t>(values.numel()));
     if (is_plain(piece)) {
-      visit(tensor, rows);
+      visit(tensor, part(piece, parameter));
       continue;
     }
     Arena staging = Arena::host();
     const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
-    to_file(piece, rows, turned.as<float>());
-    visit(tensor, {turned.as<float>(), rows.size()});
+    const std::span<float> in_file(turned.as<float>(), static_cast<size_t>(piece.elements()));
+    to_file(piece, parameter, in_file);
+    visit(tensor, in_file);
   }
 }
 

@@ -44,7 +44,7 @@ std::vector<std::string> target_modules(const ModelConfig& model) {
 bool has_transposed_layers(const ModelConfig& model) {
   const Family& family = family_for(model);
   for (const TensorNames& names : family.tensors)
-    if (names.transposed) return true;
+    if (names.transposed && !names.stacked) return true;
   return false;
 }
 

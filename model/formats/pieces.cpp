@@ -18,6 +18,11 @@ const char* peft_name(AdapterMatrix matrix) {
   return matrix == AdapterMatrix::kA ? "lora_A.weight" : "lora_B.weight";
 }
 
+// Of the layer with this number
+std::string name_of_layer(std::string_view name, size_t layer) {
+  return name.find("{}") == name.npos ? std::string(name) : fmt::format(fmt::runtime(name), layer);
+}
+
 }  // namespace
 
 std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
@@ -35,8 +40,9 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     lead += std::string(table.lead) + fmt::format(fmt::runtime(table.block), info.block);
     ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
   }
-  const int64_t count = info.linear ? info.linear->count : 1;  // of layers, each with tensors of its own
-  const bool is_matrix = info.shape.rank() >= 2, is_adapter = info.adapter != AdapterMatrix::kNone;
+  const int64_t count = info.linear ? info.linear->count : 1;
+  const bool is_matrix = info.shape.rank() >= (count > 1 ? 3 : 2),
+             is_adapter = info.adapter != AdapterMatrix::kNone;
   const int64_t columns = is_matrix ? info.shape[-1] : 1;
   const int64_t all = info.shape.numel() / columns - info.padding, each = all / count;
   for (const TensorNames& names : table.tensors) {
@@ -44,28 +50,32 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     const std::string rest(is_adapter ? peft_name(info.adapter) : ours.substr(names.ours.size()));
     std::vector<TensorPiece> pieces;
     int64_t first = 0;
-    const size_t of_one = static_cast<size_t>(
+    const auto parts = static_cast<size_t>(
         std::ranges::find_if(names.theirs, [](std::string_view name) { return name.empty(); }) -
         names.theirs.begin());
-    for (size_t at = 0; at < of_one * static_cast<size_t>(count); ++at) {
-      const size_t i = at % of_one;
-      const int64_t rows = names.theirs[1].empty() ? each : rows_of(info, model, i);
+    const int64_t layers = names.stacked ? count : 1;  // of a tensor
+    for (size_t at = 0; at < parts * static_cast<size_t>(count / layers); ++at) {
+      const size_t i = at % parts;
       const bool by_head = names.by_head && info.adapter != AdapterMatrix::kA;
-      const bool transposed = names.transposed && is_matrix && !is_adapter;
-      const Shape shape = !is_matrix ? Shape{rows} : transposed ? Shape{columns, rows} : Shape{rows, columns};
-      const std::string theirs =
-          count == 1 ? std::string(names.theirs[i]) : fmt::format(fmt::runtime(names.theirs[i]), at / of_one);
-      pieces.push_back({.name = lead + theirs + rest,
+      TensorPiece piece{.name = lead + name_of_layer(names.theirs[i], at / parts) + rest,
                         .first = first,
-                        .rows = rows,
+                        .rows = parts == 1 ? each : rows_of(info, model, i),
                         .columns = columns,
-                        .transposed = transposed,
-                        .heads = by_head ? model.heads : 0,
-                        .shape = shape});
-      first += rows;
+                        .transposed = names.transposed && is_matrix && !is_adapter,
+                        .layers = layers,
+                        .stride = each,
+                        .shape = {}};
+      if (by_head) piece.outer = 3, piece.inner = model.heads;
+      if (names.interleaved) piece.outer = 2, piece.inner = each / 2;
+      Shape& shape = piece.shape;
+      shape = piece.transposed ? Shape{columns, piece.rows} : Shape{piece.rows, columns};
+      if (!is_matrix) shape = {piece.rows};
+      if (names.stacked) shape = is_matrix ? Shape{layers, shape[0], shape[1]} : Shape{layers, piece.rows};
+      first += piece.rows;
+      pieces.push_back(std::move(piece));
     }
-    check(first == all, "the tensors of {} hold {} rows of {}, which has {}", table.title, first, info.name,
-          all);
+    check(first * layers == all, "the tensors of {} hold {} rows of {}, which has {}", table.title,
+          first * layers, info.name, all);
     return pieces;
   }
   fail("{} has no {}", table.title, info.name);
@@ -86,16 +96,44 @@ void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, floa
       std::copy_n(from.data() + (o * inner + i) * each, each, out + (i * outer + o) * each);
 }
 
-bool is_plain(const TensorPiece& piece) { return !piece.transposed && piece.heads == 0; }
-
-void to_file(const TensorPiece& piece, std::span<const float> ours, float* in_file) {
-  if (piece.transposed) return transpose(ours, piece.rows, piece.columns, in_file);
-  swap_groups(ours, 3, piece.heads, in_file);
+bool is_plain(const TensorPiece& piece) {
+  return !piece.transposed && piece.outer == 0 && (piece.layers == 1 || piece.stride == piece.rows);
 }
 
-void from_file(const TensorPiece& piece, std::span<const float> in_file, float* ours) {
-  if (piece.transposed) return transpose(in_file, piece.columns, piece.rows, ours);
-  swap_groups(in_file, piece.heads, 3, ours);
+void to_file(const TensorPiece& piece, std::span<const float> parameter, std::span<float> in_file) {
+  const int64_t rows = piece.rows, columns = piece.columns, each = rows * columns;
+  std::vector<float> swapped(piece.outer > 0 && piece.transposed ? static_cast<size_t>(each) : 0);
+  for (int64_t layer = 0; layer < piece.layers; ++layer) {
+    std::span<const float> from = parameter.subspan(
+        static_cast<size_t>((piece.first + layer * piece.stride) * columns), static_cast<size_t>(each));
+    float* const to = in_file.data() + layer * each;
+    if (piece.outer > 0) {
+      swap_groups(from, piece.outer, piece.inner, piece.transposed ? swapped.data() : to);
+      from = swapped;
+    }
+    if (piece.transposed)
+      transpose(from, rows, columns, to);
+    else if (piece.outer == 0)
+      std::ranges::copy(from, to);
+  }
+}
+
+void from_file(const TensorPiece& piece, std::span<const float> in_file, std::span<float> parameter) {
+  const int64_t rows = piece.rows, columns = piece.columns, each = rows * columns;
+  std::vector<float> turned(piece.outer > 0 && piece.transposed ? static_cast<size_t>(each) : 0);
+  for (int64_t layer = 0; layer < piece.layers; ++layer) {
+    std::span<const float> from =
+        in_file.subspan(static_cast<size_t>(layer * each), static_cast<size_t>(each));
+    float* const to = parameter.data() + (piece.first + layer * piece.stride) * columns;
+    if (piece.transposed) {
+      transpose(from, columns, rows, piece.outer > 0 ? turned.data() : to);
+      from = turned;
+    }
+    if (piece.outer > 0)
+      swap_groups(from, piece.inner, piece.outer, to);
+    else if (!piece.transposed)
+      std::ranges::copy(from, to);
+  }
 }
 
 }  // namespace tessera

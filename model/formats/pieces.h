@@ -11,15 +11,17 @@
 
 namespace tessera {
 
-// A tensor of a file: rows first .. first + rows of a parameter. Each element of a vector is a row.
+// A tensor of a file: rows first .. first + rows of a parameter, and of a Linear whose layers are stacked the
+// same rows of each. Each element of a vector is a row.
 struct TensorPiece {
   std::string name;
   int64_t first, rows, columns;
-  bool transposed;  // [columns, rows] in the file
-  int64_t heads;    // above 0: the rows of q, k and v are [heads, 3, ..] in the file, [3, heads, ..] here
-  Shape shape;      // in the file
+  bool transposed;               // [columns, rows] in the file
+  int64_t outer = 0, inner = 0;  // above 0: rows are [inner, outer, ..] in the file, [outer, inner, ..] here
+  int64_t layers = 1, stride = 0;  // the rows from a layer's first one to the next layer's
+  Shape shape;                     // in the file
 
-  int64_t elements() const { return rows * columns; }
+  int64_t elements() const { return layers * rows * columns; }
 };
 
 // How a kind of file names and lays out the tensors of a model; see Family
@@ -38,9 +40,15 @@ void transpose(std::span<const float> from, int64_t rows, int64_t columns, float
 // out [inner, outer, ..] = from [outer, inner, ..]
 void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, float* out);
 
-// The values of a piece in the order of the file from those in ours, and the reverse; others than plain ones
+// The values of a piece as the file has them from those of the parameter, and the reverse. A plain piece is
+// `part` of the parameter as it is.
 bool is_plain(const TensorPiece& piece);
-void to_file(const TensorPiece& piece, std::span<const float> ours, float* in_file);
-void from_file(const TensorPiece& piece, std::span<const float> in_file, float* ours);
+template <class T>
+std::span<T> part(const TensorPiece& piece, std::span<T> parameter) {
+  return parameter.subspan(static_cast<size_t>(piece.first * piece.columns),
+                           static_cast<size_t>(piece.elements()));
+}
+void to_file(const TensorPiece& piece, std::span<const float> parameter, std::span<float> in_file);
+void from_file(const TensorPiece& piece, std::span<const float> in_file, std::span<float> parameter);
 
 }  // namespace tessera

@@ -281,13 +281,14 @@ bool is_rope_field(std::string_view field) {
 FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family& family) {
   const bool has_share = sets(family, "model.rope.share"), has_local = sets(family, "model.rope.local_theta");
   FoundRope found;
-  found.rope.theta = model.rope.theta, found.rope.local_theta = model.rope.local_theta;
   const json *parameters = config.find_value(kParameters), *scaling = config.find_value(kScaling);
   check(!parameters || !scaling || *parameters == *scaling,
         "{}: {} and {} are both there and differ. Remove one of them from a copy of the folder", config.file,
         kParameters, kScaling);
   std::string name = config.name_of(parameters ? kParameters : kScaling);
   const json* object = parameters ? parameters : scaling;
+  found.rope = object ? Rope{} : family.defaults.rope;
+  found.rope.theta = model.rope.theta, found.rope.local_theta = model.rope.local_theta;
   if (has_local && object && object->contains(kOfFull)) {
     read_local(config, *object, name, found);
     name += std::string(".") + kOfFull;
@@ -323,11 +324,11 @@ FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family
   return found;
 }
 
-void write_rope(const ModelConfig& model, nlohmann::ordered_json& config) {
+void write_rope(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config) {
   const ModelConfig written = canonical(model);  // with the context that the angles depend on
   const RopeScaling scaling = written.rope.scaling;
   config[kTheta] = written.rope.theta;
-  if (scaling == kNone) return;
+  if (scaling == kNone && family.defaults.rope.scaling == kNone) return;
   nlohmann::ordered_json object;
   const auto named = std::ranges::find(kScalings, scaling, &NamedScaling::scaling);
   object[scaling == kLongrope ? kOldType : kType] = named->type;

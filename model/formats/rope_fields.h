@@ -27,6 +27,6 @@ struct FoundRope {
 // Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
 FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family& family);
 
-void write_rope(const ModelConfig& model, nlohmann::ordered_json& config);
+void write_rope(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config);
 
 }  // namespace tessera

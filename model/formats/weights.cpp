@@ -34,23 +34,23 @@ struct PiecesReader {
   const std::vector<TensorPiece>& pieces;
   std::function<void(const TensorPiece&, std::span<float>)> read;
 };
-void read_piece(const PiecesReader& from, const TensorPiece& piece, const std::span<float> out) {
-  if (is_plain(piece)) return from.read(piece, out);
-  Arena staging = Arena::host();
-  const Tensor turned = staging.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
-  const std::span<float> values(turned.as<float>(), out.size());
-  from.read(piece, values);
-  from_file(piece, values, out.data());
-}
 void read_pieces(const PiecesReader& from, const ParamPlace& place, const ParamSink& sink) {
   Arena staging = Arena::host();
-  const Tensor host = staging.alloc(MemoryTag::kData, place.info.name, DType::kF32, place.info.shape);
-  float *values = host.as<float>(), *end = values;
+  const ParamInfo& info = place.info;
+  const Tensor host = staging.alloc(MemoryTag::kData, info.name, DType::kF32, info.shape);
+  const std::span<float> values(host.as<float>(), static_cast<size_t>(host.numel()));
   for (const TensorPiece& piece : from.pieces) {
-    end = values + (piece.first + piece.rows) * piece.columns;
-    read_piece(from, piece, {values + piece.first * piece.columns, static_cast<size_t>(piece.elements())});
+    if (is_plain(piece)) {
+      from.read(piece, part(piece, values));
+      continue;
+    }
+    Arena of_piece = Arena::host();
+    const Tensor stored = of_piece.alloc(MemoryTag::kData, piece.name, DType::kF32, piece.shape);
+    const std::span<float> in_file(stored.as<float>(), static_cast<size_t>(piece.elements()));
+    from.read(piece, in_file);
+    from_file(piece, in_file, values);
   }
-  std::fill(end, values + host.numel(), 0.0f);  // the padding
+  std::ranges::fill(values.last(static_cast<size_t>(info.padding * info.shape[-1])), 0.0f);
   sink(place, host);
 }
 

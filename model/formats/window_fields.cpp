@@ -122,10 +122,9 @@ FoundWindows read_windows(const Family& family, const Fields& config, int64_t la
     case WindowFields::kByPattern:
       break;
   }
-  const bool by_pattern = family.windows == WindowFields::kByPattern;
-  return {
-      .windows = by_pattern ? windows_by_pattern(family, config, layers) : windows_by_layer(config, layers),
-      .field = config.find_value(kTypes) ? kTypes : kWindow};
+  const bool by_layer = family.windows == WindowFields::kByLayer;
+  return {.windows = by_layer ? windows_by_layer(config, layers) : windows_by_pattern(family, config, layers),
+          .field = config.find_value(kTypes) ? kTypes : kWindow};
 }
 
 bool knows_windows(const Family& family, const Windows& windows) {

@@ -18,14 +18,14 @@ const Tensor& no_adapter(const BlockSaved&) {
   return none;
 }
 
-// router: logits = norm2 W^T, in fp32
+// router: logits = norm2 W^T + bias, in fp32
 
 std::vector<LinearOfStage> router_linears(const ModelConfig& c, const BlockSpec&) {
   return {{.linear = {.name = "experts.router",
                       .part = ParamPart::kRouter,
                       .rows = {c.experts.count},
                       .columns = c.channels,
-                      .bias = false,
+                      .bias = c.has_mlp_bias(),
                       .init = Init::kNormal},
            .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.router; },
            .adapter = no_adapter}};
@@ -35,8 +35,10 @@ void router_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take)
 }
 const Tensor& experts_input(const Block& b) { return read_by(b, b.s.norm2.y, b.s.residual_mid); }
 void router_forward(const Block& b, const Neighbours&) {
-  b.stream.run(RouterForward{
-      .x = experts_input(b), .weight = b.w.experts.router.weight, .logits = b.s.experts.logits});
+  b.stream.run(RouterForward{.x = experts_input(b),
+                             .weight = b.w.experts.router.weight,
+                             .logits = b.s.experts.logits,
+                             .bias = b.w.experts.router.bias});
 }
 // The gradient of the tokens is that of the router and those of their rows, which kExperts left.
 void router_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
@@ -47,6 +49,7 @@ void router_backward(const Block& b, const BlockGradients& g, const Neighbours&)
                               .weight = b.w.experts.router.weight,
                               .dx = dx,
                               .dweight = g.w.experts.router.weight,
+                              .dbias = g.w.experts.router.bias,
                               .add = read_by(b, {}, g.d),
                               .accumulate = g.accumulate});
   b.stream.run(SumExperts{.x = b.expert_rows, .places = b.s.experts.places, .add = dx, .y = dx});
@@ -95,7 +98,7 @@ void choices_backward(const Block& b, const BlockGradients&, const Neighbours&) 
   b.stream.run(op);
 }
 
-// experts: gate_up = norm2 W^T of each row's expert
+// experts: gate_up = norm2 W^T + bias of each row's expert
 
 std::vector<LinearOfStage> experts_expand_linears(const ModelConfig& c, const BlockSpec&) {
   const int64_t F = c.experts.width;
@@ -103,7 +106,7 @@ std::vector<LinearOfStage> experts_expand_linears(const ModelConfig& c, const Bl
                       .part = ParamPart::kMlp,
                       .rows = {F, F},
                       .columns = c.channels,
-                      .bias = false,
+                      .bias = c.has_mlp_bias(),
                       .init = Init::kNormal,
                       .count = c.experts.count},
            .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.expand; },
@@ -118,7 +121,8 @@ void experts_expand_forward(const Block& b, const Neighbours&) {
                               .weight = b.w.experts.expand.weight,
                               .y = b.s.experts.gate_up,
                               .offsets = b.s.experts.offsets,
-                              .x_rows = b.s.experts.rows});
+                              .x_rows = b.s.experts.rows,
+                              .bias = b.w.experts.expand.bias});
 }
 void experts_expand_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   b.stream.run(ExpertsBackward{.dy = b.s.experts.gate_up,
@@ -126,12 +130,13 @@ void experts_expand_backward(const Block& b, const BlockGradients& g, const Neig
                                .weight = b.w.experts.expand.weight,
                                .dx = b.expert_rows,
                                .dweight = g.w.experts.expand.weight,
+                               .dbias = g.w.experts.expand.bias,
                                .offsets = b.s.experts.offsets,
                                .x_rows = b.s.experts.rows,
                                .accumulate = g.accumulate});
 }
 
-// activation: hidden = a(gate) up
+// activation: hidden = a(gate, up)
 
 void experts_hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   take({"hidden layer of experts", shape.plan.dtype, {choices_of(shape), shape.config.experts.width}},
@@ -141,24 +146,27 @@ void experts_activation_forward(const Block& b, const Neighbours&) {
   b.stream.run(
       GatedForward{.gate_up = b.s.experts.gate_up, .y = b.s.experts.hidden, .gate = gate_of(b.spec.mlp)});
 }
-void experts_activation_backward(const Block& b, const BlockGradients&, const Neighbours&) {
+void experts_activation_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   const ExpertsSaved& s = b.s.experts;
   b.stream.run(GatedExpertsBackward{.dy = s.hidden,
                                     .gate_up = s.gate_up,
                                     .d_gate_up = s.gate_up,
                                     .rows = s.rows,
                                     .weights = s.weights,
-                                    .gate = gate_of(b.spec.mlp)});
+                                    .gate = gate_of(b.spec.mlp),
+                                    .d_sum = g.branch,
+                                    .bias = b.w.experts.contract.bias,
+                                    .choices = s.choices});
 }
 
-// sum: residual_out = residual_mid + dropout(the sum over a token's rows of weight (hidden W^T))
+// sum: residual_out = residual_mid + dropout(the sum over a token's rows of weight (hidden W^T + bias))
 
 std::vector<LinearOfStage> sum_linears(const ModelConfig& c, const BlockSpec&) {
   return {{.linear = {.name = "experts.contract",
                       .part = ParamPart::kMlp,
                       .rows = {c.channels},
                       .columns = c.experts.width,
-                      .bias = false,
+                      .bias = c.has_mlp_bias(),
                       .init = Init::kNormalResidual,
                       .count = c.experts.count},
            .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.contract; },
@@ -173,8 +181,11 @@ void sum_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
 }
 void sum_forward(const Block& b, const Neighbours&) {
   const ExpertsSaved& s = b.s.experts;
-  b.stream.run(ExpertsForward{
-      .x = s.hidden, .weight = b.w.experts.contract.weight, .y = b.expert_rows, .offsets = s.offsets});
+  b.stream.run(ExpertsForward{.x = s.hidden,
+                              .weight = b.w.experts.contract.weight,
+                              .y = b.expert_rows,
+                              .offsets = s.offsets,
+                              .bias = b.w.experts.contract.bias});
   b.stream.run(SumExperts{.x = b.expert_rows,
                           .places = s.places,
                           .weights = s.weights,
@@ -187,6 +198,7 @@ void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
                                .weight = b.w.experts.contract.weight,
                                .dx = b.s.experts.hidden,
                                .dweight = g.w.experts.contract.weight,
+                               .dbias = g.w.experts.contract.bias,
                                .offsets = b.s.experts.offsets,
                                .dy_rows = b.s.experts.rows,
                                .weights = b.s.experts.weights,

@@ -40,7 +40,7 @@ Handover between(const Pass& pass, const DyReader& reader) {
                            (runs_again(model, layer) || model.chunks_mlp());
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), kind.spec);
   Handover match;
-  if (offers.dx_sum) match.bias = linear->weights(gradients).bias;
+  if (offers.dx_sum && linear->linear.count == 1) match.bias = linear->weights(gradients).bias;
   if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, *linear);
   return match;
 }

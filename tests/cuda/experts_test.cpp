@@ -126,26 +126,32 @@ TEST_F(CudaExperts, RouterIsThatOfTheCpu) {
   for (const DType dtype : kReal)
     for (const Case& c : kCases) {
       SCOPED_TRACE(text_of(c, dtype));
-      const Twin x = input(dtype, {c.N, c.C}), weight = input(dtype, {c.E, c.C}),
+      const Twin x = input(dtype, {c.N, c.C}), weight = input(dtype, {c.E, c.C}), bias = input(dtype, {c.E}),
                  logits = output(DType::kF32, {c.N, c.E});
-      run_on_both({logits}, [&](auto on) {
-        return RouterForward{.x = on(x), .weight = on(weight), .logits = on(logits)};
-      });
-      expect_same(logits, "logits");
+      for (const bool biased : {false, true}) {
+        run_on_both({logits}, [&](auto on) {
+          return RouterForward{
+              .x = on(x), .weight = on(weight), .logits = on(logits), .bias = biased ? on(bias) : Tensor{}};
+        });
+        expect_same(logits, "logits");
+      }
       const Twin d = input(DType::kF32, {c.N, c.E}), add = input(dtype, {c.N, c.C});
       for (const bool accumulate : {false, true}) {
-        const Twin dx = output(dtype, {c.N, c.C}), dweight = input(dtype, {c.E, c.C});
-        run_on_both({dx, dweight}, [&](auto on) {
+        const Twin dx = output(dtype, {c.N, c.C}), dweight = input(dtype, {c.E, c.C}),
+                   dbias = input(dtype, {c.E});
+        run_on_both({dx, dweight, dbias}, [&](auto on) {
           return RouterBackward{.d_logits = on(d),
                                 .x = on(x),
                                 .weight = on(weight),
                                 .dx = on(dx),
                                 .dweight = on(dweight),
+                                .dbias = on(dbias),
                                 .add = accumulate ? on(add) : Tensor{},
                                 .accumulate = accumulate};
         });
         expect_same(dx, "dx");
         expect_same(dweight, "dweight", 2);
+        expect_same(dbias, "dbias", 2);
       }
     }
 }
@@ -157,18 +163,28 @@ TEST_F(CudaExperts, ProductsAreThoseOfTheCpu) {
       const Choices s = choose(c);
       const Twin x = input(dtype, {c.N, c.C}), expand = input(dtype, {c.E, 2 * c.F, c.C}, 0.3f),
                  contract = input(dtype, {c.E, c.C, c.F}, 0.3f), wide = output(dtype, {c.R(), 2 * c.F}),
+                 expand_bias = input(dtype, {c.E, 2 * c.F}), contract_bias = input(dtype, {c.E, c.C}),
                  each = output(dtype, {c.R(), c.C}), y = output(dtype, {c.N, c.C}),
                  hidden = input(dtype, {c.R(), c.F});
-      run_on_both({wide}, [&](auto on) {
-        return ExpertsForward{
-            .x = on(x), .weight = on(expand), .y = on(wide), .offsets = on(s.offsets), .x_rows = on(s.rows)};
-      });
-      expect_same(wide, "gathered rows");
-      run_on_both({each}, [&](auto on) {
-        return ExpertsForward{
-            .x = on(hidden), .weight = on(contract), .y = on(each), .offsets = on(s.offsets)};
-      });
-      expect_same(each, "rows of experts");
+      for (const bool biased : {false, true}) {
+        run_on_both({wide}, [&](auto on) {
+          return ExpertsForward{.x = on(x),
+                                .weight = on(expand),
+                                .y = on(wide),
+                                .offsets = on(s.offsets),
+                                .x_rows = on(s.rows),
+                                .bias = biased ? on(expand_bias) : Tensor{}};
+        });
+        expect_same(wide, "gathered rows");
+        run_on_both({each}, [&](auto on) {
+          return ExpertsForward{.x = on(hidden),
+                                .weight = on(contract),
+                                .y = on(each),
+                                .offsets = on(s.offsets),
+                                .bias = biased ? on(contract_bias) : Tensor{}};
+        });
+        expect_same(each, "rows of experts");
+      }
       const Twin rows = input(dtype, {c.R(), c.C}), add = input(dtype, {c.N, c.C});
       for (const bool weighted : {false, true}) {
         run_on_both({y}, [&](auto on) {
@@ -193,13 +209,15 @@ TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
                    contract = input(dtype, {c.E, c.C, c.F}, 0.3f), dy = input(dtype, {c.N, c.C}),
                    hidden = input(dtype, {c.R(), c.F}), d_hidden = output(dtype, {c.R(), c.F}),
                    d_contract = input(dtype, {c.E, c.C, c.F}), d_expand = input(dtype, {c.E, 2 * c.F, c.C}),
-                   d_rows = output(dtype, {c.R(), c.C}), d_wide = input(dtype, {c.R(), 2 * c.F});
-        run_on_both({d_hidden, d_contract}, [&](auto on) {
+                   d_rows = output(dtype, {c.R(), c.C}), d_wide = input(dtype, {c.R(), 2 * c.F}),
+                   d_contract_bias = input(dtype, {c.E, c.C}), d_expand_bias = input(dtype, {c.E, 2 * c.F});
+        run_on_both({d_hidden, d_contract, d_contract_bias}, [&](auto on) {
           return ExpertsBackward{.dy = on(dy),
                                  .x = on(hidden),
                                  .weight = on(contract),
                                  .dx = on(d_hidden),
                                  .dweight = on(d_contract),
+                                 .dbias = on(d_contract_bias),
                                  .offsets = on(s.offsets),
                                  .dy_rows = on(s.rows),
                                  .weights = on(s.weights),
@@ -207,35 +225,43 @@ TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
         });
         expect_same(d_hidden, "dx of gathered gradients");
         expect_same(d_contract, "dweight of weighted gradients", 4);
-        run_on_both({d_rows, d_expand}, [&](auto on) {
+        expect_same(d_contract_bias, "dbias of weighted gradients", 4);
+        run_on_both({d_rows, d_expand, d_expand_bias}, [&](auto on) {
           return ExpertsBackward{.dy = on(d_wide),
                                  .x = on(x),
                                  .weight = on(expand),
                                  .dx = on(d_rows),
                                  .dweight = on(d_expand),
+                                 .dbias = on(d_expand_bias),
                                  .offsets = on(s.offsets),
                                  .x_rows = on(s.rows),
                                  .accumulate = accumulate};
         });
         expect_same(d_rows, "dx");
         expect_same(d_expand, "dweight of gathered rows", 2);
+        expect_same(d_expand_bias, "dbias of rows", 2);
       }
 }
 
 TEST_F(CudaExperts, GatesAreThoseOfTheCpu) {
   for (const DType dtype : kReal)
-    for (const Gate gate : {Gate::kSilu, Gate::kGelu})
+    for (const Gate gate : kAllGates)
       for (const Case& c : kCases) {
         SCOPED_TRACE(text_of(c, dtype));
         const Choices s = choose(c);
-        const Twin dy = input(dtype, {c.R(), c.F}), gate_up = input(dtype, {c.R(), 2 * c.F});
+        const Twin dy = input(dtype, {c.R(), c.F}), gate_up = input(dtype, {c.R(), 2 * c.F}, 4),
+                   d_sum = input(dtype, {c.N, c.C}), bias = input(dtype, {c.E, c.C});
+        const bool biased = gate == Gate::kClampedSilu;
         run_on_both({gate_up, s.weights}, [&](auto on) {
           return GatedExpertsBackward{.dy = on(dy),
                                       .gate_up = on(gate_up),
                                       .d_gate_up = on(gate_up),
                                       .rows = on(s.rows),
                                       .weights = on(s.weights),
-                                      .gate = gate};
+                                      .gate = gate,
+                                      .d_sum = biased ? on(d_sum) : Tensor{},
+                                      .bias = biased ? on(bias) : Tensor{},
+                                      .choices = biased ? on(s.choices) : Tensor{}};
         });
         expect_same(gate_up, "d_gate_up");
         expect_same(s.weights, "gradients of weights", 4);

@@ -14,13 +14,17 @@ namespace {
 struct Case {
   int64_t N, E, k, C, F;
   RouterRule rule = {};
+  bool biases = false;
+  Gate gate = Gate::kSilu;
   int64_t R() const { return N * k; }
 };
 const Case kCases[] = {{1, 1, 1, 4, 3},
                        {7, 5, 2, 6, 4, {.renormalise = true}},
                        {9, 4, 4, 8, 5},
                        {33, 16, 3, 10, 8, {.router = Router::kSoftmaxOfChosen}},
-                       {40, 6, 1, 8, 8}};
+                       {40, 6, 1, 8, 8},
+                       {21, 7, 3, 6, 10, {.router = Router::kSoftmaxOfChosen}, true, Gate::kClampedSilu},
+                       {13, 3, 2, 9, 5, {}, true}};
 
 std::span<int32_t> ints(const Tensor& t) { return {t.as<int32_t>(), static_cast<size_t>(t.numel())}; }
 
@@ -31,26 +35,31 @@ struct Experts {
   const Stream& cpu;
   Tensor x = make.normal({c.N, c.C}), router = make.normal({c.E, c.C}, 0.5),
          expand = make.normal({c.E, 2 * c.F, c.C}, 0.5), contract = make.normal({c.E, c.C, c.F}, 0.5);
+  Tensor router_bias = bias({c.E}), expand_bias = bias({c.E, 2 * c.F}), contract_bias = bias({c.E, c.C});
   Tensor logits = make.poisoned({c.N, c.E}), choices = make.empty({c.N, c.k}, DType::kI32),
          weights = make.poisoned({c.N, c.k}), offsets = make.empty({c.E + 1}, DType::kI32),
          rows = make.empty({c.R()}, DType::kI32), places = make.empty({c.N, c.k}, DType::kI32),
          gate_up = make.poisoned({c.R(), 2 * c.F}), hidden = make.poisoned({c.R(), c.F}),
          each = make.poisoned({c.R(), c.C}), y = make.poisoned({c.N, c.C});
 
+  Tensor bias(Shape shape) const { return c.biases ? make.normal(shape) : Tensor{}; }
   void choose(const Tensor& counts = {}) const {
-    cpu.run(RouterForward{.x = x, .weight = router, .logits = logits});
+    cpu.run(RouterForward{.x = x, .weight = router, .logits = logits, .bias = router_bias});
     cpu.run(ChooseExperts{.logits = logits, .rule = c.rule, .choices = choices, .weights = weights});
     cpu.run(AssignExperts{
         .choices = choices, .offsets = offsets, .rows = rows, .places = places, .counts = counts});
   }
   void compute() const {
-    cpu.run(ExpertsForward{.x = x, .weight = expand, .y = gate_up, .offsets = offsets, .x_rows = rows});
-    cpu.run(GatedForward{.gate_up = gate_up, .y = hidden});
-    cpu.run(ExpertsForward{.x = hidden, .weight = contract, .y = each, .offsets = offsets});
+    cpu.run(ExpertsForward{
+        .x = x, .weight = expand, .y = gate_up, .offsets = offsets, .x_rows = rows, .bias = expand_bias});
+    cpu.run(GatedForward{.gate_up = gate_up, .y = hidden, .gate = c.gate});
+    cpu.run(ExpertsForward{
+        .x = hidden, .weight = contract, .y = each, .offsets = offsets, .bias = contract_bias});
     cpu.run(SumExperts{.x = each, .places = places, .weights = weights, .y = y});
   }
   struct Gradients {
     Tensor x, router, expand, contract;
+    Tensor router_bias = {}, expand_bias = {}, contract_bias = {};
   };
   // Added to what stands there; the forward's tensors are overwritten
   void backward(const Tensor& dy, const Gradients& to, ChooseExpertsBackward losses = {}) const {
@@ -59,21 +68,35 @@ struct Experts {
                             .weight = contract,
                             .dx = hidden,
                             .dweight = to.contract,
+                            .dbias = to.contract_bias,
                             .offsets = offsets,
                             .dy_rows = rows,
                             .weights = weights});
-    cpu.run(GatedExpertsBackward{
-        .dy = hidden, .gate_up = gate_up, .d_gate_up = gate_up, .rows = rows, .weights = weights});
+    cpu.run(GatedExpertsBackward{.dy = hidden,
+                                 .gate_up = gate_up,
+                                 .d_gate_up = gate_up,
+                                 .rows = rows,
+                                 .weights = weights,
+                                 .gate = c.gate,
+                                 .d_sum = dy,
+                                 .bias = contract_bias,
+                                 .choices = choices});
     cpu.run(ExpertsBackward{.dy = gate_up,
                             .x = x,
                             .weight = expand,
                             .dx = each,
                             .dweight = to.expand,
+                            .dbias = to.expand_bias,
                             .offsets = offsets,
                             .x_rows = rows});
     losses.logits = logits, losses.choices = choices, losses.d_weights = weights, losses.rule = c.rule;
     cpu.run(losses);
-    cpu.run(RouterBackward{.d_logits = logits, .x = x, .weight = router, .dx = to.x, .dweight = to.router});
+    cpu.run(RouterBackward{.d_logits = logits,
+                           .x = x,
+                           .weight = router,
+                           .dx = to.x,
+                           .dweight = to.router,
+                           .dbias = to.router_bias});
     cpu.run(SumExperts{.x = each, .places = places, .add = to.x, .y = to.x});
   }
 };
@@ -159,21 +182,25 @@ TEST_F(ExpertOps, ForwardIsTheSumOfTheChosenMlps) {
         const int64_t n = i / c.k, e = ints(all.choices)[static_cast<size_t>(i)];
         Doubles hidden(static_cast<size_t>(c.F));
         const auto row = [&](int64_t f) {
-          double sum = 0;
+          double sum = c.biases ? double{floats(all.expand_bias)[static_cast<size_t>(e * 2 * c.F + f)]} : 0;
           for (int64_t q = 0; q < c.C; ++q)
             sum += x[static_cast<size_t>(n * c.C + q)] *
                    expand[static_cast<size_t>((e * 2 * c.F + f) * c.C + q)];
           return sum;
         };
         for (int64_t f = 0; f < c.F; ++f) {
-          const double gate = row(f);
-          hidden[static_cast<size_t>(f)] = gate / (1 + std::exp(-gate)) * row(c.F + f);
+          const bool clamps = c.gate == Gate::kClampedSilu;
+          const double gate = clamps ? std::min(row(f), 7.0) : row(f),
+                       up = clamps ? std::clamp(row(c.F + f), -7.0, 7.0) + 1 : row(c.F + f);
+          hidden[static_cast<size_t>(f)] = gate / (1 + std::exp(-(clamps ? 1.702 : 1) * gate)) * up;
         }
-        for (int64_t q = 0; q < c.C; ++q)
+        for (int64_t q = 0; q < c.C; ++q) {
+          double sum = c.biases ? double{floats(all.contract_bias)[static_cast<size_t>(e * c.C + q)]} : 0;
           for (int64_t f = 0; f < c.F; ++f)
-            want[static_cast<size_t>(n * c.C + q)] +=
-                static_cast<double>(floats(all.weights)[static_cast<size_t>(i)]) *
-                hidden[static_cast<size_t>(f)] * contract[static_cast<size_t>((e * c.C + q) * c.F + f)];
+            sum += hidden[static_cast<size_t>(f)] * contract[static_cast<size_t>((e * c.C + q) * c.F + f)];
+          want[static_cast<size_t>(n * c.C + q)] +=
+              static_cast<double>(floats(all.weights)[static_cast<size_t>(i)]) * sum;
+        }
       }
       expect_formula(all.y, want, "y");
     }
@@ -208,8 +235,11 @@ TEST_F(ExpertOps, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
       }
       return sum;
     };
-    const Experts::Gradients once{make.poisoned(all.x.shape), make.zeros(all.router.shape),
-                                  make.zeros(all.expand.shape), make.zeros(all.contract.shape)};
+    const auto zeros = [&](const Tensor& like) { return like ? make.zeros(like.shape) : Tensor{}; };
+    const auto copy = [&](const Tensor& of) { return of ? make.copy_of(of) : Tensor{}; };
+    const Experts::Gradients once{make.poisoned(all.x.shape), zeros(all.router),      zeros(all.expand),
+                                  zeros(all.contract),        zeros(all.router_bias), zeros(all.expand_bias),
+                                  zeros(all.contract_bias)};
     const ChooseExpertsBackward losses{.logits = {},
                                        .choices = {},
                                        .d_weights = {},
@@ -220,21 +250,31 @@ TEST_F(ExpertOps, BackwardMatchesFiniteDifferencesAndAddsToGradients) {
                                        .z = static_cast<float>(z)};
     loss();
     all.backward(dy, once, losses);
-    const Experts::Gradients twice{make.poisoned(all.x.shape), make.copy_of(once.router),
-                                   make.copy_of(once.expand), make.copy_of(once.contract)};
+    const Experts::Gradients twice{make.poisoned(all.x.shape), copy(once.router),      copy(once.expand),
+                                   copy(once.contract),        copy(once.router_bias), copy(once.expand_bias),
+                                   copy(once.contract_bias)};
     loss();
     all.backward(dy, twice, losses);
     for (const auto& [more, one] :
          {std::pair{twice.router, once.router}, std::pair{twice.expand, once.expand},
-          std::pair{twice.contract, once.contract}}) {
+          std::pair{twice.contract, once.contract}, std::pair{twice.router_bias, once.router_bias},
+          std::pair{twice.expand_bias, once.expand_bias},
+          std::pair{twice.contract_bias, once.contract_bias}}) {
+      if (!one) continue;
       Doubles wanted = doubles(one);
       for (double& value : wanted) value *= 2;
       expect_formula(more, wanted, "added to");
     }
     expect_gradient(all.contract, once.contract, loss, 2e-3, 1e-2);
     expect_gradient(all.expand, once.expand, loss, 2e-3, 1e-2);
-    expect_gradient(all.router, once.router, loss, 2e-3, 1e-4 * (c.E == 1 ? 100 : 1));
+    // So small that no choice changes; biases enlarge the loss, and so its roundings.
+    const double step = c.E == 1 ? 1e-2 : c.biases ? 3e-4 : 1e-4, allowed = c.biases ? 6e-3 : 2e-3;
+    expect_gradient(all.router, once.router, loss, allowed, step);
     expect_gradient(all.x, once.x, loss, 2e-3, 1e-3);
+    if (!c.biases) continue;
+    expect_gradient(all.contract_bias, once.contract_bias, loss, 2e-3, 1e-2);
+    expect_gradient(all.expand_bias, once.expand_bias, loss, 2e-3, 1e-2);
+    expect_gradient(all.router_bias, once.router_bias, loss, allowed, step);
   }
 }
 

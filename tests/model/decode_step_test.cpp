@@ -174,7 +174,7 @@ std::vector<Variant> stepped_models() {
   for (const auto& [name, model] : parts_of(gpt2())) {
     const bool has_no_operation = model.norm_place != NormPlace::kBefore || model.norm_plus_one ||
                                   model.scale_embeddings || model.norm_embeddings ||
-                                  model.mlp == Mlp::kGeglu || model.experts ||
+                                  (is_gated(model.mlp) && model.mlp != Mlp::kSwiglu) || model.experts ||
                                   model.qk_norm == QkNorm::kAllHeads || model.attention_sinks ||
                                   model.attention_cap > 0 || model.positions == Positions::kAlibi;
     if (!model.dropout && model.rope.share == 1 && !has_no_operation) all.push_back({name, model});

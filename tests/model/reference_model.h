@@ -100,7 +100,11 @@ class ReferenceModel {
   static double gelu(double x) {
     return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   }
-  double gate(double x) const { return config_.mlp == Mlp::kGeglu ? gelu(x) : silu(x); }
+  double gate(double g, double up) const {
+    if (config_.mlp == Mlp::kClampedSwiglu)
+      return silu(1.702 * std::min(g, 7.0)) / 1.702 * (std::clamp(up, -7.0, 7.0) + 1);
+    return (config_.mlp == Mlp::kGeglu ? gelu(g) : silu(g)) * up;
+  }
   double activation(double x) const {
     switch (config_.mlp) {
       case Mlp::kGelu:
@@ -113,6 +117,7 @@ class ReferenceModel {
         return std::max(x, 0.0) * std::max(x, 0.0);
       case Mlp::kSwiglu:
       case Mlp::kGeglu:
+      case Mlp::kClampedSwiglu:
         break;
     }
     return NAN;
@@ -125,10 +130,10 @@ class ReferenceModel {
     Values hidden(static_cast<size_t>(T * F));
     for (int64_t t = 0; t < T; ++t)
       for (int64_t f = 0; f < F; ++f)
-        hidden[static_cast<size_t>(t * F + f)] = config_.gated()
-                                                     ? gate(wide[static_cast<size_t>(t * 2 * F + f)]) *
-                                                           wide[static_cast<size_t>(t * 2 * F + F + f)]
-                                                     : activation(wide[static_cast<size_t>(t * F + f)]);
+        hidden[static_cast<size_t>(t * F + f)] =
+            config_.gated()
+                ? gate(wide[static_cast<size_t>(t * 2 * F + f)], wide[static_cast<size_t>(t * 2 * F + F + f)])
+                : activation(wide[static_cast<size_t>(t * F + f)]);
     return linear(hidden, name + "contract", F, C, bias);
   }
 
@@ -140,7 +145,15 @@ class ReferenceModel {
   Values experts(const Values& x, const std::string& name) const {
     const ExpertsConfig& own = config_.experts;
     const int64_t C = config_.channels, F = own.width, T = static_cast<int64_t>(x.size()) / C;
-    const Values logits = product(x, of(name + "router.weight"), C, own.count);
+    const bool bias = config_.has_mlp_bias();
+    const Values logits = linear(x, name + "router", C, own.count, bias);
+    // A layer of one expert
+    const auto layer = [&](const Values& row, const std::string& of_experts, int64_t e, int64_t in,
+                           int64_t out) {
+      Values all = product(row, rows_of(of(of_experts + ".weight"), e * out, out, in), in, out);
+      if (bias) add(all, rows_of(of(of_experts + ".bias"), e, 1, out));
+      return all;
+    };
     Values y(x.size());
     for (int64_t t = 0; t < T; ++t) {
       std::vector<std::pair<double, int64_t>> order;  // the largest logit first
@@ -153,11 +166,10 @@ class ReferenceModel {
       order.resize(static_cast<size_t>(own.active));
       for (const auto& [logit, e] : order) of_chosen += std::exp(-logit);
       for (const auto& [logit, e] : order) {
-        const Values wide =
-            product(rows_of(x, t, 1, C), rows_of(of(name + "expand.weight"), e * 2 * F, 2 * F, C), C, 2 * F);
+        const Values wide = layer(rows_of(x, t, 1, C), name + "expand", e, C, 2 * F);
         Values hidden(static_cast<size_t>(F));
-        for (size_t f = 0; f < hidden.size(); ++f) hidden[f] = gate(wide[f]) * wide[hidden.size() + f];
-        const Values one = product(hidden, rows_of(of(name + "contract.weight"), e * C, C, F), F, C);
+        for (size_t f = 0; f < hidden.size(); ++f) hidden[f] = gate(wide[f], wide[hidden.size() + f]);
+        const Values one = layer(hidden, name + "contract", e, F, C);
         const double weight = std::exp(-logit) / (own.rule().sums_to_one() ? of_chosen : of_all);
         for (int64_t c = 0; c < C; ++c)
           y[static_cast<size_t>(t * C + c)] += weight * one[static_cast<size_t>(c)];

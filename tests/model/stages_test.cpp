@@ -130,9 +130,10 @@ TEST(Stages, WithoutADecodeFormRefuseADecodeStep) {
       EXPECT_THROW(decode_stages(block, builder), Error);
     }
     const bool has_form = model.norm_place == NormPlace::kBefore && !model.norm_plus_one &&
-                          model.mlp != Mlp::kGeglu && model.qk_norm != QkNorm::kAllHeads && !model.lora &&
-                          !model.attention_sinks && model.attention_cap == 0 &&
-                          model.positions != Positions::kAlibi && !model.experts.in_block(0);
+                          (model.mlp == Mlp::kSwiglu || !is_gated(model.mlp)) &&
+                          model.qk_norm != QkNorm::kAllHeads && !model.lora && !model.attention_sinks &&
+                          model.attention_cap == 0 && model.positions != Positions::kAlibi &&
+                          !model.experts.in_block(0);
     EXPECT_EQ(why_no_decode(block.kind, model).empty(), has_form);
   }
 }

@@ -117,9 +117,7 @@ void check_experts(const SourcedConfig& sourced) {
   sourced.require(experts.width > 0, count, "is given without", "model.experts.width",
                   "set the width of their hidden layer, such as --set model.experts.width=512");
   sourced.require(is_gated(model.mlp), count, "is of gated MLPs, unlike", "model.mlp",
-                  "set model.mlp=swiglu, or geglu");
-  sourced.require(!model.has_mlp_bias(), count, "is of MLPs without biases, unlike", "model.bias",
-                  "set model.bias=none, qkv or attention");
+                  "set model.mlp=swiglu, geglu or clamped_swiglu");
   sourced.require(experts.router == Router::kSoftmax || !experts.renormalise, "model.experts.renormalise",
                   "has no effect with", "model.experts.router", "those weights always sum to 1");
   const int64_t last = experts.dense_layers.empty() ? -1 : experts.dense_layers.back();

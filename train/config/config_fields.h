@@ -34,7 +34,7 @@ void visit_model(Section& model, Visit& visit) {
         "Width of the hidden layer of every MLP; auto: 4 times model.channels");
   visit("model.mlp", model.mlp, OneOf<Mlp>{},
         "The MLP; gelu: GPT-2's, by tanh; gelu_exact: by erf; relu2: the square of relu; swiglu: gated, "
-        "Llama's and Qwen's; geglu: gated by gelu, Gemma's");
+        "Llama's and Qwen's; geglu: gated by gelu, Gemma's; clamped_swiglu: of limited values, gpt-oss's");
   visit("model.norm", model.norm, OneOf<NormKind>{}, "layernorm: GPT-2's; rmsnorm: Llama's and Qwen's");
   visit("model.norm_epsilon", model.norm_epsilon, Number{.at_least = 1e-12, .at_most = 1},
         "Norms: added to the variance, or to the mean of squares");

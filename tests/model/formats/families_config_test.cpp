@@ -713,7 +713,7 @@ TEST_F(FamilyConfig, APhi4MiniIsItsPreset) {
   refuse({{"mlp_bias", true}}, {"\"mlp_bias\" is true"});
 }
 
-// The files of Qwen3-30B-A3B, OLMoE-1B-7B-0924 and Mixtral-8x7B-v0.1
+// The files of Qwen3-30B-A3B, OLMoE-1B-7B-0924, Mixtral-8x7B-v0.1 and gpt-oss-20b, whose weights are in bf16
 TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
   const std::pair<Preset, const char*> kPublished[] = {{Preset::kQwen3_30bA3b, R"({
   "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
@@ -744,7 +744,24 @@ TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
   "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
   "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": true,
-  "vocab_size": 32000})"}};
+  "vocab_size": 32000})"},
+                                                       {Preset::kGptOss_20b, R"({
+  "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+  "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
+  "hidden_size": 2880, "initial_context_length": 4096, "initializer_range": 0.02,
+  "intermediate_size": 2880, "layer_types": ["sliding_attention", "full_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+  "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention",
+  "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention",
+  "sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention",
+  "full_attention"], "max_position_embeddings": 131072, "model_type": "gpt_oss",
+  "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 24,
+  "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+  "pad_token_id": 199999, "rms_norm_eps": 1e-05, "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0,
+  "factor": 32.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "truncate": false},
+  "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+  "tie_word_embeddings": false, "transformers_version": "4.55.0.dev0", "use_cache": true,
+  "vocab_size": 201088})"}};
   for (const auto& [preset, text] : kPublished) {
     write("config.json", text);
     EXPECT_EQ(read_model_config(folder_).model, preset_model(preset)) << name_of(preset);
@@ -757,9 +774,31 @@ TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
     };
     if (preset == Preset::kMixtral8x7b) refused("router_jitter_noise", 0.1);
     if (preset == Preset::kOlmoe_1b7b) refused("clip_qkv", 8.0);
+    if (preset == Preset::kGptOss_20b)
+      refused("swiglu_limit", 6.0), refused("swiglu_alpha", 1.5), refused("attention_bias", false);
     if (preset == Preset::kQwen3_30bA3b) refused("mlp_only_layers", "1");
     refused("shared_expert_intermediate_size", 512);  // of another family, and so unknown
   }
+}
+
+// As transformers: windows in turn, and YaRN, which a model without scaled angles has to deny.
+TEST_F(FamilyConfig, AGptOssHasWindowsAndAnglesOfItsFamilyWhereItsFileNamesNone) {
+  json fields{{"model_type", "gpt_oss"}, {"num_hidden_layers", 24}, {"num_local_experts", 32}};
+  EXPECT_EQ(read(fields), preset_model(Preset::kGptOss_20b));
+  fields["rope_scaling"] = nullptr;
+  EXPECT_EQ(read(fields), preset_model(Preset::kGptOss_20b));
+  fields["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+  fields["sliding_window"] = 64, fields["num_hidden_layers"] = 3;
+  const ModelConfig plain = read(fields);
+  EXPECT_EQ(plain.rope, (Rope{.theta = 1e4}));
+  EXPECT_EQ(plain.window.at(0), 64);
+  EXPECT_EQ(plain.window.at(1), Windows::kFull);
+  EXPECT_EQ(plain.window.at(2), 64);
+  const json written = json::parse(hugging_face_config(plain, DType::kF32).dump());
+  EXPECT_EQ(written["rope_scaling"], (json{{"rope_type", "default"}}));
+  EXPECT_EQ(read(written), plain);
+  fields["sliding_window_pattern"] = 3;  // Gemma's
+  expect_error([&] { read(fields); }, {"sliding_window_pattern"});
 }
 
 TEST_F(FamilyConfig, LongropeIsWrittenAsPhiWritesIt) {

@@ -137,11 +137,11 @@ TEST_F(FamilyWeights, TheTableCoversEveryParameterOnce) {
         EXPECT_GT(piece.rows, 0) << piece.name;
         EXPECT_EQ(piece.shape.numel(), piece.elements()) << piece.name;
         EXPECT_TRUE(names.insert(piece.name).second) << piece.name << " is the name of two";
-        next += piece.rows;
+        next += piece.layers * piece.rows;
         elements += piece.elements();
       }
-      const Shape& shape = place.info.shape;
-      const int64_t rows = shape.rank() < 3 ? shape[0] : shape[0] * shape[1];  // of a matrix, of experts
+      const bool is_matrix = place.info.decay;  // or biases of experts
+      const int64_t rows = place.info.shape.numel() / (is_matrix ? place.info.shape[-1] : 1);
       EXPECT_EQ(next, rows - place.info.padding) << one.name << " " << place.info.name;
     }
     EXPECT_EQ(elements, one.model.parameters()) << one.name;
@@ -208,10 +208,14 @@ TEST_F(FamilyWeights, RoundTripsKeepEveryBit) {
     const Loaded loaded = load(one.model);
     for (const ParamPlace& place : ParamLayout(one.model, 1).places)
       for (const TensorPiece& piece : pieces_of(family_for(one.model), one.model, place.info))
-        for (int64_t r = 0; r < piece.rows; ++r)
+        for (int64_t i = 0; i < piece.layers * piece.rows; ++i)
           for (int64_t c = 0; c < piece.columns; ++c) {
-            const int64_t at = piece.transposed ? c * piece.rows + r : r * piece.columns + c;
-            ASSERT_EQ(loaded.at(place.info.name)[static_cast<size_t>((piece.first + r) * piece.columns + c)],
+            const int64_t layer = i / piece.rows, r = i % piece.rows,
+                          in_file = piece.outer == 0 ? r : r % piece.inner * piece.outer + r / piece.inner,
+                          at = layer * piece.rows * piece.columns +
+                               (piece.transposed ? c * piece.rows + in_file : in_file * piece.columns + c),
+                          row = piece.first + layer * piece.stride + r;
+            ASSERT_EQ(loaded.at(place.info.name)[static_cast<size_t>(row * piece.columns + c)],
                       tensor_of(tensors, piece.name).values[static_cast<size_t>(at)])
                 << one.name << " " << piece.name;
           }

@@ -39,6 +39,7 @@ TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
       {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
       {Preset::kPhi4Mini, 3'836'021'760},     {Preset::kQwen3_30bA3b, 30'532'122'624},
       {Preset::kOlmoe_1b7b, 6'919'161'856},   {Preset::kMixtral8x7b, 46'702'792'704},
+      {Preset::kGptOss_20b, 20'914'757'184},  {Preset::kGptOss_120b, 116'829'156'672},
       {Preset::kBloom_560m, 559'214'592},     {Preset::kBloom_1b1, 1'065'314'304},
       {Preset::kBloom_1b7, 1'722'408'960},    {Preset::kBloom_3b, 3'002'557'440},
       {Preset::kBloom_7b1, 7'069'016'064},    {Preset::kGemma2_2b, 2'614'341'888},
@@ -63,15 +64,20 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kQwen3_30bA3b)), "qwen3_moe");
   EXPECT_STREQ(family_of(preset_model(Preset::kOlmoe_1b7b)), "olmoe");
   EXPECT_STREQ(family_of(preset_model(Preset::kMixtral8x7b)), "mixtral");
+  EXPECT_STREQ(family_of(preset_model(Preset::kGptOss_20b)), "gpt_oss");
   EXPECT_STREQ(family_of(preset_model(Preset::kBloom_560m)), "bloom");
   EXPECT_STREQ(family_of(preset_model(Preset::kGemma2_9b)), "gemma2");
 }
 
-// The names say them: 3 billion, 1 billion and 13 billion
+// The names say them: 3 billion, 1 billion and 13 billion. The pages of gpt-oss count one table: 3.61 billion
+// and 5.13 billion.
 TEST(Presets, ATokenGoesThroughAPartOfTheExperts) {
   EXPECT_EQ(preset_model(Preset::kQwen3_30bA3b).active_parameters(), 3'353'032'704);
   EXPECT_EQ(preset_model(Preset::kOlmoe_1b7b).active_parameters(), 1'282'017'280);
   EXPECT_EQ(preset_model(Preset::kMixtral8x7b).active_parameters(), 12'879'925'248);
+  const int64_t table = int64_t{201'088} * 2880;
+  EXPECT_EQ(preset_model(Preset::kGptOss_20b).active_parameters() - table, 3'608'307'264);
+  EXPECT_EQ(preset_model(Preset::kGptOss_120b).active_parameters() - table, 5'132'849'472);
   const ModelConfig dense = preset_model(Preset::kQwen3_06b);
   EXPECT_EQ(dense.active_parameters(), dense.parameters());
 }
