@@ -13,6 +13,7 @@
 #include "model/formats/bitsandbytes.h"
 #include "model/formats/family.h"
 #include "model/formats/field_values.h"
+#include "model/formats/mxfp4.h"
 #include "model/formats/rope_fields.h"
 #include "model/formats/window_fields.h"
 
@@ -80,9 +81,11 @@ bool is_harmless_in_all(std::string_view field) {
 }
 
 constexpr std::string_view kNotQuantized =
-    "quantized weights of this kind are not supported, only those of bitsandbytes in NF4; save the model in "
-    "float32, float16 or bfloat16";
-bool is_nf4(const json& value, const json&) { return is_bitsandbytes_nf4(value); }
+    "quantized weights of this kind are not supported, only those of bitsandbytes in NF4, and of gpt-oss in "
+    "MXFP4; save the model in float32, float16 or bfloat16";
+bool is_known_quantization(const json& value, const json&) {
+  return is_bitsandbytes_nf4(value) || is_mxfp4(value);
+}
 
 constexpr RefusedField kRefusedInAll[] = {
     {"add_cross_attention", "cross attention to an encoder is not supported"},
@@ -92,7 +95,7 @@ constexpr RefusedField kRefusedInAll[] = {
     {"compression_config", kNotQuantized},
     {"pretraining_tp", "products that are split into several sums are not supported", is_one},
     {"quantization", kNotQuantized},
-    {"quantization_config", kNotQuantized, is_nf4}};
+    {"quantization_config", kNotQuantized, is_known_quantization}};
 
 const Family& family_named(const std::string& type, const std::string& file) {
   if (const Family* family = find_family(type)) return *family;

@@ -12,6 +12,7 @@
 #include "kernels/base/text.h"
 #include "model/formats/bitsandbytes.h"
 #include "model/formats/folder.h"
+#include "model/formats/mxfp4.h"
 #include "model/formats/pieces.h"
 #include "model/formats/tensor_files.h"
 
@@ -103,7 +104,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, c
       family_(*find_family(found_.family)),
       files_(folder) {
   std::set<std::string> names;
-  int64_t in_nf4 = 0;
+  int64_t in_nf4 = 0, in_mxfp4 = 0;
   const ParamLayout layout(found_.model, 1);
   naming_ = naming_of_files();
   for (const ParamPlace& place : layout.places)
@@ -113,6 +114,10 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, c
         const Nf4Tensor nf4(files_, in.name, piece.shape);
         names.insert(nf4.names().begin(), nf4.names().end());
         ++in_nf4;
+      } else if (const std::string name = name_in_file(piece.name); Mxfp4Tensor::is_one(files_, name)) {
+        const Mxfp4Tensor mxfp4(files_, name, piece.shape);
+        names.insert(Mxfp4Tensor::blocks_of(name)), names.insert(Mxfp4Tensor::scales_of(name));
+        ++in_mxfp4;
       } else {
         in.file.check_readable(in.name, piece.shape);
         names.insert(in.name);
@@ -122,6 +127,9 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, c
   if (in_nf4 > 0)
     found_.notices.push_back(
         fmt::format("{} matrices of {} are stored in NF4, 4 bits a number", in_nf4, folder_.string()));
+  if (in_mxfp4 > 0)
+    found_.notices.push_back(fmt::format("{} tensors of experts of {} are stored in MXFP4, 4 bits a number",
+                                         in_mxfp4, folder_.string()));
   if (found_.type != found_.family) leave_images_out();
 }
 
@@ -174,7 +182,8 @@ std::string WeightsFolder::name_in_file(const std::string& name) const {
 }
 
 WeightsFolder::InFile WeightsFolder::find(const std::string& name) const {
-  const std::string in_file = name_in_file(name);
+  std::string in_file = name_in_file(name);
+  if (Mxfp4Tensor::is_one(files_, in_file)) in_file = Mxfp4Tensor::blocks_of(in_file);
   return {files_.file_of(in_file), in_file};
 }
 
@@ -256,7 +265,9 @@ void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOve
                      place, sink);
   const auto read = [&](const TensorPiece& piece, std::span<float> out) {
     const InFile in = find(piece.name);
-    if (is_nf4(piece))
+    if (const std::string name = name_in_file(piece.name); Mxfp4Tensor::is_one(files_, name))
+      Mxfp4Tensor(files_, name, piece.shape).read(out);
+    else if (is_nf4(piece))
       Nf4Tensor(files_, in.name, piece.shape).read(out);
     else
       in.file.read(in.name, piece.shape, out, values_);
