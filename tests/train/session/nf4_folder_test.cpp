@@ -6,6 +6,7 @@
 
 #include "kernels/base/json_text.h"
 #include "model/formats/safetensors.h"
+#include "model/formats/weights.h"
 #include "tests/lora_nf4.h"
 #include "tests/says.h"
 #include "train/run/checkpoint.h"
