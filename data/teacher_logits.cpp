@@ -9,7 +9,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "data/packed_loader.h"
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
@@ -75,6 +74,14 @@ T read_as(const std::byte* at) {
   return value;
 }
 
+const DocumentIndex& documents_in(const TokenStream& stream) {
+  check(stream.documents() != nullptr,
+        "{} does not say where its documents begin, and logits of a teacher are those of documents: prepare "
+        "the data again from its text, ./prepare FILES --output FOLDER",
+        stream.path().string());
+  return *stream.documents();
+}
+
 const fs::path& existing(const fs::path& path, const std::string& again) {
   check(fs::exists(path), "{} does not exist, which has the teacher's largest logits: {}", path.string(),
         again);
@@ -88,7 +95,7 @@ fs::path teacher_logits_file(const TokenStream& stream) {
   return (fs::is_directory(path) ? path : path.parent_path()) / kTeacherLogitsName;
 }
 
-CountedTargets::CountedTargets(const TokenStream& stream) : documents_(documents_of(stream)) {
+CountedTargets::CountedTargets(const TokenStream& stream) : documents_(documents_in(stream)) {
   before_.push_back(0);
   std::vector<int32_t> targets;
   for (int64_t i = 0; i < documents_.count(); ++i) {

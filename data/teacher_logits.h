@@ -10,7 +10,7 @@
 //   then R records  float       the logarithm of the sum of exp(logit / temperature) over all other tokens
 //                   uint32 [K]  the ids of the K largest logits, ascending
 //                   float or bf16 [K]  these logits
-// A record belongs to each target that counts, in the order of the stream, and has the logits that predict it.
+// A record belongs to each target that counts, in the order of the stream: the logits that predict it.
 #pragma once
 
 #include <filesystem>

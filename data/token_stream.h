@@ -99,7 +99,7 @@ class TokenStream {
   int64_t vocab_size_ = int64_t{std::numeric_limits<int32_t>::max()} + 1;  // ids are int32
   std::unique_ptr<DocumentIndex> documents_;                               // null: the shards have none
   std::string tokenizer_;
-  int64_t end_of_text_ = -1;                              // of a tokenizer with files; else -1
+  int64_t end_of_text_ = -1;  // of a tokenizer with files; else -1
   std::optional<int64_t> tokenizer_ids_, largest_token_;  // of dataset.json
 };
 

@@ -673,13 +673,13 @@ struct CrossEntropy {
 
 // losses[n] = w (c CE + (1 - c) t^2 ((1 - r) F + r R)) of a row with a target, 0 of another: CE as
 // CrossEntropy; of p = softmax(teacher / t) and q = softmax(logits / t) F is the forward divergence, the sum
-// of p log(p / q), and R the reverse one, the sum of q log(q / p); c is `cross_entropy`, t the temperature and
-// r `reverse`. With want_gradient logits become w gradient_scale times c (softmax(logits) - onehot) +
-// (1 - c) t ((1 - r) (q - p) + r q (log(q / p) - R)), 0 in the padding. Hinton et al., arXiv 1503.02531; Gu et
-// al., arXiv 2306.08543.
+// of p log(p / q), and R the reverse one, the sum of q log(q / p); c is `cross_entropy`, t the temperature
+// and r `reverse`. With want_gradient logits become w gradient_scale times c (softmax(logits) - onehot) +
+// (1 - c) t ((1 - r) (q - p) + r q (log(q / p) - R)), 0 in the padding. Hinton et al., arXiv 1503.02531; Gu
+// et al., arXiv 2306.08543.
 // Of a teacher of which only the K largest logits are known, p and q are those of K tokens and of one more
-// event, that it is any other token: both divergences are then at most those of all tokens. The gradient of a
-// token that is not known is q / q' times that of this event, whose probability is q' by the student.
+// event, that it is any other token: both divergences are then at most those of all tokens. The gradient of
+// a token that is not known is q / q' times that of this event, whose probability is q' by the student.
 struct Distillation {
   static constexpr const char* kName = "distillation";
   Tensor logits;        // [N, padded V], read; overwritten by the gradient with want_gradient

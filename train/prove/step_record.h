@@ -27,8 +27,8 @@ struct ParamValues {
 struct StepRecord {
   double loss = 0;       // this rank's: the mean over the ranks is that of the step
   double grad_norm = 0;  // of all ranks' gradients
-  // Of each token of this rank, [S, T], where it has the sequences whole; with a loss of pairs or of a teacher
-  // only the mean of the step
+  // Of each token of this rank, [S, T], where it has the sequences whole; with a loss of pairs or of a
+  // teacher only the mean of the step
   std::vector<float> losses;
   std::vector<std::vector<float>> attention;  // of each block: some rows of the output, [rows, H D]
   std::vector<std::vector<float>> lse;        // of each block: log-sum-exp, [S, H, T]; empty: it keeps none

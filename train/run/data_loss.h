@@ -24,7 +24,7 @@ struct LossJob {
 };
 
 struct DataLoss {
-  double loss = 0;                     // nats a token: the mean over the tokens that count; NaN: none does
+  double loss = 0;  // nats a token: the mean over the tokens that count; NaN: none does
   int64_t sequences = 0, counted = 0;  // of pairs: the number of these, and `loss` is their mean
   std::vector<double> figures = {};    // of pairs: mean_figures() of PreferenceFigures::at()
   std::vector<double> position_sums = {}, position_tokens = {};  // by range of positions, with by_position

@@ -71,8 +71,8 @@ class TimeLeft {
 struct Interval {
   int64_t steps = 0;
   double loss = 0, seconds = 0;
-  double uncounted = 0;             // tokens whose loss does not count
-  double attention_span = 0;        // see StepTokens
+  double uncounted = 0;       // tokens whose loss does not count
+  double attention_span = 0;  // see StepTokens
   double accuracy = 0, margin = 0;  // of rewards, with a loss of pairs
 
   void add(const Interval& step) {

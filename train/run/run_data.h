@@ -37,8 +37,8 @@ class RunData {
   // evaluates, one to hold out; with data.documents=mask, data that does not say where its documents begin. A
   // run that never evaluates (evaluation.every: 0) opens no validation data. It trains on the same tokens as
   // one that does, or on all tokens if there are too few to hold any out.
-  // With train.stored_reference also what read_log_probs() throws, with train.teacher_logits what TeacherLogits
-  // does, and logits that are not those of the configuration.
+  // With train.stored_reference also what read_log_probs() throws, with train.teacher_logits what
+  // TeacherLogits does, and logits that are not those of the configuration.
   // `shift`: of the training sequences, as Loader says; data.shift may leave it to a checkpoint.
   RunData(const Config& config, bool shift);
   RunData(const RunData&) = delete;  // the loaders point into it

@@ -33,8 +33,7 @@ void add_pairs(const std::vector<double>& figures, int64_t pairs, LossKind loss,
                {"logp_chosen", figures[3]},
                {"logp_rejected", figures[4]}});
   if (loss == LossKind::kKto)
-    line.update(
-        {{"desirable", figures[6]}, {"divergence", std::max(0.0, figures[PreferenceFigures::kDivergence])}});
+    line.update({{"desirable", figures[6]}, {"divergence", std::max(0.0, figures[PreferenceFigures::kDivergence])}});
 }
 
 // Of what is not finite a line has null.
@@ -269,8 +268,8 @@ void RunLog::evaluation(const DataLoss& found, double seconds, const PositionLos
         "step {}: validation loss {:.4f}, reward accuracy {:.1f}%, margin {:.4f}, on {} pairs", run_.step,
         found.loss, 100 * found.figures[5], found.figures[1] - found.figures[2], found.counted));
   else
-    line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}",
-                            run_.step, found.loss, std::exp(found.loss), found.sequences,
+    line_.print(fmt::format("step {}: validation loss {:.4f}, perplexity {:.2f}, on {} sequences{}", run_.step,
+                            found.loss, std::exp(found.loss), found.sequences,
                             all_count ? "" : fmt::format(", {} loss tokens", found.counted)));
   for (const TaskResult& task : tasks) line_.print(fmt::format("step {}: {}", run_.step, task_line(task)));
 }

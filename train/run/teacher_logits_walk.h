@@ -1,4 +1,5 @@
-// The largest logits that a model gives after each token of a stream: what ./evaluate --teacher-logits writes.
+// The largest logits that a model gives after each token of a stream: what ./evaluate --teacher-logits
+// writes.
 #pragma once
 
 #include "data/packed_loader.h"

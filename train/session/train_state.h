@@ -54,8 +54,8 @@ class TrainState {
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
   // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
-  // are the gradients. With a loss of pairs it counts pairs; with weights it is the sum of those of the tokens
-  // or pairs, and losses are multiplied by them. `step` counts from 1. Error, before any kernel:
+  // are the gradients. With a loss of pairs it counts pairs; with weights it is the sum of those of the
+  // tokens or pairs, and losses are multiplied by them. `step` counts from 1. Error, before any kernel:
   // an id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
   // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the step is
   // dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on that,
