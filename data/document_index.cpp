@@ -1,6 +1,8 @@
 #include "data/document_index.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -16,15 +18,21 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "tessdocs";
 constexpr uint32_t kVersion = 1;
 
-constexpr uint32_t kPairs = 1, kLabels = 2;
+constexpr uint32_t kPairs = 1, kLabels = 2, kWeights = 4;
 
 struct IndexHeader {
   char magic[8];
   uint32_t version;
-  uint32_t uses;  // kPairs, kLabels
+  uint32_t uses;  // kPairs, kLabels, kWeights
   int64_t first_token, tokens, documents, runs;
 };
 static_assert(sizeof(IndexHeader) == 48);
+
+// The byte behind the lists that every index has, and labels
+int64_t end_of_lists(const IndexHeader& header) {
+  const int64_t of_document = header.uses & kLabels ? 8 : 4;
+  return static_cast<int64_t>(sizeof(IndexHeader)) + of_document * header.documents + 8 * header.runs;
+}
 
 IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   const std::string path = file.path().string();
@@ -43,15 +51,16 @@ IndexHeader read_header(const MappedFile& file, int64_t tokens) {
   check(header.tokens == tokens,
         "the index of documents {} is for a shard of {} tokens, and the shard beside it has {}; {}", path,
         header.tokens, tokens, again);
-  check(header.uses <= kLabels && header.first_token >= 0 &&
-            header.first_token <= std::numeric_limits<int64_t>::max() - tokens && header.documents >= 0 &&
-            header.documents <= tokens && header.runs >= 0 && header.runs <= tokens,
+  check(header.uses < 2 * kWeights && (header.uses & (kPairs | kLabels)) != (kPairs | kLabels) &&
+            header.first_token >= 0 && header.first_token <= std::numeric_limits<int64_t>::max() - tokens &&
+            header.documents >= 0 && header.documents <= tokens && header.runs >= 0 && header.runs <= tokens,
         "the index of documents {} is damaged: it says {} documents and {} runs from token {} on, for {} "
         "tokens; {}",
         path, header.documents, header.runs, header.first_token, tokens, again);
-  const int64_t of_document = header.uses == kLabels ? 8 : 4;
-  const int64_t expected =
-      static_cast<int64_t>(sizeof(IndexHeader)) + of_document * header.documents + 8 * header.runs;
+  const int64_t lists = end_of_lists(header);
+  uint32_t weights = 0;
+  if ((header.uses & kWeights) && bytes >= lists + 4) std::memcpy(&weights, file.bytes().data() + lists, 4);
+  const int64_t expected = lists + (header.uses & kWeights ? 4 + 12 * int64_t{weights} : 0);
   check(bytes == expected, "the index of documents {} is {}: expected {} bytes, found {}; {}", path,
         bytes < expected ? "truncated" : "longer than its header says", expected, bytes, again);
   return header;
@@ -78,7 +87,12 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
   const auto runs =
       list_at<Run>(file, static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents, header.runs);
   const int64_t lists = static_cast<int64_t>(sizeof(IndexHeader)) + 4 * header.documents + 8 * header.runs;
-  const auto labels = list_at<uint32_t>(file, lists, header.uses == kLabels ? header.documents : 0);
+  const auto labels = list_at<uint32_t>(file, lists, header.uses & kLabels ? header.documents : 0);
+  std::span<const Weight> weights;
+  if (header.uses & kWeights) {
+    const int64_t at = end_of_lists(header);
+    weights = list_at<Weight>(file, at + 4, list_at<uint32_t>(file, at, 1)[0]);
+  }
   for (const uint32_t label : labels)
     check(label <= static_cast<uint32_t>(DocumentLabel::kNone),
           "the index of documents {} is damaged: a document has the label {}", path.string(), label);
@@ -101,8 +115,17 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
     end = int64_t{first} + count;
     uncounted_ += count;
   }
+  end = -1;
+  for (const auto& [first, count, weight] : weights) {
+    check(
+        first >= end && count > 0 && int64_t{first} + count <= tokens && std::isfinite(weight) && weight > 0,
+        "the index of documents {} is damaged: {} tokens from {} on have the weight {}, after {}, in a shard "
+        "of {} tokens",
+        path.string(), count, first, weight, end, tokens);
+    end = int64_t{first} + count;
+  }
   const bool follows = !parts_.empty() && parts_.back().follows == header.first_token;
-  const bool pairs = header.uses == kPairs;
+  const bool pairs = header.uses & kPairs;
   check(parts_.empty() || pairs == pairs_,
         "{} has {}, and the shards before it have not: name the shards of one data set", path.string(),
         pairs ? "pairs of documents" : "documents that are no pairs");
@@ -111,6 +134,7 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
         path.string());
   pairs_ = pairs;
   labels_ = labels_ || !labels.empty();
+  weights_ = weights_ || !weights.empty();
   const bool begins = !follows && (starts.empty() || starts[0] != 0);
   parts_.push_back({.file = std::move(file),
                     .first_token = tokens_,
@@ -120,7 +144,8 @@ void DocumentIndex::add_shard(const fs::path& shard, int64_t tokens) {
                     .begins = begins,
                     .starts = starts,
                     .runs = runs,
-                    .labels = labels});
+                    .labels = labels,
+                    .weights = weights});
   count_ += std::ssize(starts) + (begins ? 1 : 0);
   tokens_ += tokens;
 }
@@ -174,23 +199,36 @@ int64_t DocumentIndex::document_of(int64_t token) const {
   return low;
 }
 
-void DocumentIndex::drop_uncounted(int64_t first, std::span<int32_t> targets) const {
-  const int64_t last = first + std::ssize(targets);
+template <class T, class OnRun>
+void DocumentIndex::visit_runs(std::span<const T> Part::*list, int64_t first, int64_t last,
+                               const OnRun& on_run) const {
   check(0 <= first && last <= tokens_, "the tokens {} to {} are not all in the stream, which has {}", first,
         last - 1, tokens_);
-  if (targets.empty()) return;
+  if (first == last) return;
   auto part = std::ranges::upper_bound(parts_, first, {}, &Part::first_token) - 1;
   for (; part != parts_.end() && part->first_token < last; ++part) {
     const int64_t from = first - part->first_token, to = last - part->first_token;  // tokens of the shard
-    auto run = std::ranges::lower_bound(part->runs, from, {},
-                                        [](const Run& r) { return int64_t{r.first} + r.count - 1; });
-    for (; run != part->runs.end() && run->first < to; ++run) {
-      const int64_t begin = std::max<int64_t>(run->first, from);
-      const int64_t end = std::min(int64_t{run->first} + run->count, to);
-      std::ranges::fill(targets.subspan(static_cast<size_t>(begin - from), static_cast<size_t>(end - begin)),
-                        kNoTarget);
-    }
+    const std::span<const T> runs = (*part).*list;
+    auto run =
+        std::ranges::lower_bound(runs, from, {}, [](const T& r) { return int64_t{r.first} + r.count - 1; });
+    for (; run != runs.end() && run->first < to; ++run)
+      on_run(*run, static_cast<size_t>(std::max<int64_t>(run->first, from) - from),
+             static_cast<size_t>(std::min(int64_t{run->first} + run->count, to) - from));
   }
+}
+
+void DocumentIndex::drop_uncounted(int64_t first, std::span<int32_t> targets) const {
+  visit_runs(&Part::runs, first, first + std::ssize(targets), [&](const Run&, size_t begin, size_t end) {
+    std::ranges::fill(targets.subspan(begin, end - begin), kNoTarget);
+  });
+}
+
+void DocumentIndex::take_weights(int64_t first, std::span<float> weights) const {
+  std::ranges::fill(weights, 1.0f);
+  visit_runs(&Part::weights, first, first + std::ssize(weights),
+             [&](const Weight& run, size_t begin, size_t end) {
+               std::ranges::fill(weights.subspan(begin, end - begin), run.weight);
+             });
 }
 
 std::vector<const MappedFile*> DocumentIndex::files() const {
@@ -204,6 +242,7 @@ void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks, boo
   const int64_t size = options_.tokens_per_shard;
   auto start = marks.starts.begin();
   auto run = marks.uncounted.begin();
+  auto weight = marks.weights.begin();
   int64_t done_of_run = 0;
   for (int64_t at = 0; at < tokens;) {
     const int64_t count = std::min(tokens - at, size - shard_tokens_), end = at + count;
@@ -222,6 +261,12 @@ void DocumentIndexWriter::append(int64_t tokens, const DocumentMarks& marks, boo
       ++run;
       done_of_run = 0;
     }
+    for (; weight != marks.weights.end() && weight->first_token < end; ++weight) {
+      const int64_t first = std::max(weight->first_token, at),
+                    last = std::min(weight->first_token + weight->token_count, end);
+      add_weight(first + shift, last - first, static_cast<float>(weight->weight));
+      if (weight->first_token + weight->token_count > end) break;  // the next shard goes on with it
+    }
     shard_tokens_ += count;
     at = end;
     if (shard_tokens_ == size) write_shard();
@@ -237,14 +282,25 @@ void DocumentIndexWriter::add_run(int64_t first, int64_t count) {
   }
 }
 
+void DocumentIndexWriter::add_weight(int64_t first, int64_t count, float weight) {
+  const auto bits = std::bit_cast<uint32_t>(weight);
+  if (const size_t n = weights_.size();
+      n > 0 && weights_[n - 1] == bits && int64_t{weights_[n - 3]} + weights_[n - 2] == first) {
+    weights_[n - 2] += static_cast<uint32_t>(count);
+  } else {
+    weights_.insert(weights_.end(), {static_cast<uint32_t>(first), static_cast<uint32_t>(count), bits});
+  }
+}
+
 void DocumentIndexWriter::write_shard() {
   const bool labels = std::ranges::any_of(
       labels_, [](uint32_t label) { return label != static_cast<uint32_t>(DocumentLabel::kNone); });
   IndexHeader header{.magic = {},
                      .version = kVersion,
-                     .uses = pairs_   ? kPairs
-                             : labels ? kLabels
-                                      : 0U,
+                     .uses = (pairs_   ? kPairs
+                              : labels ? kLabels
+                                       : 0U) |
+                             (weights_.empty() ? 0U : kWeights),
                      .first_token = shards_ * options_.tokens_per_shard,
                      .tokens = shard_tokens_,
                      .documents = std::ssize(starts_),
@@ -255,11 +311,16 @@ void DocumentIndexWriter::write_shard() {
   file.write(std::as_bytes(std::span(&header, 1)));
   file.write(std::as_bytes(std::span(starts_)));
   file.write(std::as_bytes(std::span(runs_)));
-  if (header.uses == kLabels) file.write(std::as_bytes(std::span(labels_)));
+  if (header.uses & kLabels) file.write(std::as_bytes(std::span(labels_)));
+  if (const auto runs = static_cast<uint32_t>(weights_.size() / 3); runs > 0) {
+    file.write(std::as_bytes(std::span(&runs, 1)));
+    file.write(std::as_bytes(std::span(weights_)));
+  }
   checksums_[path.filename().string()] = file.commit();
   starts_.clear();
   runs_.clear();
   labels_.clear();
+  weights_.clear();
   shard_tokens_ = 0;
   ++shards_;
 }

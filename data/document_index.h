@@ -2,8 +2,8 @@
 // train_000000.documents beside train_000000.bin. Little-endian:
 //   bytes 0 to 7    the letters "tessdocs"
 //   8 to 11         uint32  version 1
-//   12 to 15        uint32  1: documents are pairs, a chosen one and the rejected one that follows; 2: they
-//                           have labels; else 0
+//   12 to 15        uint32  a sum. 1: documents are pairs, a chosen one and the rejected one that follows; 2:
+//                           they have labels; 4: tokens have weights
 //   16 to 23        int64   the shard's first token, counted in the whole data set
 //   24 to 31        int64   T, the tokens of the shard
 //   32 to 39        int64   N, the documents that begin in the shard
@@ -11,6 +11,8 @@
 //   then            uint32 [N]     first tokens of documents, ascending
 //                   uint32 [R, 2]  first token and length of each run, ascending; between two is a token
 //                   uint32 [N]     with labels: the DocumentLabel of each document
+//                   uint32         with weights: W, runs of tokens whose loss has another weight than 1
+//                   uint32 [W, 3]  first token and length of each, ascending, and its weight, a float above 0
 // Tokens are counted from the beginning of the shard. A document goes on until the next one begins, in the
 // following shard too; a run ends with its shard.
 #pragma once
@@ -47,6 +49,7 @@ class DocumentIndex {
   int64_t count() const { return count_; }                         // documents
   bool has_pairs() const { return pairs_; }                        // all of them
   bool has_labels() const { return count_ > 0 && labels_; }        // any of them
+  bool has_weights() const { return weights_; }                    // any token one other than 1
   DocumentLabel label(int64_t i) const;                            // of a document; Error: as document()
   int64_t tokens() const { return tokens_; }                       // of all of them
   int64_t document_of(int64_t token) const;                        // that has it. Error: outside the stream
@@ -58,12 +61,18 @@ class DocumentIndex {
   // Sets targets[i] = kNoTarget for every stream token first + i that does not count as a target.
   // Error: a range outside the stream.
   void drop_uncounted(int64_t first, std::span<int32_t> targets) const;
+  // Sets weights[i] to the weight of the loss of stream token first + i. Error: a range outside the stream.
+  void take_weights(int64_t first, std::span<float> weights) const;
 
   std::vector<const MappedFile*> files() const;
 
  private:
   struct Run {
     uint32_t first, count;
+  };
+  struct Weight {
+    uint32_t first, count;
+    float weight;
   };
   struct Part {  // of one shard
     MappedFile file;
@@ -75,12 +84,24 @@ class DocumentIndex {
     std::span<const uint32_t> starts;
     std::span<const Run> runs;
     std::span<const uint32_t> labels;  // of the documents in `starts`; empty: they have none
+    std::span<const Weight> weights;
   };
+  // Calls on_run(run, begin, end) for each of a list's runs that has some of the stream's tokens first to
+  // last - 1, with the first of these and their end, counted from `first`.
+  template <class T, class OnRun>
+  void visit_runs(std::span<const T> Part::*list, int64_t first, int64_t last, const OnRun& on_run) const;
   int64_t start_of(int64_t i) const;
 
   std::vector<Part> parts_;
   int64_t count_ = 0, tokens_ = 0, uncounted_ = 0;
-  bool pairs_ = false, labels_ = false;
+  bool pairs_ = false, labels_ = false, weights_ = false;
+};
+
+// Tokens whose loss has this weight
+struct WeightedTokens {
+  int64_t first_token, token_count;
+  double weight;
+  bool operator==(const WeightedTokens&) const = default;
 };
 
 // The marks of some consecutive tokens, counted from the first of them
@@ -88,6 +109,8 @@ struct DocumentMarks {
   std::vector<int64_t> starts;             // first tokens of documents, ascending
   std::vector<TokenRange> uncounted;       // ascending, without overlaps
   std::vector<DocumentLabel> labels = {};  // of the documents in `starts`; empty: none has one
+  // Ascending, without overlaps: of tokens that count, with weights above 0 other than 1
+  std::vector<WeightedTokens> weights = {};
 };
 
 struct DocumentIndexWriterOptions {
@@ -111,10 +134,11 @@ class DocumentIndexWriter {
 
  private:
   void add_run(int64_t first, int64_t count);
+  void add_weight(int64_t first, int64_t count, float weight);
   void write_shard();
 
   DocumentIndexWriterOptions options_;
-  std::vector<uint32_t> starts_, runs_, labels_;  // of the current shard
+  std::vector<uint32_t> starts_, runs_, labels_, weights_;  // of the current shard
   int64_t shards_ = 0, shard_tokens_ = 0, uncounted_ = 0;
   bool pairs_ = false;
   FileChecksums checksums_;

@@ -93,6 +93,9 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
   out.documents.clear();
   out.kinds.clear();
   out.log_probs.clear();
+  out.weights.clear();
+  out.teacher_ids.clear();
+  out.teacher_logits.clear();
   Sequences one;
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   for (int64_t i = 0; i < count; ++i) {
@@ -103,6 +106,13 @@ void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
     append(out.documents, one.documents);
     append(out.kinds, one.kinds);
     append(out.log_probs, one.log_probs);
+    append(out.teacher_ids, one.teacher_ids);
+    append(out.teacher_logits, one.teacher_logits);
+    // Where only some sources have weights, those of the others are 1.
+    if (one.weights.empty() && out.weights.empty()) continue;
+    out.weights.resize(out.tokens.size() - one.tokens.size(), 1.0f);
+    append(out.weights, one.weights);
+    out.weights.resize(out.tokens.size(), 1.0f);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "data/teacher_logits.h"
 #include "kernels/base/check.h"
 #include "kernels/base/no_target.h"
 
@@ -47,6 +48,8 @@ struct PackedLoader::Row {
   std::span<int32_t> documents;        // [T, 2]
   std::span<int32_t> kinds;            // [T]; empty without pairs
   std::span<double> log_probs;         // [T]; empty: none are stored
+  std::span<float> weights;            // [T]; empty: all are 1
+  TeacherRecords teacher;              // [T]; empty: none are stored
 };
 
 PackedLoader::PackedLoader(const PackedLoaderOptions& options)
@@ -111,7 +114,8 @@ void PackedLoader::check_log_probs(const Side& side, int64_t counted) const {
   const int32_t its = stored.tokens[log_prob_place(*options_.stream, side.document, side.kind)];
   if (its == counted) return;
   fail(
-      "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of {}, "
+      "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of "
+      "{}, "
       "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
       side.document, options_.stream->path().string(), counted, options_.sequence_length,
       log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
@@ -182,7 +186,7 @@ std::vector<PackedLoader::PackedDocument> PackedLoader::documents_at(int64_t pos
       sequence_at(position), [this](int64_t number) { return inputs(number); },
       [&](const Packing::Piece& piece) {
         for (const Side& side : sides(piece)) {
-          found.push_back({side.kind, side.document, begin, side.count});
+          found.push_back({side.kind, side.document, begin, side.count, side.first});
           begin += side.count;
         }
       });
@@ -192,6 +196,9 @@ std::vector<PackedLoader::PackedDocument> PackedLoader::documents_at(int64_t pos
 void PackedLoader::fill(int64_t sequence, const Row& row) const {
   size_t filled = 0;
   std::ranges::fill(row.log_probs, 0.0);
+  std::ranges::fill(row.weights, 1.0f);
+  std::ranges::fill(row.teacher.ids, 0);
+  std::ranges::fill(row.teacher.values, 0.0f);
   const auto mark = [&](size_t begin, size_t end) {
     for (size_t t = begin; t < end; ++t) {
       row.documents[2 * t] = static_cast<int32_t>(begin);
@@ -202,6 +209,14 @@ void PackedLoader::fill(int64_t sequence, const Row& row) const {
     const auto count = static_cast<size_t>(side.count);
     read(side, row.tokens.subspan(filled, count), row.targets.subspan(filled, count));
     mark(filled, filled + count);
+    if (!row.weights.empty() && side.kind != DocumentKind::kMismatched)
+      documents_.take_weights(side.first + 1, row.weights.subspan(filled, count));
+    if (!row.teacher.ids.empty()) {
+      const size_t K = row.teacher.ids.size() / row.tokens.size();
+      options_.teacher->take(side.document, side.first, row.targets.subspan(filled, count),
+                             {row.teacher.ids.subspan(filled * K, count * K),
+                              row.teacher.values.subspan(filled * (K + 1), count * (K + 1))});
+    }
     if (!row.log_probs.empty())
       row.log_probs[filled] =
           options_.log_probs->sums[log_prob_place(*options_.stream, side.document, side.kind)];
@@ -247,6 +262,10 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
   out.documents.resize(2 * out.tokens.size());
   out.kinds.resize(has_pairs() ? out.tokens.size() : 0);
   out.log_probs.resize(options_.log_probs ? out.tokens.size() : 0);
+  out.weights.resize(documents_.has_weights() ? out.tokens.size() : 0);
+  const int64_t K = options_.teacher ? options_.teacher->facts().largest : 0;
+  out.teacher_ids.resize(static_cast<size_t>(K) * out.tokens.size());
+  out.teacher_logits.resize(K > 0 ? static_cast<size_t>(K + 1) * out.tokens.size() : 0);
   for (int64_t i = 0; i < count; ++i) {
     const auto part = [&](auto& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
@@ -256,7 +275,10 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
           .targets = part(out.targets, 1),
           .documents = part(out.documents, 2),
           .kinds = has_pairs() ? part(out.kinds, 1) : std::span<int32_t>(),
-          .log_probs = options_.log_probs ? part(out.log_probs, 1) : std::span<double>()});
+          .log_probs = options_.log_probs ? part(out.log_probs, 1) : std::span<double>(),
+          .weights = documents_.has_weights() ? part(out.weights, 1) : std::span<float>(),
+          .teacher = K > 0 ? TeacherRecords{part(out.teacher_ids, K), part(out.teacher_logits, K + 1)}
+                           : TeacherRecords{}});
   }
 }
 

@@ -13,6 +13,8 @@
 
 namespace tessera {
 
+class TeacherLogits;  // data/teacher_logits.h
+
 // What a stream says of its documents. Error: it does not say where they begin; the message has the command
 // that prepares the data again.
 const DocumentIndex& documents_of(const TokenStream& stream);
@@ -25,7 +27,9 @@ struct PackedLoaderOptions {
   uint64_t seed = 0;
   bool shuffle = true;   // false: every epoch has the order of the first
   bool answers = false;  // documents are answers with a label, each packed with a mismatched document
-  const LogProbs* log_probs = nullptr;  // of the stream; outlives the loader; null: sequences have none
+  // Of the stream; they outlive the loader; null: sequences have none
+  const LogProbs* log_probs = nullptr;
+  const TeacherLogits* teacher = nullptr;
 };
 
 // The sequences are those of Packing, the same in every epoch. They come in a random order, since that of
@@ -55,6 +59,7 @@ class PackedLoader : public SequenceSource {
     DocumentKind kind;
     int64_t document;      // of the stream
     int64_t begin, count;  // tokens of the sequence
+    int64_t first_token;   // of the stream
   };
   std::vector<PackedDocument> documents_at(int64_t position) const;
 

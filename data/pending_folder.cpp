@@ -9,6 +9,7 @@
 #include "data/chat/chat_form.h"
 #include "data/log_probs.h"
 #include "data/manifest.h"
+#include "data/teacher_logits.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"
@@ -44,7 +45,8 @@ void check_replaceable(const fs::path& target, bool replace, const Replaceable& 
 
 bool is_part_of_dataset(std::string_view name) {
   return name == kManifestName || name == kTokenizerFile || name == kChatTemplateFile ||
-         name == kSpecialTokensFile || name == kLogProbsName || name == kMoreTemplatesFolder ||
+         name == kSpecialTokensFile || name == kLogProbsName || name.starts_with(kTeacherLogitsName) ||
+         name == kMoreTemplatesFolder ||
          (name.starts_with("train_") && (name.ends_with(".bin") || name.ends_with(".documents")));
 }
 

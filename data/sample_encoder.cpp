@@ -21,6 +21,8 @@ void append(const EncodedPiece& more, EncodedPiece& out) {
   append_list(more.marks.labels, out.marks.labels);
   for (const auto& [token, count] : more.marks.uncounted)
     out.marks.uncounted.push_back({first + token, count});
+  for (const auto& [token, count, weight] : more.marks.weights)
+    out.marks.weights.push_back({first + token, count, weight});
   out.documents += more.documents;
   out.conversations += more.conversations;
   out.pairs += more.pairs;
@@ -56,6 +58,26 @@ void SampleEncoder::note(int64_t first, bool counts, EncodedPiece& out) const {
   } else {
     runs.push_back({first, count});
   }
+}
+
+// The tokens from `first` on, which are the last ones, have their weights times this.
+void SampleEncoder::weigh(int64_t first, double weight, EncodedPiece& out) const {
+  auto& runs = out.marks.weights;
+  if (weight == 1) return;
+  const auto of_these = std::ranges::lower_bound(runs, first, {}, &WeightedTokens::first_token);
+  std::vector<WeightedTokens> made;
+  int64_t at = first;
+  const auto add = [&](int64_t end, double its) {
+    if (at < end && its != 1) made.push_back({at, end - at, its});
+    at = std::max(at, end);
+  };
+  for (auto run = of_these; run != runs.end(); ++run) {
+    add(run->first_token, weight);
+    add(run->first_token + run->token_count, weight * run->weight);
+  }
+  add(std::ssize(out.ids), weight);
+  runs.erase(of_these, runs.end());
+  append_list(made, runs);
 }
 
 void SampleEncoder::add_ids(std::span<const int32_t> ids, bool counts, EncodedPiece& out) const {
@@ -100,6 +122,10 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
                                      EncodedPiece& out) const {
   check(options_.chat != nullptr, "{}: {}", place, options_.no_chat);
   const bool all = options_.loss == CountedLoss::kAll;
+  check(!all || conversation.weights.empty(),
+        "{}: message {} has a weight, which says how much an assistant's turn counts, and with --loss all "
+        "every token counts the same: leave out the weight, or --loss all",
+        place, conversation.weights.empty() ? 0 : conversation.weights.begin()->first + 1);
   const bool tools = !conversation.tools.is_none() && options_.chat_with_tools != nullptr;
   EncodedChat chat;
   try {
@@ -123,11 +149,18 @@ void SampleEncoder::add_conversation(const Conversation& conversation, const std
   }
   if (!all && !chat.has_targets) return drop(place, "no assistant says anything in it", out);
   begin(out);
-  for (const ChatPart& part : chat.parts) add_ids(part.ids, part.counts, out);
+  for (const ChatPart& part : chat.parts) {
+    add_ids(part.ids, part.counts, out);
+    weigh(std::ssize(out.ids) - std::ssize(part.ids), part.weight, out);
+  }
   const int32_t end_of_text = options_.tokenizer->end_of_text();
   if (chat.parts.empty() || out.ids.back() != end_of_text) {
-    add_ids({&end_of_text, 1}, chat.ends_with_target, out);
-    if (chat.ends_with_target) out.turn_ends.insert(end_of_text);
+    const bool counts = chat.ends_with_target > 0;
+    add_ids({&end_of_text, 1}, counts, out);
+    if (counts) {
+      weigh(std::ssize(out.ids) - 1, chat.ends_with_target, out);
+      out.turn_ends.insert(end_of_text);
+    }
   }
   if (chat.special_names > 0 && out.special_names == 0) out.first_special_name = place;
   out.special_names += chat.special_names;
@@ -189,11 +222,13 @@ void SampleEncoder::add_preference(const Preference& pair, const std::string& pl
 
 void SampleEncoder::add_line(std::string_view line, const std::string& input, int64_t number,
                              EncodedPiece& out) const {
-  const Sample sample = parse_sample(line, input, number, options_.text_field);
+  const auto [sample, weight] = parse_weighted_sample(line, input, number, options_.text_field);
   const std::string place = fmt::format("{}:{}", input, number);
   std::string& first_of_kind =
       std::holds_alternative<Preference>(sample) ? out.first_pair : out.first_unpaired;
   if (first_of_kind.empty()) first_of_kind = place;
+  if (weight == 0) return out.dropped.push_back(place);
+  const int64_t first = std::ssize(out.ids);
   if (const auto* text = std::get_if<std::string>(&sample)) {
     begin(out);
     add_ids(options_.tokenizer->before_text(), true, out);
@@ -208,6 +243,7 @@ void SampleEncoder::add_line(std::string_view line, const std::string& input, in
   } else {
     add_conversation(std::get<Conversation>(sample), place, out);
   }
+  weigh(first, weight, out);
 }
 
 EncodedPiece SampleEncoder::encode(const Piece& piece) const {

@@ -72,6 +72,7 @@ struct EncodedPiece {
 //                 ends an assistant's turn and no other special token does
 //   preference    two documents, each as a completion or a conversation. An empty completion counts by what
 //                 follows it. A pair of which one side is dropped is
+// A sample with the weight 0 is dropped, with `strict` too.
 // Special tokens come from the templates alone, unless `special` says otherwise.
 class SampleEncoder {
  public:
@@ -97,6 +98,7 @@ class SampleEncoder {
   void add_conversation(const Conversation& conversation, const std::string& place, EncodedPiece& out) const;
   void drop(const std::string& place, const char* why, EncodedPiece& out) const;
   void note(int64_t first, bool counts, EncodedPiece& out) const;
+  void weigh(int64_t first, double weight, EncodedPiece& out) const;
   void begin(EncodedPiece& out) const {
     out.marks.starts.push_back(std::ssize(out.ids));
     out.marks.labels.push_back(DocumentLabel::kNone);

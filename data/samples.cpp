@@ -1,6 +1,7 @@
 #include "data/samples.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -18,7 +19,7 @@ using nlohmann::json;
 constexpr const char* kPrompt = "prompt";
 constexpr const char* kCompletion = "completion";
 constexpr const char* kMessages = "messages";
-constexpr const char* kLabel = "label";
+constexpr const char *kLabel = "label", *kWeight = "weight";
 constexpr const char *kChosen = "chosen", *kRejected = "rejected";
 
 std::string names_in(const json& object) {
@@ -34,6 +35,20 @@ std::string take_text(json& object, const std::string& field, const std::string&
   check(found->is_string(), "{}: expected a text in the field '{}', found a JSON {}", where, field,
         found->type_name());
   return std::move(found->get_ref<std::string&>());
+}
+
+// A "weight", if there is one
+template <class Json>
+std::optional<double> weight_in(const Json& object, const std::string& where) {
+  const auto found = object.find(kWeight);
+  if (found == object.end() || found->is_null()) return {};
+  // As a float, which is what is stored
+  const double weight = found->is_number() ? static_cast<double>(found->template get<float>()) : -1;
+  check(std::isfinite(weight) && weight >= 0,
+        "{}: expected a number of at least 0 in the field '{}', which the loss is multiplied by, found {}; "
+        "give metadata another name",
+        where, kWeight, found->dump());
+  return weight;
 }
 
 using Message = std::vector<std::pair<std::string, nlohmann::ordered_json>>;  // its fields, in their order
@@ -78,7 +93,7 @@ void add_message(const nlohmann::ordered_json& message, const std::string& where
         place);
   Message fields;
   for (const auto& [name, value] : message.items())
-    if (!value.is_null()) fields.emplace_back(name, value);
+    if (!value.is_null() && name != kWeight) fields.emplace_back(name, value);
   name_thoughts(fields, place);
   const bool thinks = std::ranges::any_of(
       fields, [](const auto& one) { return std::ranges::find(kThoughts, one.first) != std::end(kThoughts); });
@@ -86,6 +101,12 @@ void add_message(const nlohmann::ordered_json& message, const std::string& where
   check(!has_content || !message["content"].is_null() || calls || thinks,
         "{}: expected a text in the field 'content', found null", place);
   const auto number = static_cast<jinja::Origin>(conversation.messages.size());
+  if (const std::optional<double> weight = weight_in(message, place)) {
+    check(*weight == 0 || message["role"] == kAssistantRole,
+          "{}: its weight is {}, and only what an assistant says counts: leave the weight out", place,
+          *weight);
+    if (*weight != 1) conversation.weights[conversation.messages.size()] = *weight;
+  }
   jinja::Dict made;
   for (const auto& [name, value] : fields)
     made.emplace_back(jinja::Text(name), jinja::value_of(value, name == "role" ? jinja::kOtherData : number));
@@ -158,6 +179,15 @@ Preference take_texts(json& object, const std::string& where) {
   return {Completion{prompt, std::move(chosen)}, Completion{prompt, std::move(rejected)}};
 }
 
+// Of a pair sums of log-probabilities are compared: a token is one of them, or not.
+void check_weights_of_pair(const Conversation& conversation, const std::string& where) {
+  for (const auto& [message, weight] : conversation.weights)
+    check(weight == 0 || weight == 1,
+          "{}: message {}: its weight is {}, and of pairs a message counts or not: 0 or 1. A 'weight' of the "
+          "line is that of the pair",
+          where, message + 1, weight);
+}
+
 Preference take_preference(json& object, std::string_view line, const std::string& where) {
   for (const char* name : {kChosen, kRejected})
     check(object.contains(name), "{}: expected the fields 'chosen' and 'rejected', found {}", where,
@@ -170,10 +200,12 @@ Preference take_preference(json& object, std::string_view line, const std::strin
   const auto exact = jinja::parse_json_exactly(line);
   const bool has_prompt = exact.contains(kPrompt);
   const auto side = [&](const char* field) {
-    return take_conversation(exact, where,
-                             {.prompt = has_prompt ? kPrompt : nullptr,
-                              .answer = field,
-                              .prompt_messages = alike(exact[kChosen], exact[kRejected])});
+    Conversation made = take_conversation(exact, where,
+                                          {.prompt = has_prompt ? kPrompt : nullptr,
+                                           .answer = field,
+                                           .prompt_messages = alike(exact[kChosen], exact[kRejected])});
+    check_weights_of_pair(made, where);
+    return made;
   };
   return {side(kChosen), side(kRejected)};
 }
@@ -188,16 +220,8 @@ void for_each_said(const jinja::Value& value, const std::function<void(std::stri
       if (name.bytes() != "role") for_each_said(one, on_text);
 }
 
-}  // namespace
-
-Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
-                    const std::string& text_field) {
-  // A document may be as long as memory allows, and have any fields beside its text.
-  json object =
-      parse_json(line, input, {.bytes = line.size(), .repeated_keys = true, .first_line = line_number});
-  const std::string where = fmt::format("{}:{}", input, line_number);
-  check(object.is_object(), "{}: expected a JSON object with a document in its fields, found a JSON {}",
-        where, object.type_name());
+Sample sample_in(json& object, std::string_view line, const std::string& where,
+                 const std::string& text_field) {
   std::vector<std::string> kinds;  // by the field that only this kind has
   for (const std::string& field :
        {text_field, std::string(kCompletion), std::string(kMessages), std::string(kChosen)})
@@ -223,6 +247,25 @@ Sample parse_sample(std::string_view line, const std::string& input, int64_t lin
   if (object.contains(kLabel) && object[kLabel].is_boolean())
     return Labelled{std::move(answer), object[kLabel].get<bool>()};
   return std::visit([](auto&& one) { return Sample(std::move(one)); }, std::move(answer));
+}
+
+}  // namespace
+
+WeightedSample parse_weighted_sample(std::string_view line, const std::string& input, int64_t line_number,
+                                     const std::string& text_field) {
+  // A document may be as long as memory allows, and have any fields beside its text.
+  json object =
+      parse_json(line, input, {.bytes = line.size(), .repeated_keys = true, .first_line = line_number});
+  const std::string where = fmt::format("{}:{}", input, line_number);
+  check(object.is_object(), "{}: expected a JSON object with a document in its fields, found a JSON {}",
+        where, object.type_name());
+  const double weight = text_field == kWeight ? 1 : weight_in(object, where).value_or(1);
+  return {.sample = sample_in(object, line, where, text_field), .weight = weight};
+}
+
+Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
+                    const std::string& text_field) {
+  return parse_weighted_sample(line, input, line_number, text_field).sample;
 }
 
 void for_each_text(const Piece& piece, const std::string& text_field,

@@ -26,6 +26,10 @@ struct Labelled {
   bool desirable = true;
 };
 using Sample = std::variant<std::string, Completion, Conversation, Preference, Labelled>;
+struct WeightedSample {
+  Sample sample;
+  double weight = 1;  // of its loss, at least 0
+};
 
 // `line` is a JSON object with one of: a text in `text_field`; the texts "prompt" and "completion"; a list
 // "messages" of {"role", "content", ...}, with "tools" and "chat_template_kwargs" if they are there; "chosen"
@@ -33,10 +37,15 @@ using Sample = std::variant<std::string, Completion, Conversation, Preference, L
 // conversation of which the completion counts. Without a "prompt", the prompt is what "chosen" and "rejected"
 // both begin with, as in TRL: the same messages, or the same characters up to a space before the first that
 // differs; something is left of each. A completion with a "label", true or false, is a desirable or an
-// undesirable answer. Other fields are metadata, and so is another "label". As in transformers, a key of a
-// message that is null is left out, and thoughts have all the names under which templates read them.
+// undesirable answer. Of any sample, and of an assistant's message, "weight" is a number of at least 0 that
+// the loss is multiplied by. Other fields are metadata, and so is another "label". As in transformers, a key
+// of a message that is null is left out, and thoughts have all the names under which templates read them.
 // Error, naming file and line: no JSON object; none of these fields, or those of two kinds; a value of
-// another type; thoughts that differ.
+// another type; thoughts that differ; a message of a pair with a weight other than 0 and 1, or one of another
+// role with a weight other than 0.
+WeightedSample parse_weighted_sample(std::string_view line, const std::string& input, int64_t line_number,
+                                     const std::string& text_field);
+// The same without its weight
 Sample parse_sample(std::string_view line, const std::string& input, int64_t line_number,
                     const std::string& text_field);
 

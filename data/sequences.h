@@ -17,13 +17,24 @@ namespace tessera {
 struct SequencesView {
   std::span<const int32_t> tokens, targets, documents = {}, kinds = {};
   std::span<const double> log_probs = {};
+  std::span<const float> weights = {};
+  std::span<const int32_t> teacher_ids = {};
+  std::span<const float> teacher_logits = {};
 
   SequencesView tokens_from(int64_t first, int64_t count) const {
     const auto part = [&](auto of, int64_t each) {
       return of.empty() ? of
                         : of.subspan(static_cast<size_t>(each * first), static_cast<size_t>(each * count));
     };
-    return {part(tokens, 1), part(targets, 1), part(documents, 2), part(kinds, 1), part(log_probs, 1)};
+    const int64_t largest = std::ssize(teacher_ids) / std::max<int64_t>(std::ssize(tokens), 1);
+    return {.tokens = part(tokens, 1),
+            .targets = part(targets, 1),
+            .documents = part(documents, 2),
+            .kinds = part(kinds, 1),
+            .log_probs = part(log_probs, 1),
+            .weights = part(weights, 1),
+            .teacher_ids = part(teacher_ids, largest),
+            .teacher_logits = part(teacher_logits, largest + 1)};
   }
 };
 
@@ -32,13 +43,35 @@ inline int64_t counted(std::span<const int32_t> targets) {
   return std::ssize(targets) - std::count(targets.begin(), targets.end(), kNoTarget);
 }
 
-// How many pairs of a chosen and a rejected document there are in sequences of T tokens
-inline int64_t count_pairs(const SequencesView& sequences, int64_t T) {
-  if (sequences.documents.empty()) return 0;
-  int64_t pairs = 0;
+// The sum of their weights: their number, where sequences have none
+inline double weight_of_targets(const SequencesView& sequences) {
+  if (sequences.weights.empty()) return static_cast<double>(counted(sequences.targets));
+  double sum = 0;
+  for (size_t n = 0; n < sequences.targets.size(); ++n)
+    if (sequences.targets[n] != kNoTarget) sum += static_cast<double>(sequences.weights[n]);
+  return sum;
+}
+
+// Calls on_pair(n) with the first token of each pair of documents in sequences of T tokens.
+template <class OnPair>
+void for_each_first_of_pair(const SequencesView& sequences, int64_t T, const OnPair& on_pair) {
+  if (sequences.documents.empty()) return;
   for (int64_t n = 0; n < std::ssize(sequences.kinds); ++n)
-    pairs += begins_pair(sequences.documents.data(), sequences.kinds.data(), n, T) ? 1 : 0;
+    if (begins_pair(sequences.documents.data(), sequences.kinds.data(), n, T)) on_pair(n);
+}
+// How many pairs there are
+inline int64_t count_pairs(const SequencesView& sequences, int64_t T) {
+  int64_t pairs = 0;
+  for_each_first_of_pair(sequences, T, [&](int64_t) { ++pairs; });
   return pairs;
+}
+// The sum of their weights
+inline double weight_of_pairs(const SequencesView& sequences, int64_t T) {
+  double sum = 0;
+  for_each_first_of_pair(sequences, T, [&](int64_t n) {
+    sum += sequences.weights.empty() ? 1 : static_cast<double>(sequences.weights[static_cast<size_t>(n)]);
+  });
+  return sum;
 }
 
 // The place of token n = b T + t in its document
@@ -57,8 +90,16 @@ struct Sequences {
   // [count, T]: at the first token of each document the sum of the log-probabilities that the reference gives
   // its tokens that count, else 0; empty: they are not stored (log_probs.h)
   std::vector<double> log_probs = {};
+  // [count, T]: of the losses of targets; of a pair that of its first token counts. Empty: all are 1
+  std::vector<float> weights = {};
+  // [count, T, K] and [count, T, K + 1]: what the data has of a teacher's logits after each token, see
+  // teacher_logits.h; 0 where no target counts; empty: nothing
+  std::vector<int32_t> teacher_ids = {};
+  std::vector<float> teacher_logits = {};
 
-  operator SequencesView() const { return {tokens, targets, documents, kinds, log_probs}; }
+  operator SequencesView() const {
+    return {tokens, targets, documents, kinds, log_probs, weights, teacher_ids, teacher_logits};
+  }
   bool operator==(const Sequences&) const = default;
 };
 

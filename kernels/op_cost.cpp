@@ -198,10 +198,13 @@ OpCost cost(const CrossEntropy& a) {
                fp8_values(a.fp8_dlogits));
 }
 OpCost cost(const Distillation& a) {
-  return moved(a.logits, a.teacher, a.targets, a.weights, a.losses, a.want_gradient ? a.logits : Tensor{});
+  return moved(a.logits, a.teacher, a.largest_ids, a.largest, a.targets, a.weights, a.losses,
+               a.want_gradient ? a.logits : Tensor{});
 }
+OpCost cost(const LargestLogits& a) { return moved(a.logits, a.ids, a.values); }
 OpCost cost(const PreferenceLoss& a) {
-  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.stored, a.weights, a.figures);
+  return moved(a.documents, a.kinds, a.targets, a.losses, a.reference, a.stored, a.pair_weights, a.weights,
+               a.figures);
 }
 OpCost cost(const HeadLoss& a) {
   return gemm(a.x, a.weight) +

@@ -265,9 +265,13 @@ void list(const Distillation& a, const Lists& to) {
   to.written("losses", a.losses);
   if (a.want_gradient) to.written("logits", a.logits);
 }
+void list(const LargestLogits& a, const Lists& to) {
+  to.read("logits", a.logits);
+  to.written("values", a.values);
+}
 void list(const PreferenceLoss& a, const Lists& to) {
   to.read("losses", a.losses)("reference", a.reference)("stored", a.stored);
-  to.read("divergence", a.divergence)("gradient_scale", a.gradient_scale);
+  to.read("divergence", a.divergence)("gradient_scale", a.gradient_scale)("pair_weights", a.pair_weights);
   to.written("weights", a.weights)("figures", a.figures);
 }
 void list(const HeadLoss& a, const Lists& to) {

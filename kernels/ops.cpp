@@ -572,20 +572,39 @@ void CrossEntropy::check_on(Device device) const {
 
 void Distillation::check_on(Device device) const {
   check_anchor(kName, "logits", logits, 2, device);
-  check_anchor(kName, "teacher", teacher, 2, device);
-  const int64_t N = logits.shape[0];
+  const char* const its = teacher ? "teacher" : "largest_ids";
+  const Tensor& given = teacher ? teacher : largest_ids;
+  check(given && given.shape.rank() == 2, "{}: {} must have 2 dimensions, found {}", kName, its,
+        given.to_string());
+  const int64_t N = logits.shape[0], columns = given.shape[1];
+  check(!teacher || !largest_ids, "{}: teacher and largest_ids exclude each other", kName);
   check_fields(kName, device,
-               {{"teacher", teacher, logits.dtype, {N, teacher.shape[1]}},
+               {{its, given, teacher ? logits.dtype : DType::kI32, {N, columns}},
+                {"largest", largest, DType::kF32, {N, columns + 1}, static_cast<bool>(teacher)},
                 {"targets", targets, DType::kI32, {N}},
                 {"losses", losses, DType::kF32, {N}},
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
                 {"weights", weights, DType::kF32, {N}, true}});
-  if (vocab_size <= 0 || vocab_size > std::min(logits.shape[1], teacher.shape[1]))
-    fail("{}: vocab_size {} does not fit logits {} and teacher {}", kName, vocab_size, logits.to_string(),
-         teacher.to_string());
+  const int64_t most = teacher ? std::min(logits.shape[1], columns) : logits.shape[1];
+  if (vocab_size <= 0 || vocab_size > most || (!teacher && columns > vocab_size))
+    fail("{}: vocab_size {} does not fit logits {} and {} {}", kName, vocab_size, logits.to_string(), its,
+         given.to_string());
   check(temperature > 0, "{}: temperature must be above 0, found {}", kName, temperature);
   check(cross_entropy >= 0 && cross_entropy <= 1, "{}: cross_entropy must be 0 to 1, found {}", kName,
         cross_entropy);
+  check(reverse >= 0 && reverse <= 1, "{}: reverse must be 0 to 1, found {}", kName, reverse);
+}
+
+void LargestLogits::check_on(Device device) const {
+  check_anchor(kName, "logits", logits, 2, device);
+  check(ids && ids.shape.rank() == 2, "{}: ids must have 2 dimensions, found {}", kName, ids.to_string());
+  const int64_t N = logits.shape[0], K = ids.shape[1];
+  check_fields(kName, device,
+               {{"ids", ids, DType::kI32, {N, K}}, {"values", values, DType::kF32, {N, K + 1}}});
+  if (K < 1 || K > vocab_size || vocab_size > logits.shape[1])
+    fail("{}: ids {} and vocab_size {} do not fit logits {}", kName, ids.to_string(), vocab_size,
+         logits.to_string());
+  check(temperature > 0, "{}: temperature must be above 0, found {}", kName, temperature);
 }
 
 void PreferenceLoss::check_on(Device device) const {
@@ -607,6 +626,7 @@ void PreferenceLoss::check_on(Device device) const {
                 {"stored", stored, DType::kF32, {N, 2}, true},
                 {"divergence", divergence, DType::kF32, {1}, true},
                 {"gradient_scale", gradient_scale, DType::kF32, {1}, true},
+                {"pair_weights", pair_weights, DType::kF32, {N}, true},
                 {"weights", weights, DType::kF32, {N}},
                 {"figures", figures, DType::kF32, {PreferenceFigures::kCount, N}}});
 }

@@ -671,21 +671,43 @@ struct CrossEntropy {
   void check_on(Device device) const;
 };
 
-// losses[n] = w (c CE + (1 - c) t^2 KL) of a row with a target, 0 of another: CE as CrossEntropy, KL the
-// divergence of p = softmax(teacher / t) from q = softmax(logits / t), sum of p log(p / q); c is
-// `cross_entropy` and t the temperature. With want_gradient logits become w gradient_scale times
-// c (softmax(logits) - onehot) + (1 - c) t (q - p), 0 in the padding. Hinton et al., arXiv 1503.02531.
+// losses[n] = w (c CE + (1 - c) t^2 ((1 - r) F + r R)) of a row with a target, 0 of another: CE as
+// CrossEntropy; of p = softmax(teacher / t) and q = softmax(logits / t) F is the forward divergence, the sum
+// of p log(p / q), and R the reverse one, the sum of q log(q / p); c is `cross_entropy`, t the temperature
+// and r `reverse`. With want_gradient logits become w gradient_scale times c (softmax(logits) - onehot) +
+// (1 - c) t ((1 - r) (q - p) + r q (log(q / p) - R)), 0 in the padding. Hinton et al., arXiv 1503.02531; Gu
+// et al., arXiv 2306.08543.
+// Of a teacher of which only the K largest logits are known, p and q are those of K tokens and of one more
+// event, that it is any other token: both divergences are then at most those of all tokens. The gradient of
+// a token that is not known is q / q' times that of this event, whose probability is q' by the student.
 struct Distillation {
   static constexpr const char* kName = "distillation";
-  Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
-  Tensor teacher;  // [N, any padded V] of the same dtype: the teacher's logits
-  Tensor targets;  // [N] int32, each < vocab_size, or kNoTarget
-  Tensor losses;   // [N] fp32
+  Tensor logits;        // [N, padded V], read; overwritten by the gradient with want_gradient
+  Tensor teacher = {};  // [N, any padded V] of the same dtype: the teacher's logits; none: the largest
+  Tensor targets;       // [N] int32, each < vocab_size, or kNoTarget
+  Tensor losses;        // [N] fp32
   int64_t vocab_size;
   bool want_gradient;
-  float temperature = 1, cross_entropy = 0;
+  float temperature = 1, cross_entropy = 0, reverse = 0;
   Tensor gradient_scale = {};  // [1] fp32; none: 1
   Tensor weights = {};         // w, [N] fp32; none: 1
+  // In place of `teacher`, of rows with a target: LargestLogits' ids and values at the same temperature. An
+  // id stands once in its row.
+  Tensor largest_ids = {}, largest = {};
+
+  void check_on(Device device) const;
+};
+
+// The K largest of the first `vocab_size` logits of each row, by ascending ids; of equal ones those with the
+// lower ids. `values` has them as they are, and behind them the logarithm of the sum of exp(logit / t) over
+// all other columns, -infinity if there are none.
+struct LargestLogits {
+  static constexpr const char* kName = "largest logits";
+  Tensor logits;  // [N, padded V], read
+  Tensor ids;     // [N, K] int32, written
+  Tensor values;  // [N, K + 1] fp32, written
+  int64_t vocab_size;
+  float temperature = 1;  // t
 
   void check_on(Device device) const;
 };
@@ -705,9 +727,13 @@ struct PreferenceLoss {
   // its tokens that count, as a float and what that leaves
   Tensor stored = {};
   PreferenceRule rule = {};
-  // [1] fp32, of kto: the sum of m - m' over all mismatched documents of the step, and one over their number;
-  // none: z is 0, which is enough to find that sum, of row PreferenceFigures::kDivergence of the figures
+  // [1] fp32, of kto: the sum of m - m' over all mismatched documents of the step, and one over their number,
+  // each of them times its weight, if there are any; none: z is 0, which is enough to find that sum, of row
+  // PreferenceFigures::kDivergence of the figures
   Tensor divergence = {}, gradient_scale = {};
+  // [N] fp32: at the first row of a pair what its loss, and the divergence of its figures, are multiplied by;
+  // none: 1
+  Tensor pair_weights = {};
   Tensor weights;  // [N] fp32, written
   Tensor figures;  // [PreferenceFigures::kCount, N] fp32, written
 
@@ -966,9 +992,9 @@ using AnyOp = std::variant<
     const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
     const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
     const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
-    const Distillation*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
-    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
-    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const Distillation*, const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
+    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -64,6 +64,11 @@ struct PreferenceFigures {
   double divergence = 0;                // kto: m - m' of the mismatched document
   double d_chosen = 0, d_rejected = 0;  // derivatives of the loss with respect to the two sums
 
+  // Of a pair with this weight
+  TESSERA_HOST_DEVICE void weigh(double weight) {
+    loss *= weight, divergence *= weight, d_chosen *= weight, d_rejected *= weight;
+  }
+
   TESSERA_HOST_DEVICE double at(int i) const {
     const double all[kCount] = {loss,     chosen_reward, rejected_reward, chosen_logp, rejected_logp,
                                 is_right, has_chosen,    has_rejected,    divergence};

@@ -19,25 +19,30 @@ Tensor teacher_rows(Arena& arena, const Pass& pass) {
 
 }  // namespace
 
-LossRule distillation(const DistillationRule& rule) {
+LossRule distillation(const DistillationRule& rule, int64_t largest) {
   const LossRule evaluated = cross_entropy();
-  return {.name = "distillation",
-          .run =
-              [rule, evaluated](const Stream& stream, const LogitRows& of) {
-                if (!of.trains) return evaluated.run(stream, of);
-                const LossRows& rows = of.rows;
-                stream.run(Distillation{.logits = of.logits,
-                                        .teacher = of.teacher,
-                                        .targets = rows.targets,
-                                        .losses = rows.losses,
-                                        .vocab_size = rows.vocab_size,
-                                        .want_gradient = true,
-                                        .temperature = static_cast<float>(rule.temperature),
-                                        .cross_entropy = static_cast<float>(rule.cross_entropy),
-                                        .gradient_scale = rows.gradient_scale,
-                                        .weights = rows.weights});
-              },
-          .teacher_rows = teacher_rows};
+  LossRule made{.name = "distillation",
+                .run =
+                    [rule, evaluated](const Stream& stream, const LogitRows& of) {
+                      if (!of.trains) return evaluated.run(stream, of);
+                      const LossRows& rows = of.rows;
+                      stream.run(Distillation{.logits = of.logits,
+                                              .teacher = of.teacher,
+                                              .targets = rows.targets,
+                                              .losses = rows.losses,
+                                              .vocab_size = rows.vocab_size,
+                                              .want_gradient = true,
+                                              .temperature = static_cast<float>(rule.temperature),
+                                              .cross_entropy = static_cast<float>(rule.cross_entropy),
+                                              .reverse = static_cast<float>(rule.reverse),
+                                              .gradient_scale = rows.gradient_scale,
+                                              .weights = rows.weights,
+                                              .largest_ids = of.teacher_ids,
+                                              .largest = of.teacher_logits});
+                    },
+                .teacher_logits = largest};
+  if (largest == 0) made.teacher_rows = teacher_rows;
+  return made;
 }
 
 }  // namespace tessera

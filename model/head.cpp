@@ -35,7 +35,7 @@ void run_logits(const Stream& stream, const Model& model, LinearForward gemm, co
 // The logits of rows, their losses and gradients, one after another
 struct SeparateHead {
   HiddenRows of;
-  Tensor teacher;  // logits; none without one
+  Tensor teacher, teacher_ids, teacher_logits;  // as in LogitRows
   Fp8Matrix fp8_x;
   bool trains;
 };
@@ -52,6 +52,8 @@ void separate_head(const Pass& pass, const SeparateHead& head) {
                                .logits = of.logits,
                                .trains = head.trains,
                                .teacher = head.teacher,
+                               .teacher_ids = head.teacher_ids,
+                               .teacher_logits = head.teacher_logits,
                                .cap = static_cast<float>(model.config.logit_cap),
                                .fp8_gradient = dy});
   if (!head.trains) return;
@@ -98,8 +100,9 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   const Saved& saved = head.saved;
   const HeadParams* gradients = head.gradients;
   Arena::Scope scope(arena);
-  const Tensor row_weights =
-      gradients && model.loss.weights ? model.loss.weights(arena, pass, saved) : Tensor{};
+  const Tensor row_weights = !gradients           ? Tensor{}
+                             : model.loss.weights ? model.loss.weights(arena, pass, saved)
+                                                  : pass.batch.weights;
   const Tensor of_teacher =
       gradients && model.loss.teacher_rows ? model.loss.teacher_rows(arena, pass) : Tensor{};
   const WeightLease<HeadParams> weights =
@@ -121,8 +124,11 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
                    : Tensor{};
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
+      const auto part = [&](const Tensor& rows) {
+        return gradients && rows ? rows.rows(first, count) : Tensor{};
+      };
       const HiddenRows of{.rows = {.targets = pass.batch.targets.view({N}).rows(first, count),
-                                   .weights = row_weights ? row_weights.rows(first, count) : Tensor{},
+                                   .weights = part(row_weights),
                                    .gradient_scale = head.gradient_scale,
                                    .losses = head.losses.rows(first, count),
                                    .vocab_size = model.config.vocab_size},
@@ -142,6 +148,8 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
       } else {
         separate_head(pass, {.of = of,
                              .teacher = its_logits,
+                             .teacher_ids = part(pass.batch.teacher_ids),
+                             .teacher_logits = part(pass.batch.teacher_logits),
                              .fp8_x = logits_x(model, saved.norm.y).y,
                              .trains = gradients != nullptr});
       }

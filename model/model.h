@@ -35,6 +35,10 @@ struct Batch {
   };
   Divergence divergence = {};
   Tensor log_probs = {};  // [N, 2] fp32, see PreferenceLoss::stored: for a loss with a stored reference
+  // [N, K] int32 and [N, K + 1] fp32, see LargestLogits: of a teacher, for a loss with stored logits
+  Tensor teacher_ids = {}, teacher_logits = {};
+  // [N] fp32: of the losses of a training; of a pair that of its first row. None: all are 1.
+  Tensor weights = {};
   Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these

@@ -48,6 +48,7 @@ PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& wei
           .reference = scored.reference,
           .stored = batch.log_probs,
           .rule = *pass.model.loss.pairs,
+          .pair_weights = batch.weights,
           .weights = weights,
           .figures = batch.figures};
 }

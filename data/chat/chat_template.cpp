@@ -33,7 +33,7 @@ std::string template_alone(const Text& text, size_t first, size_t last) {
 }
 
 // Fields of a message that change what it says
-constexpr std::array kFieldsToRead{"tool_calls", "function_call", "weight"};
+constexpr std::array kFieldsToRead{"tool_calls", "function_call"};
 
 }  // namespace
 
@@ -231,6 +231,22 @@ bool ChatTemplate::loses_thoughts(const Conversation& conversation) const {
          });
 }
 
+// A part that {% generation %} marks may be of several messages.
+double ChatTemplate::weight_of(const Conversation& conversation, const Text& said) {
+  std::optional<double> found;
+  for (const Text::Run& run : said.runs()) {
+    if (run.origin < 0) continue;
+    const auto own = conversation.weights.find(static_cast<size_t>(run.origin));
+    const double weight = own == conversation.weights.end() ? 1 : own->second;
+    check(found.value_or(weight) == weight,
+          "message {}: its weight is {}, and that of the message before it {}; the chat template writes them "
+          "as one turn: give both the same weight",
+          run.origin + 1, weight, found.value_or(weight));
+    found = weight;
+  }
+  return found.value_or(1);
+}
+
 EncodedChat ChatTemplate::encode(const Conversation& given, bool all, const EncodeText& encode_text) const {
   EncodedChat encoded;
   if (given.messages.empty()) return encoded;
@@ -248,8 +264,9 @@ EncodedChat ChatTemplate::encode(const Conversation& given, bool all, const Enco
   }
   Begin begin;
   int32_t end = -1;  // the token that ends the last turn
-  const auto add_part = [&](Turn part, bool counts) {
-    ChatPart made{.ids = {}, .counts = counts || all};
+  const auto add_part = [&](Turn part, double weight) {
+    const bool counts = weight > 0;
+    ChatPart made{.ids = {}, .counts = counts || all, .weight = counts ? weight : 1};
     encode_part(text, part, encode_text, begin, made.ids);
     if (counts) end = end_token(text, part, made.ids);
     if (made.ids.empty()) return;
@@ -258,18 +275,20 @@ EncodedChat ChatTemplate::encode(const Conversation& given, bool all, const Enco
     encoded.parts.push_back(std::move(made));
   };
   size_t done = 0;
+  double weight = 0;  // of the last turn
   for (const Turn& turn : counted) {
     encoded.joined += joins(text, turn.first) || (turn.last < text.size() && joins(text, turn.last));
-    add_part({done, turn.first}, false);
-    add_part(turn, true);
-    done = turn.last;
     const Text said = text.part(turn.first, turn.last - turn.first);
-    encoded.has_targets = encoded.has_targets || std::ranges::any_of(said.runs(), [](const Text::Run& run) {
-                            return run.origin != jinja::kTemplate;
-                          });
+    weight = weight_of(conversation, said);
+    add_part({done, turn.first}, 0);
+    add_part(turn, weight);
+    done = turn.last;
+    const bool says_something =
+        std::ranges::any_of(said.runs(), [](const Text::Run& run) { return run.origin != jinja::kTemplate; });
+    encoded.has_targets = encoded.has_targets || (says_something && weight > 0);
   }
-  add_part({done, text.size()}, false);
-  encoded.ends_with_target = !counted.empty() && done == text.size() && end < 0;
+  add_part({done, text.size()}, 0);
+  if (done == text.size() && end < 0) encoded.ends_with_target = weight;
   size_t first = 0;
   for (const Text::Run& run : text.runs()) {
     if (run.origin != jinja::kTemplate)

@@ -28,14 +28,16 @@ struct ChatOptions {
 
 struct ChatPart {
   std::vector<int32_t> ids;
-  bool counts;  // an assistant writes it, and the end of its turn
+  bool counts;        // an assistant writes it, and the end of its turn
+  double weight = 1;  // of the loss of what counts, above 0
 };
 struct EncodedChat {
-  std::vector<ChatPart> parts;     // encoded one by one; no two that count alike follow each other
+  std::vector<ChatPart> parts;     // encoded one by one: each turn that counts, and what is between them
   bool has_targets = false;        // an assistant says something
   std::vector<int32_t> turn_ends;  // special tokens that end what counts, each once
-  bool ends_with_target = false;   // the text ends with what counts, and no special token ends that
-  int64_t special_names = 0;       // of special tokens, within messages
+  // The text ends with what counts, and no special token ends that: the weight of what counts; else 0
+  double ends_with_target = 0;
+  int64_t special_names = 0;  // of special tokens, within messages
   int64_t joined =
       0;  // turns whose first token would hold the end of their header, were the text encoded whole
   bool lost_thoughts = false;  // an assistant has some, and the template reads none
@@ -71,6 +73,7 @@ class ChatTemplate {
   // Error: a message with fields that the template does not read; a signal that asks the program to stop.
   // RefusedConversation: what the template raises. UnfitConversation, unless all counts: a message of which
   // it writes nothing; messages that it writes in another form once an assistant's turn follows them.
+  // A turn whose message has the weight 0 does not count.
   EncodedChat encode(const Conversation& conversation, bool all, const EncodeText& encode_text) const;
 
   // The text up to where the model is to write
@@ -89,6 +92,7 @@ class ChatTemplate {
   struct Turn {
     size_t first, last;  // bytes of the rendered text
   };
+  static double weight_of(const Conversation& conversation, const jinja::Text& said);
   jinja::Rendered render(const Conversation& conversation, size_t messages, bool begin_answer) const;
   void check_read(const Conversation& conversation) const;
   bool reads_field(std::string_view name) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,7 @@ struct Conversation {
   jinja::Value tools;       // a list, or none
   jinja::Dict values;       // further variables of the template, such as enable_thinking
   size_t first_answer = 0;  // the first message of a completion: what was said before it does not count
+  std::map<size_t, double> weights = {};  // of the losses of messages, at least 0; of others: 1
 
   void add(std::string_view role, std::string content);
 };

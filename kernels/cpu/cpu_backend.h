@@ -65,6 +65,7 @@ void run(const ApplyDropout& a, const Launch& on);
 void run(const CapLogits& a, const Launch& on);
 void run(const CrossEntropy& a, const Launch& on);
 void run(const Distillation& a, const Launch& on);
+void run(const LargestLogits& a, const Launch& on);
 void run(const PreferenceLoss& a, const Launch& on);
 void run(const HeadLoss& a, const Launch& on);
 void run(const HeadGradient& a, const Launch& on);

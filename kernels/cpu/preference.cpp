@@ -17,11 +17,12 @@ void run(const PreferenceLoss& a, const Launch& /*on*/) {
       a.divergence ? mean_divergence(*a.divergence.as<float>(), *a.gradient_scale.as<float>()) : 0;
   for_each_pair(
       a.documents.as<int32_t>(), kinds, N, a.kinds.shape[1], [&](int64_t first, int64_t middle, int64_t end) {
-        const PreferenceFigures found = preference_figures(
+        PreferenceFigures found = preference_figures(
             a.rule, {.chosen = preference_side(rows, first, middle),
                      .rejected = preference_side(rows, middle, end),
                      .is_desirable = kinds[first] != static_cast<int32_t>(DocumentKind::kUndesirable),
                      .divergence = z});
+        if (a.pair_weights) found.weigh(static_cast<double>(a.pair_weights.as<float>()[first]));
         for (int i = 0; i < PreferenceFigures::kCount; ++i)
           figures[i * N + first] = static_cast<float>(found.at(i));
         std::fill(weights + first, weights + middle, static_cast<float>(-found.d_chosen));

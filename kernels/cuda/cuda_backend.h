@@ -100,6 +100,7 @@ class CudaBackend final : public Backend {
   void run_op(const CapLogits& a, const Launch& on);
   void run_op(const CrossEntropy& a, const Launch& on);
   void run_op(const Distillation& a, const Launch& on);
+  void run_op(const LargestLogits& a, const Launch& on);
   void run_op(const PreferenceLoss& a, const Launch& on);
   void run_op(const HeadLoss& a, const Launch& on);
   void run_op(const HeadGradient& a, const Launch& on);

@@ -12,7 +12,7 @@ constexpr int kThreads = 128;
 
 struct Rows {
   const int32_t *documents, *kinds, *targets;
-  const float *losses, *reference, *stored, *divergence, *gradient_scale;
+  const float *losses, *reference, *stored, *divergence, *gradient_scale, *pair_weights;
 };
 
 // Every thread gets the sums over the rows from `begin` to `end`.
@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kThreads)
   PreferencePair pair{chosen, rejected};
   pair.is_desirable = rows.kinds[n] != static_cast<int32_t>(DocumentKind::kUndesirable);
   if (rows.divergence) pair.divergence = mean_divergence(*rows.divergence, *rows.gradient_scale);
-  const PreferenceFigures found = preference_figures(rule, pair);
+  PreferenceFigures found = preference_figures(rule, pair);
+  if (rows.pair_weights) found.weigh(rows.pair_weights[n]);
   if (static_cast<int>(threadIdx.x) < PreferenceFigures::kCount)
     figures[threadIdx.x * N + n] = static_cast<float>(found.at(static_cast<int>(threadIdx.x)));
   for (int64_t i = n + threadIdx.x; i < end; i += kThreads)
@@ -64,9 +65,9 @@ void CudaBackend::run_op(const PreferenceLoss& a, const Launch& on) {
   const int64_t N = a.kinds.numel();
   TESSERA_CUDA(cudaMemsetAsync(a.weights.data, 0, a.weights.bytes(), on.stream));
   TESSERA_CUDA(cudaMemsetAsync(a.figures.data, 0, a.figures.bytes(), on.stream));
-  const Rows rows{a.documents.as<int32_t>(), a.kinds.as<int32_t>(),       a.targets.as<int32_t>(),
-                  a.losses.as<float>(),      a.reference.as<float>(),     a.stored.as<float>(),
-                  a.divergence.as<float>(),  a.gradient_scale.as<float>()};
+  const Rows rows{a.documents.as<int32_t>(), a.kinds.as<int32_t>(),        a.targets.as<int32_t>(),
+                  a.losses.as<float>(),      a.reference.as<float>(),      a.stored.as<float>(),
+                  a.divergence.as<float>(),  a.gradient_scale.as<float>(), a.pair_weights.as<float>()};
   preference_kernel<<<N, kThreads, 0, on.stream>>>(rows, a.rule, N, a.kinds.shape[1], a.weights.as<float>(),
                                                    a.figures.as<float>());
   TESSERA_CUDA_LAUNCHED();

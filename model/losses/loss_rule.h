@@ -25,11 +25,12 @@ struct LossRows {
 // Rows with their logits
 struct LogitRows {
   LossRows rows;
-  Tensor logits;        // [n, padded V]
-  bool trains;          // logits are overwritten by the gradient of
-                        // gradient_scale (sum of losses)
-  Tensor teacher = {};  // [n, its padded V]: the logits of Model::teacher, in training, where there is one
-  float cap = 0;        // as CrossEntropy's
+  Tensor logits;  // [n, padded V]
+  bool trains;    // logits are overwritten by the gradient of
+                  // gradient_scale (sum of losses)
+  // In training, of a rule with a teacher: its logits [n, its padded V], or what the batch has of them
+  Tensor teacher = {}, teacher_ids = {}, teacher_logits = {};
+  float cap = 0;  // as CrossEntropy's
   Fp8Output fp8_gradient = {};
 };
 
@@ -49,9 +50,9 @@ struct LossRule {
   std::function<void(const Stream& stream, const LogitRows& rows)> run;
   std::function<void(Arena& arena, const Stream& stream, const HiddenRows& rows)> run_fused =
       {};  // none: run()
-  // The weights of a training batch's rows, [N] fp32 in memory of the caller's scope; none: 1. Called between
-  // the forward and the first gradient: it may compute losses of the pass (head_losses() without gradients)
-  // and of its model's reference (evaluate_batch()).
+  // The weights of a training batch's rows, [N] fp32 in memory of the caller's scope; none: the batch's.
+  // Called between the forward and the first gradient: it may compute losses of the pass (head_losses()
+  // without gradients) and of its model's reference (evaluate_batch()).
   std::function<Tensor(Arena& arena, const Pass& pass, const Saved& saved)> weights = {};
   bool needs_reference = false;   // see Model::reference; not where its numbers come with the batch:
   bool stored_reference = false;  // see Batch::log_probs
@@ -60,6 +61,7 @@ struct LossRule {
   std::optional<PreferenceRule> pairs = {};
   // With Model::teacher: the rows that the teacher's logits are made of, [N, its C], likewise
   std::function<Tensor(Arena& arena, const Pass& pass)> teacher_rows = {};
+  int64_t teacher_logits = 0;  // K of Batch::teacher_ids, where the teacher's logits come with the batch
 };
 
 // What is added to the loss of a row, see CrossEntropy

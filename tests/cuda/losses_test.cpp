@@ -35,17 +35,22 @@ TEST_F(CudaLosses, ZLossAndLabelSmoothing) {
       }
 }
 
+struct DistillationShares {
+  float temperature, cross_entropy, reverse;
+};
+constexpr DistillationShares kShares[] = {{1, 0, 0}, {2, 0.3f, 0}, {1, 0, 1}, {2, 0.3f, 0.4f}};
+
 TEST_F(CudaLosses, Distillation) {
   for (const DType dtype : kReal)
-    for (const auto& [t, c] : {std::pair(1.0f, 0.0f), {2.0f, 0.3f}}) {
-      SCOPED_TRACE(fmt::format("{}, temperature {}, cross entropy {}", name_of(dtype), t, c));
+    for (const auto& [t, c, r] : kShares) {
+      SCOPED_TRACE(fmt::format("{}, temperature {}, cross entropy {}, reverse {}", name_of(dtype), t, c, r));
       constexpr int64_t N = 33, V = 1003;
       const Twin logits = input(dtype, {N, 1024}, 2), teacher = input(dtype, {N, 1016}, 2),
                  losses = output(DType::kF32, {N}), weights = input(DType::kF32, {N}),
                  scale = input(DType::kF32, {1});
       const Twin targets =
           indices({N}, [](int64_t n) { return n % 9 == 4 ? kNoTarget : static_cast<int32_t>(n * 37 % V); });
-      const float temperature = t, share = c;
+      const float temperature = t, share = c, reverse = r;
       run_on_both({logits, losses}, [&](auto on) {
         return Distillation{.logits = on(logits),
                             .teacher = on(teacher),
@@ -55,11 +60,64 @@ TEST_F(CudaLosses, Distillation) {
                             .want_gradient = true,
                             .temperature = temperature,
                             .cross_entropy = share,
+                            .reverse = reverse,
                             .gradient_scale = on(scale),
                             .weights = on(weights)};
       });
       expect_same_norm(losses, "losses");
       expect_same(logits, "gradient", 2);
+    }
+}
+
+// All, and some of the logits of a teacher: some rows of its ids come again in the order of their columns.
+TEST_F(CudaLosses, DistillationFromTheLargestLogits) {
+  for (const DType dtype : kReal)
+    for (const auto& [t, c, r] : kShares)
+      for (const int64_t K : {int64_t{1}, int64_t{64}, int64_t{1003}}) {
+        SCOPED_TRACE(fmt::format("{}, {} logits, temperature {}, cross entropy {}, reverse {}",
+                                 name_of(dtype), K, t, c, r));
+        constexpr int64_t N = 33, V = 1003;
+        const Twin logits = input(dtype, {N, 1024}, 2), losses = output(DType::kF32, {N}),
+                   weights = input(DType::kF32, {N}), scale = input(DType::kF32, {1}),
+                   largest = input(DType::kF32, {N, K + 1}, 2);
+        const Twin targets =
+            indices({N}, [](int64_t n) { return n % 9 == 4 ? kNoTarget : static_cast<int32_t>(n * 37 % V); });
+        const Twin ids = indices({N, K}, [K](int64_t i) {
+          return static_cast<int32_t>(K == V ? i % K : (i / K * 7 + i % K * 13) % V);
+        });
+        const float temperature = t, share = c, reverse = r;
+        run_on_both({logits, losses}, [&](auto on) {
+          return Distillation{.logits = on(logits),
+                              .targets = on(targets),
+                              .losses = on(losses),
+                              .vocab_size = V,
+                              .want_gradient = true,
+                              .temperature = temperature,
+                              .cross_entropy = share,
+                              .reverse = reverse,
+                              .gradient_scale = on(scale),
+                              .weights = on(weights),
+                              .largest_ids = on(ids),
+                              .largest = on(largest)};
+        });
+        expect_same_norm(losses, "losses");
+        expect_same(logits, "gradient", 2);
+      }
+}
+
+TEST_F(CudaLosses, LargestLogits) {
+  for (const DType dtype : kReal)
+    for (const int64_t K : {int64_t{1}, int64_t{64}, int64_t{700}, int64_t{1003}}) {
+      SCOPED_TRACE(fmt::format("{}, {} logits", name_of(dtype), K));
+      constexpr int64_t N = 33, V = 1003;
+      const Twin logits = input(dtype, {N, 1024}, 2), values = output(DType::kF32, {N, K + 1}),
+                 ids = indices({N, K}, [](int64_t) { return -1; });
+      run_on_both({values, ids}, [&](auto on) {
+        return LargestLogits{
+            .logits = on(logits), .ids = on(ids), .values = on(values), .vocab_size = V, .temperature = 1.5f};
+      });
+      expect_same(values, "values");
+      EXPECT_EQ(std::memcmp(bytes_of(ids.cuda).data(), ids.cpu.data, ids.cpu.bytes()), 0);
     }
 }
 
@@ -97,7 +155,8 @@ TEST_F(CudaLosses, Pairs) {
              targets = indices({N}, [](int64_t n) { return n % 5 < 2 ? kNoTarget : 1; }),
              losses = input(DType::kF32, {N}, 0.5f, 2), reference = input(DType::kF32, {N}, 0.5f, 2),
              stored = input(DType::kF32, {N, 2}, 2), divergence = input(DType::kF32, {1}, 1, 2),
-             scale = input(DType::kF32, {1}, 0.5f, 1), weights = output(DType::kF32, {N}),
+             scale = input(DType::kF32, {1}, 0.5f, 1), pair_weights = input(DType::kF32, {N}),
+             weights = output(DType::kF32, {N}),
              figures = output(DType::kF32, {PreferenceFigures::kCount, N});
   for (const PreferenceKind kind : {PreferenceKind::kDpo, PreferenceKind::kIpo, PreferenceKind::kSimpo,
                                     PreferenceKind::kOrpo, PreferenceKind::kKto})
@@ -114,6 +173,7 @@ TEST_F(CudaLosses, Pairs) {
                               .rule = rule,
                               .divergence = has_labels ? on(divergence) : Tensor{},
                               .gradient_scale = has_labels ? on(scale) : Tensor{},
+                              .pair_weights = is_stored ? on(pair_weights) : Tensor{},
                               .weights = on(weights),
                               .figures = on(figures)};
       });

@@ -378,7 +378,7 @@ TEST_F(Conversations, WhatTheProgramsOwnTemplatesWouldLoseIsRefused) {
   };
   refused(R"("role":"tool","content":"x")", {"a.jsonl:1", "message 1", "role \"tool\""});
   refused(R"("role":"user","content":[{"type":"text","text":"x"}])", {"a.jsonl:1", "message 1", "list"});
-  for (const char* field : {"tool_calls", "function_call", "weight", "reasoning_content"})
+  for (const char* field : {"tool_calls", "function_call", "reasoning_content"})
     refused(fmt::format(R"("role":"assistant","content":"x","{}":1)", field),
             {"a.jsonl:1", "message 1", field});
 }

@@ -1,6 +1,8 @@
 // What a loss may have besides cross entropy: z-loss, label smoothing, a teacher, pairs. On the CPU, against
 // formulas in fp64.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/base/documents.h"
 #include "tests/support.h"
@@ -95,15 +97,66 @@ TEST_F(LossExtras, ZLossAndLabelSmoothingAreTheirFormulas) {
     }
 }
 
+// The loss of a row: `events` has the event of each token, and `teacher` the logits of each of them over t
+struct DistilledRow {
+  std::vector<size_t> events;
+  Row teacher;
+  double temperature, cross_entropy, reverse;
+
+  // Logarithms of the probabilities of events
+  Row of_student(const Row& logits) const {
+    Row sums(teacher.size());
+    const double most = *std::ranges::max_element(logits);
+    double all = 0;
+    for (size_t v = 0; v < logits.size(); ++v) {
+      const double e = std::exp((logits[v] - most) / temperature);
+      sums[events[v]] += e, all += e;
+    }
+    for (double& sum : sums) sum = std::log(sum / all);
+    return sums;
+  }
+  double loss(const Row& logits, int32_t target) const {
+    const Row own = of_student(logits);
+    const double lse = log_sum_exp(teacher);
+    double forward = 0, backward = 0;
+    for (size_t i = 0; i < teacher.size(); ++i) {
+      const double its = teacher[i] - lse;
+      forward += std::exp(its) * (its - own[i]);
+      backward += std::exp(own[i]) * (own[i] - its);
+    }
+    const double plain = log_sum_exp(logits) - logits[static_cast<size_t>(target)];
+    return cross_entropy * plain +
+           (1 - cross_entropy) * temperature * temperature * ((1 - reverse) * forward + reverse * backward);
+  }
+  Row gradient(Row logits, int32_t target, double scale) const {
+    constexpr double kStep = 1e-4;
+    Row found;
+    for (double& logit : logits) {
+      const double at = logit;
+      logit = at + kStep;
+      const double more = loss(logits, target);
+      logit = at - kStep;
+      found.push_back(scale * (more - loss(logits, target)) / (2 * kStep));
+      logit = at;
+    }
+    return found;
+  }
+};
+
+struct DistillationShares {
+  float temperature, cross_entropy, reverse;
+};
+constexpr DistillationShares kShares[] = {{1, 0, 0}, {2, 0, 0},    {0.5, 0.3f, 0},   {3, 1, 0},
+                                          {1, 0, 1}, {2, 0, 0.4f}, {0.5, 0.3f, 0.7f}};
+
 TEST_F(LossExtras, DistillationIsItsFormula) {
   constexpr int64_t kTeachers = 72;
   const Tensor teacher = make.normal({N, kTeachers}, 2);
   targets.as<int32_t>()[5] = kNoTarget;
-  for (const auto& [t, c] : {std::pair(1.0f, 0.0f), {2.0f, 0.0f}, {0.5f, 0.3f}, {3.0f, 1.0f}})
+  for (const auto& [t, c, r] : kShares)
     for (const bool is_teacher : {false, true}) {
-      SCOPED_TRACE(fmt::format("temperature {}, cross entropy {}", t, c));
-      const Tensor gradient = make.copy_of(is_teacher ? teacher : logits);
-      const Tensor of = is_teacher ? make.poisoned({N, kPadded}) : gradient;
+      SCOPED_TRACE(fmt::format("temperature {}, cross entropy {}, reverse {}", t, c, r));
+      const Tensor of = make.copy_of(logits);
       for (int64_t n = 0; is_teacher && n < N; ++n)
         std::copy_n(floats(teacher).begin() + n * kTeachers, kPadded, floats(of).begin() + n * kPadded);
       const Tensor student = make.copy_of(of);
@@ -115,33 +168,130 @@ TEST_F(LossExtras, DistillationIsItsFormula) {
                            .want_gradient = true,
                            .temperature = t,
                            .cross_entropy = c,
+                           .reverse = r,
                            .gradient_scale = make.scalar(0.5f),
                            .weights = weights});
       for (int64_t n = 0; n < N; ++n) {
         const int32_t target = targets.as<int32_t>()[n];
         if (target == kNoTarget) {
           expect_row(of, n, Row(V, 0.0));
+          EXPECT_EQ(floats(losses)[n], 0);
           continue;
         }
-        const Row plain = row(student, n), own = row(student, n, 1.0 / t), its = row(teacher, n, 1.0 / t);
-        const double w = floats(weights)[n], a = log_sum_exp(plain), b = log_sum_exp(own),
-                     d = log_sum_exp(its);
-        double divergence = 0;
-        Row want;
-        for (size_t v = 0; v < V; ++v) {
-          const double p = std::exp(its[v] - d), q = std::exp(own[v] - b);
-          divergence += p * (its[v] - d - own[v] + b);
-          const double of_target = std::exp(plain[v] - a) - (static_cast<int32_t>(v) == target ? 1 : 0);
-          want.push_back(0.5 * w * (c * of_target + (1 - c) * t * (q - p)));
+        DistilledRow row{.events = std::vector<size_t>(V),
+                         .teacher = this->row(teacher, n, 1 / static_cast<double>(t)),
+                         .temperature = t,
+                         .cross_entropy = c,
+                         .reverse = r};
+        std::iota(row.events.begin(), row.events.end(), size_t{0});
+        const double w = floats(weights)[n];
+        const Row own = this->row(student, n);
+        if (is_teacher && c == 0) {
+          EXPECT_NEAR(floats(losses)[n], 0, 1e-6);
         }
-        if (is_teacher) {
-          EXPECT_NEAR(divergence, 0, 1e-12);
-        }
-        expect_loss(losses, n,
-                    w * (c * (a - plain[static_cast<size_t>(target)]) + (1 - c) * t * t * divergence));
-        if (!is_teacher) expect_row(of, n, want);
+        expect_loss(losses, n, w * row.loss(own, target));
+        if (!is_teacher) expect_row(of, n, row.gradient(own, target, 0.5 * w));
       }
     }
+}
+
+// Of a teacher of which K logits are known, all others are one event.
+TEST_F(LossExtras, DistillationFromTheLargestLogitsIsItsFormula) {
+  const Tensor teacher = make.normal({N, kPadded}, 2);
+  targets.as<int32_t>()[5] = kNoTarget;
+  for (const int64_t K : {int64_t{1}, int64_t{7}, V - 1, V})
+    for (const auto& [t, c, r] : kShares) {
+      SCOPED_TRACE(fmt::format("{} logits, temperature {}, cross entropy {}, reverse {}", K, t, c, r));
+      const Tensor of = make.copy_of(logits), ids = make.empty({N, K}, DType::kI32),
+                   values = make.poisoned({N, K + 1}), whole = make.copy_of(logits),
+                   whole_losses = make.poisoned({N});
+      cpu.run(
+          LargestLogits{.logits = teacher, .ids = ids, .values = values, .vocab_size = V, .temperature = t});
+      Distillation op{.logits = of,
+                      .targets = targets,
+                      .losses = losses,
+                      .vocab_size = V,
+                      .want_gradient = true,
+                      .temperature = t,
+                      .cross_entropy = c,
+                      .reverse = r,
+                      .gradient_scale = make.scalar(0.5f),
+                      .weights = weights,
+                      .largest_ids = ids,
+                      .largest = values};
+      cpu.run(op);
+      op.logits = whole, op.losses = whole_losses, op.teacher = teacher, op.largest_ids = op.largest = {};
+      cpu.run(op);
+      for (int64_t n = 0; n < N; ++n) {
+        const int32_t target = targets.as<int32_t>()[n];
+        if (target == kNoTarget) {
+          expect_row(of, n, Row(V, 0.0));
+          continue;
+        }
+        const auto others = static_cast<size_t>(K);
+        DistilledRow row{.events = std::vector<size_t>(V, others),
+                         .teacher = Row(others),
+                         .temperature = t,
+                         .cross_entropy = c,
+                         .reverse = r};
+        const Row its = this->row(teacher, n, 1 / static_cast<double>(t));
+        for (int64_t k = 0; k < K; ++k) {
+          const auto v = static_cast<size_t>(ids.as<int32_t>()[n * K + k]);
+          row.events[v] = static_cast<size_t>(k), row.teacher[static_cast<size_t>(k)] = its[v];
+        }
+        Row rest;
+        for (size_t v = 0; v < its.size(); ++v)
+          if (row.events[v] == others) rest.push_back(its[v]);
+        if (!rest.empty()) row.teacher.push_back(log_sum_exp(rest));
+        const double w = floats(weights)[n];
+        const Row own = this->row(logits, n);
+        expect_loss(losses, n, w * row.loss(own, target));
+        expect_row(of, n, row.gradient(own, target, 0.5 * w));
+        if (w > 0 && c == 0) {
+          EXPECT_LE(floats(losses)[n], floats(whole_losses)[n] * (1 + 1e-6f));
+        }
+        if (K < V) continue;
+        expect_loss(losses, n, static_cast<double>(floats(whole_losses)[n]));
+        expect_row(of, n, this->row(whole, n));
+      }
+    }
+}
+
+TEST_F(LossExtras, LargestLogitsAreThoseOfASort) {
+  for (int64_t n = 0; n < N; ++n) {  // equal ones, also around the last that is taken
+    for (const int64_t v : {4, 9, 17, 33}) floats(logits)[n * kPadded + v] = n % 2 ? 100.0f : 0.25f;
+    for (const int64_t v : {2, 60}) floats(logits)[n * kPadded + v] = -50.0f;
+    for (int64_t v = V; v < kPadded; ++v) floats(logits)[n * kPadded + v] = 1000;
+  }
+  for (const int64_t K : {int64_t{1}, int64_t{2}, int64_t{5}, int64_t{30}, V - 1, V}) {
+    const Tensor ids = make.empty({N, K}, DType::kI32), values = make.poisoned({N, K + 1});
+    cpu.run(
+        LargestLogits{.logits = logits, .ids = ids, .values = values, .vocab_size = V, .temperature = 1.5f});
+    for (int64_t n = 0; n < N; ++n) {
+      const Row own = row(logits, n);
+      std::vector<int32_t> order(V);
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, [&](int32_t a, int32_t b) {
+        return own[static_cast<size_t>(a)] > own[static_cast<size_t>(b)];
+      });
+      Row others;
+      for (size_t i = static_cast<size_t>(K); i < order.size(); ++i)
+        others.push_back(own[static_cast<size_t>(order[i])] / 1.5);
+      order.resize(static_cast<size_t>(K));
+      std::ranges::sort(order);
+      for (int64_t k = 0; k < K; ++k) {
+        EXPECT_EQ(ids.as<int32_t>()[n * K + k], order[static_cast<size_t>(k)]) << n;
+        EXPECT_EQ(floats(values)[n * (K + 1) + k],
+                  static_cast<float>(own[static_cast<size_t>(order[static_cast<size_t>(k)])]));
+      }
+      const float found = floats(values)[n * (K + 1) + K];
+      if (others.empty()) {
+        EXPECT_EQ(found, -INFINITY);
+      } else {
+        EXPECT_NEAR(found, log_sum_exp(others), 1e-6 * (1 + std::abs(log_sum_exp(others))));
+      }
+    }
+  }
 }
 
 // The chosen documents become desirable and undesirable answers in turn, the rejected ones mismatched.
@@ -185,7 +335,9 @@ TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
     }
   }
   for (const int64_t n : {0, 4, 15, 16}) ids.as<int32_t>()[n] = kNoTarget;  // prompts
-  const Tensor divergence = make.empty({1}), scale = make.empty({1});
+  const Tensor divergence = make.empty({1}), scale = make.empty({1}), of_pairs = make.poisoned({kRows});
+  for (const int64_t n : {0, 12, 15}) floats(of_pairs)[n] = n < T ? 2.5f : 0.25f;  // of others it is not read
+  Tensor pair_weights;
   for (const PreferenceRule& rule :
        {PreferenceRule{.kind = PreferenceKind::kDpo, .beta = 0.3, .label_smoothing = 0.2},
         PreferenceRule{.kind = PreferenceKind::kDpo, .beta = 0.3, .cross_entropy = 0.5},
@@ -203,6 +355,7 @@ TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
                              .rule = rule,
                              .divergence = rule.has_labels() ? divergence : Tensor{},
                              .gradient_scale = rule.has_labels() ? scale : Tensor{},
+                             .pair_weights = pair_weights,
                              .weights = row_weights,
                              .figures = figures});
       double sum = 0;
@@ -210,8 +363,21 @@ TEST_F(LossExtras, WeightsOfPairsAreDerivativesOfTheirLosses) {
       return sum;
     };
     floats(divergence)[0] = 0.9f, floats(scale)[0] = 0.5f;
+    pair_weights = {};
+    loss();
+    const Tensor plain = make.copy_of(row_weights), of_plain = make.copy_of(figures);
+    pair_weights = of_pairs;
     loss();
     const Tensor found = make.copy_of(row_weights);
+    for (int64_t n = 0; n < kRows; ++n) {
+      const float w = n < T ? 2.5f : 0.25f;
+      EXPECT_FLOAT_EQ(floats(found)[n], w * floats(plain)[n]);
+      for (int i = 0; i < PreferenceFigures::kCount; ++i) {
+        const bool is_weighed = i == 0 || i == PreferenceFigures::kDivergence;
+        EXPECT_FLOAT_EQ(floats(figures)[i * kRows + n],
+                        (is_weighed ? w : 1) * floats(of_plain)[i * kRows + n]);
+      }
+    }
     for (const int64_t n : {0, 12, 15}) EXPECT_NE(floats(figures)[n], 0);
     EXPECT_EQ(floats(figures)[1], 0);
     for (int64_t n = 0; n < kRows; ++n) {
@@ -249,6 +415,20 @@ TEST_F(LossExtras, WrongArgumentsAreRefused) {
   EXPECT_THROW(cpu.run(distillation), std::exception);
   distillation.teacher = logits, distillation.temperature = 0;
   EXPECT_THROW(cpu.run(distillation), std::exception);
+  distillation.temperature = 1, distillation.reverse = 1.5f;
+  EXPECT_THROW(cpu.run(distillation), std::exception);
+  distillation.reverse = 0, distillation.largest_ids = make.empty({N, 3}, DType::kI32);
+  EXPECT_THROW(cpu.run(distillation), std::exception);  // two teachers
+  distillation.teacher = {}, distillation.largest = make.normal({N, 3});
+  EXPECT_THROW(cpu.run(distillation), std::exception);  // there is nothing of the other tokens
+  distillation.largest = make.normal({N, 4});
+  std::fill_n(distillation.largest_ids.as<int32_t>(), 3 * N, static_cast<int32_t>(V));
+  EXPECT_THROW(cpu.run(distillation), std::exception);
+  EXPECT_THROW(cpu.run(LargestLogits{.logits = logits,
+                                     .ids = make.empty({N, V + 1}, DType::kI32),
+                                     .values = make.empty({N, V + 2}),
+                                     .vocab_size = V}),
+               std::exception);
 }
 
 }  // namespace

@@ -397,18 +397,22 @@ void check_pairs(const SourcedConfig& sourced) {
 void check_teacher(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
   const auto& train = config.train;
-  const bool teacher = !train.teacher.empty();
+  const bool stored = train.teacher_logits > 0, teacher = train.distils();
+  const char* const key = train.teacher.empty() ? "train.teacher_logits" : "train.teacher";
   const char* const with = "cannot be used with";
-  sourced.require(!teacher || !train.trains_pairs(), "train.teacher", with, "train.loss",
-                  "set train.loss=cross_entropy");
-  sourced.require(!teacher || train.z_loss == 0, "train.teacher", with, "train.z_loss", "set train.z_loss=0");
-  sourced.require(!teacher || train.label_smoothing == 0, "train.teacher", with, "train.label_smoothing",
+  sourced.require(!teacher || !train.trains_pairs(), key, with, "train.loss", "set train.loss=cross_entropy");
+  sourced.require(!teacher || train.z_loss == 0, key, with, "train.z_loss", "set train.z_loss=0");
+  sourced.require(!teacher || train.label_smoothing == 0, key, with, "train.label_smoothing",
                   "set train.label_smoothing=0");
-  sourced.require(!teacher || config.model.logit_cap == 0, "train.teacher", with, "model.logit_cap");
-  sourced.require(!teacher || !(train.fp8 && train.fp8.head), "train.teacher", with, "train.fp8.head",
+  sourced.require(!teacher || config.model.logit_cap == 0, key, with, "model.logit_cap");
+  sourced.require(!teacher || !(train.fp8 && train.fp8.head), key, with, "train.fp8.head",
                   "set train.fp8.head=false");
-  sourced.require(!teacher || config.parallel.context == 1, "train.teacher", with, "parallel.context",
+  sourced.require(!teacher || config.parallel.context == 1, key, with, "parallel.context",
                   "set parallel.context=1");
+  sourced.require(!stored || config.data.masks(), "train.teacher_logits", with, "data.documents",
+                  "set data.documents=mask: the logits are those of documents that do not see each other");
+  sourced.require(!stored || train.context_schedule.empty(), "train.teacher_logits", with,
+                  "train.context_schedule", "the logits are of sequences of one length");
 }
 
 void check_bad_step(const SourcedConfig& sourced) {

@@ -186,8 +186,9 @@ struct Config {
     std::string reference = "";     // a folder; empty: see trains_pairs()
     bool stored_reference = false;  // its log-probabilities lie beside the data, see data/log_probs.h
     std::string teacher = "";       // a folder; empty: none
+    int64_t teacher_logits = 0;     // of each token, that lie beside the data: see data/teacher_logits.h
     struct Distillation {
-      double temperature = 1, cross_entropy = 0;
+      double temperature = 1, cross_entropy = 0, reverse = 0;
       bool operator==(const Distillation&) const = default;
     } distillation;
     OnBadStep on_bad_step = {};
@@ -204,6 +205,8 @@ struct Config {
     std::string metrics_command = "";  // empty: none
     bool operator==(const Train&) const = default;
     bool trains_pairs() const { return loss != LossKind::kCrossEntropy; }
+    bool distils() const { return !teacher.empty() || teacher_logits > 0; }
+    bool runs_teacher() const { return !teacher.empty() && teacher_logits == 0; }
     // Of a loss of pairs: `reference`, else with adapters the model without them, else what it began with
     bool needs_reference() const {
       return loss == LossKind::kDpo || loss == LossKind::kIpo || loss == LossKind::kKto;

@@ -316,11 +316,19 @@ void visit_losses(Section& train, Visit& visit) {
   visit("train.teacher", train.teacher, Text{},
         "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
         "training comes near; \"\": none");
+  visit("train.teacher_logits", train.teacher_logits,
+        Whole{.at_least = 1, .at_most = 1 << 20, .zero = "none"},
+        "Distillation: so many logits of each token, the teacher's largest, are in the file that ./evaluate "
+        "TEACHER --data PATH --teacher-logits K wrote beside the data; no teacher is in memory; none: it "
+        "computes them");
   visit("train.distillation.temperature", train.distillation.temperature, Number{.above = 0, .at_most = 1000},
         "Distillation: what the logits of both models are divided by");
   visit("train.distillation.cross_entropy", train.distillation.cross_entropy,
         Number{.at_least = 0, .at_most = 1},
         "Distillation: the share of the loss that is the cross entropy of the data's tokens");
+  visit("train.distillation.reverse", train.distillation.reverse, Number{.at_least = 0, .at_most = 1},
+        "Distillation: the share of the divergence that is KL(student, teacher), which keeps to what the "
+        "teacher finds probable; the rest is KL(teacher, student)");
 }
 
 template <class Section, class Visit>

@@ -9,6 +9,7 @@
 
 #include "data/log_probs.h"
 #include "data/packed_loader.h"
+#include "data/teacher_logits.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
@@ -26,6 +27,7 @@
 #include "train/run/progress.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_data.h"
+#include "train/run/teacher_logits_walk.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/memory_plan.h"
@@ -145,6 +147,7 @@ class Evaluation {
   void describe();
   void measure_loss();
   void write_log_probs();
+  void write_teacher_logits();
   void answer_tasks();
   std::vector<double> run(const SharedBatches& batches);
   void show(const std::string& what, int64_t done, int64_t total, const char* unit, double seconds);
@@ -175,6 +178,11 @@ void Evaluation::open_data() {
   else if (!data.empty())
     data_ = std::make_unique<EvaluatedData>(data, model_, config_, tokenizer_.get(), options_.sequences,
                                             options_.log_probs);
+  check(options_.teacher_logits <= config_.model.vocab_size,
+        "--teacher-logits {}: the vocabulary of the model has {} tokens", options_.teacher_logits,
+        config_.model.vocab_size);
+  check(options_.teacher_logits == 0 || !data_->stream().documents()->has_pairs(),
+        "--teacher-logits is of texts, completions and conversations, and {} has pairs", data);
   tasks_ = read_tasks(options_.tasks, {.tokenizer = tokenizer_.get(),
                                        .vocab_size = config_.model.vocab_size,
                                        .sequence_length = config_.sequence_length(),
@@ -197,6 +205,7 @@ void Evaluation::choose_shape() {
     config_.train.recompute = kKeepAll, config_.parallel.shard = Shard::kNone;  // no step is planned
     config_.memory.offload = Offload{};
     shape_ = run_shape(config_, device_).session();
+    shape_.largest_logits = options_.teacher_logits;
     return plan_session(shape_, device_).ledger.peak_bytes();
   };
   int64_t bytes = planned();
@@ -346,6 +355,40 @@ void Evaluation::write_log_probs() {
   json_["log_probs"] = file.string();
 }
 
+// The model is to be a teacher. Each rank writes the records of its batches.
+void Evaluation::write_teacher_logits() {
+  const TokenStream& stream = data_->stream();
+  ranks_.enter_phase("the logits", Timeout::kNone);
+  const Clock::time_point start = Clock::now();
+  TeacherLogitsWriter writer(stream, {.data = fingerprint_of(stream),
+                                      .model = model_.folder.path.string(),
+                                      .weights = weights_,
+                                      .precision = std::string(name_of(shape_.dtype)),
+                                      .sequence_length = shape_.sequence_length,
+                                      .vocab_size = shape_.model.vocab_size,
+                                      .largest = options_.teacher_logits,
+                                      .temperature = options_.temperature});
+  if (ranks_.is_rank_0()) writer.create();
+  ranks_.sum({0});  // the others open what is there
+  writer.open();
+  const TeacherLogitsJob job{.data = data_->packed(), .temperature = options_.temperature, .writer = writer};
+  SharedBatches batches = teacher_logits_batches(present(session_), job);
+  batches.progress = [&](int64_t done) {
+    show("logits", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
+  };
+  const double tokens = run(batches)[0];
+  line_.clear();
+  if (ranks_.is_rank_0()) writer.commit();
+  line_.print(
+      labelled("logits", fmt::format("the {} largest after each of {} tokens in {:.1f} s; {} written to {}",
+                                     options_.teacher_logits, format_count(tokens), seconds_since(start),
+                                     format_bytes(writer.bytes()), writer.path().string())));
+  json_["data"] = data_->text();
+  json_["loss_tokens"] = tokens;
+  json_["teacher_logits"] = writer.path().string();
+  json_["bytes"] = writer.bytes();
+}
+
 void Evaluation::answer_tasks() {
   std::vector<TaskResult> results;
   for (const Task& task : tasks_) {
@@ -377,7 +420,10 @@ void Evaluation::run() {
     throw;
   }
   describe();
-  if (data_) options_.log_probs ? write_log_probs() : measure_loss();
+  if (data_)
+    options_.log_probs            ? write_log_probs()
+    : options_.teacher_logits > 0 ? write_teacher_logits()
+                                  : measure_loss();
   answer_tasks();
   ranks_.finish();
   if (!ranks_.is_rank_0()) return;
@@ -417,6 +463,17 @@ void check_options(const EvaluateOptions& options) {
       !options.log_probs || (options.sequences == 0 && !options.by_position &&
                              options.documents.value_or(Documents::kMask) == Documents::kMask),
       "--log-probs is of all pairs, packed apart: leave out --sequences, --by-position and --documents join");
+  const bool logits = options.teacher_logits > 0;
+  check(!logits || !options.log_probs, "--teacher-logits and --log-probs are two commands");
+  check(!logits || (options.data && !options.data->empty() && *options.data != kRunData),
+        "--teacher-logits is of a data set: name it with --data PATH");
+  check(!logits || (options.sequences == 0 && !options.by_position &&
+                    options.documents.value_or(Documents::kMask) == Documents::kMask),
+        "--teacher-logits is of all tokens, and documents do not see each other: leave out --sequences, "
+        "--by-position and --documents join");
+  check(std::isfinite(options.temperature) && options.temperature > 0,
+        "--temperature must be above 0, found {}", options.temperature);
+  check(logits || options.temperature == 1, "--temperature is of --teacher-logits: add --teacher-logits K");
   check(!options.tasks.empty() || options.task_items == 0,
         "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   for (const std::string& task : options.tasks) check_task_source(task);
@@ -443,7 +500,7 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
   if (options.precision) config.train.precision = *options.precision;
   if (options.attention) config.model.attention = *options.attention;
   if (options.documents) config.data.documents = *options.documents;
-  if (options.log_probs) config.data.documents = Documents::kMask;
+  if (options.log_probs || options.teacher_logits > 0) config.data.documents = Documents::kMask;
   return model;
 }
 

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "data/log_probs.h"
+#include "data/teacher_logits.h"
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
@@ -58,6 +59,15 @@ void add_options(Options& app, Command& c) {
                fmt::format("Write the log-probabilities of pairs to {} beside the data, for "
                            "train.stored_reference",
                            kLogProbsName));
+  app.add("--teacher-logits", o.teacher_logits,
+          fmt::format("Write so many logits after each token, the largest, to {} beside the data, for "
+                      "train.teacher_logits",
+                      kTeacherLogitsName))
+      .positive()
+      .type_name("K");
+  app.add("--temperature", o.temperature,
+          "Of --teacher-logits: train.distillation.temperature of the training; default: 1")
+      .type_name("T");
   app.add("--tokenizer", o.tokenizer, fmt::format("{}; default: the model's", kTokenizerSources))
       .type_name("PATH");
   add_ignore_field_option(app, o.ignored_fields);
@@ -75,6 +85,7 @@ void add_options(Options& app, Command& c) {
       "  ./evaluate FOLDER --task hellaswag_val.jsonl --task ARC-Easy-Test.jsonl --json results.json\n"
       "  ./evaluate FOLDER --task hellaswag_val.jsonl --gpus 4\n"
       "  ./evaluate FOLDER --data data/pairs --log-probs\n"
+      "  ./evaluate TEACHER --data data/mine --teacher-logits 64 --temperature 2\n"
       "Exit codes: 0: done; 1: the command line is wrong, or the work was refused or failed, and the message "
       "says why; 3: another rank failed.");
 }

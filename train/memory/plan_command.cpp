@@ -54,6 +54,18 @@ std::string fp8_line(const RunPlan& plan) {
                      bytes < 0 ? "saves" : "takes", format_bytes(std::abs(bytes)));
 }
 
+// The step without its reference or its teacher; nothing if there is none
+std::optional<RunShape> without_other_model(RunShape shape) {
+  if (shape.loss.needs_reference) {
+    shape.loss.needs_reference = false, shape.loss.stored_reference = true;
+    return shape;
+  }
+  if (!shape.teacher) return {};
+  shape.loss = cross_entropy();
+  shape.teacher.reset();
+  return shape;
+}
+
 // Of a GPU; a CPU's speed is hardly known.
 std::string speed_line(const RunShape& shape, const DeviceTraits& device) {
   if (device.device == Device::kCpu) return "";
@@ -61,9 +73,15 @@ std::string speed_line(const RunShape& shape, const DeviceTraits& device) {
   const std::string waits = shape.ranks() > 1 ? fmt::format(", {:.1f}% of it waits for other ranks",
                                                             100 * step.waits / step.seconds)
                                               : "";
-  return fmt::format("speed    about {} tokens/s on {}: a step of {:.0f} ms{}\n",
+  std::string other;
+  if (const std::optional<RunShape> without = without_other_model(shape)) {
+    const double seconds = step.seconds - estimate_step(*without, device).seconds;
+    other = fmt::format(", {:.0f} ms of it the {}", 1e3 * seconds,
+                        shape.teacher ? "teacher" : "reference's forward");
+  }
+  return fmt::format("speed    about {} tokens/s on {}: a step of {:.0f} ms{}{}\n",
                      format_count(tokens_per_second(shape, device)), speed_of(device).card,
-                     1e3 * step.seconds, waits);
+                     1e3 * step.seconds, other, waits);
 }
 
 void print_limits(const RunPlan& plan) {

@@ -38,7 +38,8 @@ ProvedData read_path(const ProvedModel& model, const ProveOptions& options, int6
                   .first_document = 0,
                   .document_count = documents_of(stream).count(),
                   .sequence_length = T,
-                  .shuffle = false})
+                  .shuffle = false,
+                  .answers = c.train.loss == LossKind::kKto})
         .fetch(0, count, data.sequences);
   else
     Loader({.stream = &stream,
@@ -95,7 +96,8 @@ std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord
 std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed) {
   std::vector<Measure> all;
   if (!found.losses.empty() && found.losses.size() == expected.losses.size())
-    all.push_back(compare_values("loss", "each token", found.losses, expected.losses, allowed));
+    all.push_back(compare_values("loss", found.losses.size() > 1 ? "each token" : "mean of the step",
+                                 found.losses, expected.losses, allowed));
   std::map<std::string, const ParamValues*> known;
   Difference whole;  // its reference
   for (const ParamValues& each : expected.gradients) {
@@ -130,9 +132,14 @@ Prover::Prover(const ProvedModel& model, const ProveOptions& options, RankGroup&
   if (S_ == 0) S_ = (std::clamp<int64_t>(most / T_, 1, kProvedSequences) + R - 1) / R * R;
   check(S_ % R == 0, "--sequences {}: {} ranks cannot share them evenly. Name a multiple of {}", S_, R, R);
   data_ = read_proved_data(model, options, S_);
-  counted_ = counted(data_.sequences.targets);
-  check(counted_ > 0, "no token of the {} sequences of {} is a target that counts: name more --sequences", S_,
-        data_.text);
+  counted_ = counted_of(data_.sequences, T_);
+  check(counted_ > 0, "no {} of the {} sequences of {} {}: name more --sequences",
+        config_.train.trains_pairs() ? "pair" : "token", S_, data_.text,
+        config_.train.trains_pairs() ? "is whole" : "is a target that counts");
+}
+
+double Prover::counted_of(const SequencesView& of, int64_t T) const {
+  return config_.train.trains_pairs() ? weight_of_pairs(of, T) : weight_of_targets(of);
 }
 
 Way Prover::way() const {
@@ -161,6 +168,7 @@ RunShape Prover::shape_of(const Way& way, const DeviceTraits& device) const {
   RunShape shape = run_shape(c, device, limit_of(device));
   shape.documents = way.documents;
   shape.cuda_graphs = false;
+  shape.weights = !data_.sequences.weights.empty();
   return shape;
 }
 
@@ -193,6 +201,8 @@ std::string Prover::load(TrainState& state, const ProvedModel& from) const {
   state.initialize(static_cast<uint64_t>(c.train.seed),
                    from.weights.empty() ? InitialOf::kAll : InitialOf::kAdapters);
   const FolderOptions options = folder_options(c);
+  if (state.has_teacher()) load_fixed(c.train.teacher, state.teacher(), options);
+  if (state.has_reference()) load_fixed(c.train.reference_folder(), state.reference(), options);
   if (from.weights.empty()) return "";
   if (c.train.lora && from.checkpoint && from.config.train.lora) {
     const std::string& base = present(from.state).base;
@@ -207,7 +217,7 @@ std::string Prover::load(TrainState& state, const ProvedModel& from) const {
 StepJob Prover::job_of(const RunShape& shape, const SequencesView& of) {
   return {.shape = shape,
           .sequences = of,
-          .counted = counted(of.targets),
+          .counted = counted_of(of, shape.sequence_length),
           .optimizer = optimizer_config(config_),
           .memory = &memory_};
 }

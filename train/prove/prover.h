@@ -58,6 +58,8 @@ class Prover {
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     const std::function<void(StepJob&)>& changes = {});
   StepJob job_of(const RunShape& shape, const SequencesView& of);
+  // What the loss of a step is divided by
+  double counted_of(const SequencesView& of, int64_t T) const;
   bool asked(ProofKind kind) const;
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
   const StepRecord& base();  // the run's way, at the largest micro-batch
@@ -67,6 +69,7 @@ class Prover {
                    AttentionKind kind) const;
   Proof proof_of_rows(const std::string& name, const RowCheck& rows, const std::string& of) const;
   void prove_documents();
+  void prove_pairs();
   void prove_micro_batch();
   void prove_resume();
   void prove_ranks();
@@ -98,7 +101,7 @@ class Prover {
   MemoryLimit limit_;
   int64_t T_, S_;
   ProvedData data_;
-  int64_t counted_;
+  double counted_;  // of the step
   std::optional<RunShape> base_shape_;
   HostMemory memory_;  // of gradients and weights
   std::optional<StepRecord> base_;

@@ -1,6 +1,7 @@
 #include "train/prove/step_record.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kernels/base/checksum.h"
 #include "kernels/base/signals.h"
@@ -40,7 +41,9 @@ class StepWatch final : public OpObserver {
     const OpPlace& at = be.place();
     const int64_t first = at.micro_batch * job_.shape.micro_batch;  // sequence
     if (const auto* forward = std::get_if<const AttentionForward*>(&op)) {
-      if (!at.backward) take(at.block, first, **forward, be, on);  // where it runs again it is not asked
+      // Where it runs again it is not asked, and neither are a reference and a teacher, which run later.
+      if (!at.backward && at.block < job_.shape.model.layers && seen_.insert({at.block, first}).second)
+        take(at.block, first, **forward, be, on);
     } else if (const auto* backward = std::get_if<const AttentionBackward*>(&op)) {
       if (job_.rows) job_.rows->after_backward(at.block, first, **backward, be, on);
     } else if (const auto* loss = std::get_if<const CrossEntropy*>(&op)) {
@@ -75,6 +78,7 @@ class StepWatch final : public OpObserver {
   Backend& be_;
   StepRecord& record_;
   HostMemory memory_;
+  std::set<std::pair<int64_t, int64_t>> seen_;  // blocks, and the first sequences of micro-batches
   int64_t every_;
 };
 
@@ -93,6 +97,7 @@ StepRecord StepRunner::step(const StepJob& job, int64_t number) {
     state_->step(job.sequences, job.counted, job.optimizer, job.learning_rate, number);
     const TrainState::StepResult result = state_->finish_step();
     record.loss = result.loss, record.grad_norm = result.grad_norm;
+    if (job.shape.loss.pairs || record.losses.empty()) record.losses = {static_cast<float>(result.loss)};
   }
   HostMemory own;
   if (job.sees_gradients) record.gradients = gradients_of(*state_, job.memory ? *job.memory : own);

@@ -25,9 +25,11 @@ struct ParamValues {
 };
 
 struct StepRecord {
-  double loss = 0;            // this rank's: the mean over the ranks is that of the step
-  double grad_norm = 0;       // of all ranks' gradients
-  std::vector<float> losses;  // of each token of this rank, [S, T]; where it has the sequences whole
+  double loss = 0;       // this rank's: the mean over the ranks is that of the step
+  double grad_norm = 0;  // of all ranks' gradients
+  // Of each token of this rank, [S, T], where it has the sequences whole; with a loss of pairs or of a
+  // teacher only the mean of the step
+  std::vector<float> losses;
   std::vector<std::vector<float>> attention;  // of each block: some rows of the output, [rows, H D]
   std::vector<std::vector<float>> lse;        // of each block: log-sum-exp, [S, H, T]; empty: it keeps none
   std::vector<ParamValues> gradients;
@@ -38,7 +40,7 @@ using BackendMaker = std::function<std::unique_ptr<Backend>(const DeviceTraits&)
 struct StepJob {
   const RunShape& shape;
   SequencesView sequences;
-  int64_t counted;  // targets that count, of all ranks
+  double counted;  // of all ranks, as TrainState::step() takes it
   OptimizerConfig optimizer = {};
   double learning_rate = 0;
   bool sees_attention = false;  // by `attention` and `lse` of the record

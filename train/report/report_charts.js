@@ -69,6 +69,12 @@ const charts = [
   { title: "Tokens per second", format: compact, zero: true, parts: [{ key: "tokens_per_second", smooth: true }] },
   { title: "MFU", about: "share of the measured GEMM peak", format: percent, zero: true, parts: [{ key: "mfu", smooth: true }] },
 ];
+// Those of a loss of pairs
+if (runs.some((run) => run.pairs || run.pair_evaluations))
+  for (const [key, title, about, format] of [["reward_accuracy", "Reward accuracy", "share of pairs whose chosen answer has the higher reward", percent],
+    ["reward_margin", "Reward margin", "the chosen answer's reward less the rejected one's", small], ["reward_chosen", "Reward of chosen answers", "", small],
+    ["reward_rejected", "Reward of rejected answers", "", small]])
+    charts.push({ title, about, format, parts: [{ key, pairs: true, smooth: true }, { key, pairs: true, evaluations: true }] });
 // A chart for each task of evaluation.tasks that a run has answered
 for (const task of new Set(runs.flatMap((run) => Object.keys(run.tasks))))
   charts.push({ title: task, about: "accuracy", format: percent, parts: [{ key: "accuracy", evaluations: true, task }] });
@@ -122,11 +128,11 @@ function x_range() {
 function lines_of(chart) {
   const lines = [];
   for (const part of chart.parts) for (const run of shown()) {
-    const curves = part.task ? run.tasks[part.task] : part.evaluations ? run.evaluations : run.curves, curve = curves?.[part.key];
+    const curves = part.task ? run.tasks[part.task] : part.pairs ? (part.evaluations ? run.pair_evaluations : run.pairs) : part.evaluations ? run.evaluations : run.curves, curve = curves?.[part.key];
     if (!curve || !curve.mean.some(known)) continue;
     const smooth = part.smooth && span_of(run) > 0;
     lines.push({ run, part, curves, curve, x: curves[choices.x], values: smooth ? smoothed(curves, curve.mean, span_of(run)) : curve.mean, smooth,
-      colour: single && part.evaluations ? "var(--c1)" : colour(run), name: part.task ? "" : part.evaluations ? "validation" : part.key === "loss" ? "training" : "" });
+      colour: single && part.evaluations ? "var(--c1)" : colour(run), name: part.task ? "" : part.evaluations ? "validation" : part.key === "loss" || part.pairs ? "training" : "" });
   }
   return lines;
 }

@@ -120,10 +120,14 @@ std::string run_json(const RunRecord& run) {
     inside += fmt::format("{}{}:{}", inside.empty() ? "" : ",\n", text_of(name),
                           curves_json(curves, layers, Written::kMeans));
   }
+  std::string pairs;
+  for (const auto& [name, curves] :
+       {std::pair{"pairs", &run.pairs()}, {"pair_evaluations", &run.pair_evaluations()}})
+    if (*curves) pairs += fmt::format(",\n\"{}\":{}", name, curves_json(**curves, RunRecord::kPairCurves));
   constexpr std::array kValidation = {"validation_loss"};
   return json + ",\n\"curves\":" + curves_json(run.steps(), RunRecord::kStepCurves) +
-         ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + ",\n\"tasks\":{" + tasks +
-         "},\n\"inside\":{" + inside + "}}";
+         ",\n\"evaluations\":" + curves_json(run.evaluations(), kValidation) + pairs + ",\n\"tasks\":{" +
+         tasks + "},\n\"inside\":{" + inside + "}}";
 }
 
 }  // namespace

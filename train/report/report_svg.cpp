@@ -76,10 +76,15 @@ Points smoothed(const ThinnedCurves& curves, size_t curve, double span) {
 
 constexpr double kSmoothedShare = 60;  // the length of the run over the span of the smoothing
 
-void add_curve(SvgPlot::Panel& panel, const std::string& name, const RunRecord& run, const char* key,
-               bool smooth) {
-  const size_t curve = curve_named(key);
-  Points raw = extremes(run.steps(), curve);
+// A curve of all that `curves` has of a run
+struct DrawnCurve {
+  const RunRecord& run;
+  const ThinnedCurves& curves;
+  size_t number;
+};
+void add_curve(SvgPlot::Panel& panel, const std::string& name, const DrawnCurve& drawn, bool smooth) {
+  const auto& [run, curves, curve] = drawn;
+  Points raw = extremes(curves, curve);
   if (raw.empty()) return;
   const auto line = [&](Points points, double width, double opacity) {
     panel.lines.push_back(
@@ -87,7 +92,11 @@ void add_curve(SvgPlot::Panel& panel, const std::string& name, const RunRecord& 
   };
   line(std::move(raw), smooth ? 1 : 1.6, smooth ? 0.35 : 1);
   const double span = static_cast<double>(run.last().step) / kSmoothedShare;
-  if (smooth) line(smoothed(run.steps(), curve, std::max(1.0, span)), 2, 1);
+  if (smooth) line(smoothed(curves, curve, std::max(1.0, span)), 2, 1);
+}
+void add_curve(SvgPlot::Panel& panel, const std::string& name, const RunRecord& run, const char* key,
+               bool smooth) {
+  add_curve(panel, name, {run, run.steps(), curve_named(key)}, smooth);
 }
 
 Points validation_losses(const RunRecord& run) {
@@ -132,6 +141,13 @@ std::string report_svg(std::span<const RunRecord> runs) {
   panel("Gradient norm", "grad_norm", true);
   panel("Tokens per second", "tokens_per_second", true);
   panel("MFU: share of the GEMM peak", "mfu", true);
+  constexpr std::array kTitles = {"Reward accuracy", "Reward margin"};
+  for (size_t i = 0; i < kTitles.size(); ++i) {
+    SvgPlot::Panel made{.title = kTitles[i], .lines = {}};
+    for (const RunRecord& run : runs)
+      if (run.pairs()) add_curve(made, single ? "training" : run.name, {run, *run.pairs(), i}, true);
+    if (!made.lines.empty()) plot.panels.push_back(std::move(made));
+  }
   return plot.draw();
 }
 

@@ -132,6 +132,7 @@ void RunRecord::add_step(const Json& line) {
     not_finite_ += line.contains(kStepCurves[i]) && !std::isfinite(values[i]);
   }
   steps_.add(last_, values);
+  add_pairs(line, pairs_);
   const double seconds = number(line, "seconds"), tokens = number(line, "tokens_per_second") * seconds;
   if (!std::isfinite(tokens)) return;
   step_seconds_ += seconds;
@@ -144,9 +145,18 @@ void RunRecord::add_evaluation(const Json& line) {
   if (!std::isfinite(loss)) return;
   add_positions(line);
   add_tasks(line);
+  add_pairs(line, pair_evaluations_);
   evaluations_.add(last_, std::span(&loss, 1));
   last_validation_ = {.value = loss, .step = last_.step};
   if (!best_validation_ || loss < best_validation_->value) best_validation_ = last_validation_;
+}
+
+void RunRecord::add_pairs(const Json& line, std::optional<ThinnedCurves>& to) {
+  if (!line.contains(kPairCurves[0])) return;
+  std::array<double, kPairCurves.size()> values;
+  std::ranges::transform(kPairCurves, values.begin(), [&](const char* key) { return number(line, key); });
+  if (!to) to.emplace(kPairCurves.size());
+  to->add(last_, values);
 }
 
 void RunRecord::add_positions(const Json& line) {

@@ -31,6 +31,9 @@ class RunRecord {
   // The values of a "step" line that are drawn, by the names of their keys.
   static constexpr std::array kStepCurves = {"loss", "grad_norm",   "learning_rate", "tokens_per_second",
                                              "mfu",  "memory_bytes"};
+  // Likewise of a loss of pairs, and of its evaluations
+  static constexpr std::array kPairCurves = {"reward_accuracy", "reward_margin", "reward_chosen",
+                                             "reward_rejected"};
   static constexpr size_t kMostSamples = 100, kMostEvents = 1000;
   static constexpr size_t kMostSampleBytes = 20'000;  // of one sample; longer ones are cut
 
@@ -65,6 +68,9 @@ class RunRecord {
   const RunPlace& last() const { return last_; }
   const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
   const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
+  // kPairCurves; nothing where no line has them
+  const std::optional<ThinnedCurves>& pairs() const { return pairs_; }
+  const std::optional<ThinnedCurves>& pair_evaluations() const { return pair_evaluations_; }
   // The accuracy of each task of evaluation.tasks, by its name: one curve
   const std::map<std::string, ThinnedCurves>& tasks() const { return tasks_; }
   const std::optional<Loss>& last_validation() const { return last_validation_; }
@@ -94,11 +100,13 @@ class RunRecord {
   void add_positions(const nlohmann::json& line);
   void add_tasks(const nlohmann::json& line);
   void add_inside(const nlohmann::json& line);
+  void add_pairs(const nlohmann::json& line, std::optional<ThinnedCurves>& to);
   void add_sample(const nlohmann::json& line);
   void add_event(const nlohmann::json& line, const std::string& type);
 
   RunPlace last_;
   ThinnedCurves steps_{kStepCurves.size()}, evaluations_{1};
+  std::optional<ThinnedCurves> pairs_, pair_evaluations_;
   std::map<std::string, ThinnedCurves> tasks_, inside_;
   std::optional<Loss> last_validation_, best_validation_;
   std::vector<Positions> positions_;

@@ -20,7 +20,7 @@ struct BadStep {
   StepVerdict verdict;
   double loss, grad_norm;  // of all ranks
   double own_loss;         // this rank's
-  int64_t counted_tokens;
+  double counted_tokens;   // see TrainState::step()
   double learning_rate;
   StepLimits limits;                    // that it had
   SpikeScores scores = {};              // of a spike

@@ -103,7 +103,7 @@ KeptStep kept_of(const nlohmann::json& facts, const std::string& name) {
       .loss = number("loss", std::nan("")),
       .grad_norm = number("grad_norm", std::nan("")),
       .own_loss = 0,
-      .counted_tokens = whole_number(facts, "loss_tokens", name, 1),
+      .counted_tokens = number("loss_tokens", 0),
       .learning_rate = number("learning_rate", 0),
       .limits = {.loss = number("loss_limit", kNone), .grad_norm = number("grad_norm_limit", kNone)},
       .scores = {.loss = number("loss_score", 0), .grad_norm = number("grad_norm_score", 0)},

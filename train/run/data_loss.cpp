@@ -78,7 +78,8 @@ DataLoss loss_of_pairs(const LossJob& job, const std::vector<double>& results) {
   for (size_t at = 0; at < results.size(); at += kPairNumbers) pairs.push_back(read_pair(&results[at]));
   const auto count = std::ssize(pairs);
   DataLoss found{.sequences = job.sequences, .counted = count};
-  found.figures = mean_figures(pair_figures(*job.pairs, std::move(pairs)), count);
+  const auto over = static_cast<double>(count);
+  found.figures = mean_figures(pair_figures(*job.pairs, std::move(pairs)), over, over);
   found.loss = without_sign_if_nan(found.figures[0]);
   return found;
 }

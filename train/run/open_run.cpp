@@ -79,7 +79,8 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
 
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.
 void OpenRun::check_other_weights() {
-  if (const std::string& teacher = config.train.teacher; !teacher.empty())
+  const bool reads_teacher = config.train.runs_teacher() || resumed.empty();
+  if (const std::string& teacher = config.train.teacher; !teacher.empty() && reads_teacher)
     add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
                               folder_options(config)));
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
@@ -336,17 +337,48 @@ void OpenRun::take_stored_reference(Checkpoint checkpoint) {
           "./evaluate REFERENCE --data PATH --log-probs",
           first.model, file->model);
   now.reference = same_as_before("the reference", {.was = was_.reference, .now = first.weights});
-  if (checkpoint || !ranks.is_rank_0()) return;
-  const std::string& folder = config.train.reference_folder();
+  if (checkpoint || !ranks.is_rank_0() || reference_is_base()) return;
   ModelConfig model = model_config(config);
   model.lora = {};
-  const std::string found = checksum_of_weights(folder, model, folder_options(config));
+  check_stored_reference(checksum_of_weights(config.train.reference_folder(), model, folder_options(config)));
+}
+
+// What adapters belong to is read anyway.
+bool OpenRun::reference_is_base() const {
+  return config.train.lora && config.train.reference_folder() == config.train.init_from;
+}
+
+// `found`: the checksum of the reference's weights
+void OpenRun::check_stored_reference(const std::string& found) const {
+  const std::string& folder = config.train.reference_folder();
+  const LogProbs& first = *phase->data().log_probs().front();
   check(
       found == first.weights,
       "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
       "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
       "with --set train.reference=FOLDER",
       first.model, first.weights, folder, found, folder, text_of(config.data.train));
+}
+
+// The logits beside the data are the teacher's. A run that is resumed needs no folder for that.
+void OpenRun::take_stored_teacher(Checkpoint checkpoint) {
+  const std::vector<const TeacherLogits*> files = phase->data().teacher_logits();
+  const TeacherLogitsFacts& first = files.front()->facts();
+  for (const TeacherLogits* file : files)
+    check(file->facts().weights == first.weights,
+          "the data has logits of two teachers, {} and {}: compute them again with one, ./evaluate TEACHER "
+          "--data PATH --teacher-logits {}",
+          first.model, file->facts().model, first.largest);
+  now.teacher = same_as_before("the teacher", {.was = was_.teacher, .now = first.weights});
+  const std::string& folder = config.train.teacher;
+  if (checkpoint || folder.empty() || !ranks.is_rank_0()) return;
+  const std::string found = checksum_of_weights(
+      folder, read_model_config(folder, config.train.ignore_fields).model, folder_options(config));
+  check(found == first.weights,
+        "the logits beside the data were computed by {}, whose weights had the checksum {}, and "
+        "train.teacher, {}, has {}: compute them again with ./evaluate {} --data {} --teacher-logits {}, or "
+        "set train.teacher=",
+        first.model, first.weights, folder, found, folder, text_of(config.data.train), first.largest);
 }
 
 void OpenRun::load_weights(Checkpoint checkpoint) {
@@ -363,6 +395,7 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
         {.was = was_.reference,
          .now = load_fixed(config.train.reference_folder(), state.reference(), folder_options(config))});
   if (config.train.stored_reference) take_stored_reference(checkpoint);
+  if (config.train.teacher_logits > 0) take_stored_teacher(checkpoint);
   if (checkpoint) {
     if (ranks.is_rank_0()) {
       check_undamaged(*checkpoint);
@@ -388,6 +421,7 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   }
   now.base = load_base(source, state, folder_options(config));
   ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
+  if (config.train.stored_reference && reference_is_base()) check_stored_reference(now.base);
 }
 
 // A checkpoint has the tokenizer of the data, unless the weights that the run started from had one.

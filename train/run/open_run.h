@@ -75,6 +75,9 @@ class OpenRun {
   std::string same_as_before(const char* what, const ChecksumBefore& of) const;
   void take_stored_reference(Checkpoint checkpoint);
   void measure_links();
+  void take_stored_teacher(Checkpoint checkpoint);
+  bool reference_is_base() const;
+  void check_stored_reference(const std::string& found) const;
   void take_shape(Checkpoint checkpoint);
   std::set<int64_t> before_bad_steps(const RunState& was) const;
   static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);

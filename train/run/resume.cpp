@@ -45,6 +45,7 @@ constexpr Meaning kMeanings[] = {
     {"train.distillation.", "from the next step on; losses before and after are not comparable"},
     {"train.reference", "the same weights under another name"},
     {"train.stored_reference", "the losses agree to rounding only"},
+    {"train.teacher_logits", "from the next step on; losses before and after are not comparable"},
     {"train.teacher", "the same weights under another name"},
     {"train.on_bad_step.", "from the next step on"},
     {"train.context_schedule", "the lengths from the next step on"},

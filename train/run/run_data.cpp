@@ -34,6 +34,28 @@ std::unique_ptr<PackedLoader> pack(const Config& config, const TokenStream& stre
                           .log_probs = log_probs ? &*log_probs : nullptr});
 }
 
+std::unique_ptr<TeacherLogits> read_teacher(const Config& config, const TokenStream& stream) {
+  auto teacher = std::make_unique<TeacherLogits>(stream);
+  const TeacherLogitsFacts& facts = teacher->facts();
+  const auto& train = config.train;
+  const std::string file = teacher_logits_file(stream).string(),
+                    again = teacher->again(facts.model, train.teacher_logits, train.distillation.temperature,
+                                           config.sequence_length());
+  check(facts.vocab_size == config.model.vocab_size,
+        "{} is of a teacher with a vocabulary of {} tokens, and model.vocab_size is {}: a teacher and its "
+        "student share a tokenizer and the size of the vocabulary",
+        file, facts.vocab_size, config.model.vocab_size);
+  check(facts.largest == train.teacher_logits,
+        "{} has {} logits of each token, and train.teacher_logits is {}: set train.teacher_logits={}, or {}",
+        file, facts.largest, train.teacher_logits, facts.largest, again);
+  check(facts.temperature == train.distillation.temperature,
+        "{} has what the other tokens have together at the temperature {}, and "
+        "train.distillation.temperature is {}: set that one, or {}",
+        file, facts.temperature, train.distillation.temperature, again);
+  teacher->check_sequences(config.sequence_length());
+  return teacher;
+}
+
 std::unique_ptr<SequenceSource> one_of(std::vector<Mixture::Part> parts) {
   if (parts.empty()) return nullptr;
   if (parts.size() == 1) return std::move(parts[0].source);
@@ -50,6 +72,10 @@ struct RunData::Part {
 
 RunData::Part RunData::joined(const Config& config, Source& source, bool shift) const {
   Part part;
+  const DocumentIndex* documents = source.stream.documents();
+  check(!documents || !documents->has_weights(),
+        "{} has samples with weights, which data.documents=join does not take: set data.documents=mask",
+        source.stream.path().string());
   source.range = {0, source.stream.size()};
   const SplitOptions options{.token_count = source.stream.size(),
                              .validation_fraction = config.data.validation_fraction,
@@ -86,7 +112,8 @@ RunData::Part RunData::packed(const Config& config, Source& source) const {
                           .seed = static_cast<uint64_t>(config.train.seed),
                           .shuffle = config.data.shuffle,
                           .answers = config.train.loss == LossKind::kKto,
-                          .log_probs = source.log_probs ? &*source.log_probs : nullptr});
+                          .log_probs = source.log_probs ? &*source.log_probs : nullptr,
+                          .teacher = source.teacher.get()});
   source.range = train->range();
   source.packing = &train->packing();
   source.cut_pairs = train->cut_pairs();
@@ -101,6 +128,7 @@ RunData::RunData(const Config& config, bool shift) {
   std::vector<Mixture::Part> train, validation;
   for (Source& source : sources_) {
     if (config.train.stored_reference) source.log_probs = read_log_probs(source.stream);
+    if (config.train.teacher_logits > 0) source.teacher = read_teacher(config, source.stream);
     Part part = config.data.masks() ? packed(config, source) : joined(config, source, shift);
     source.sequences = part.train->sequences_per_epoch();
     train.push_back({std::move(part.train), source.weight});
@@ -125,6 +153,19 @@ std::vector<const LogProbs*> RunData::log_probs() const {
     if (source.log_probs) found.push_back(&*source.log_probs);
   if (validation_log_probs_) found.push_back(&*validation_log_probs_);
   return found;
+}
+
+std::vector<const TeacherLogits*> RunData::teacher_logits() const {
+  std::vector<const TeacherLogits*> found;
+  for (const Source& source : sources_)
+    if (source.teacher) found.push_back(source.teacher.get());
+  return found;
+}
+
+bool RunData::has_weights() const {
+  return std::ranges::any_of(sources_, [](const Source& source) {
+    return source.stream.documents() && source.stream.documents()->has_weights();
+  });
 }
 
 std::vector<fs::path> RunData::paths() const {
@@ -169,6 +210,10 @@ std::vector<std::string> RunData::verify() const {
   std::vector<std::string> notices;
   for (const Source& source : sources_) notices.push_back(verify_at_start(source.stream));
   if (validation_stream_) notices.push_back(verify_at_start(*validation_stream_));
+  for (const TeacherLogits* teacher : teacher_logits())
+    if (!teacher->is_verified())
+      notices.push_back(fmt::format("{}, from {}, is too large to be verified at the start",
+                                    kTeacherLogitsName, teacher->facts().model));
   std::erase(notices, "");
   return notices;
 }

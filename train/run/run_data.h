@@ -11,6 +11,7 @@
 #include "data/log_probs.h"
 #include "data/packing.h"
 #include "data/sequences.h"
+#include "data/teacher_logits.h"
 #include "data/tokenizers/tokenizer.h"
 #include "train/config/config.h"
 #include "train/run/run_state.h"
@@ -23,19 +24,21 @@ class RunData {
   struct Source {
     TokenStream stream;
     double weight = 1;
-    TokenRange range = {};                   // what is not held out
-    int64_t sequences = 0;                   // of the range
-    const Packing* packing = nullptr;        // null: documents are joined
-    int64_t cut_pairs = 0;                   // see PackedLoader
-    bool pairs = false;                      // its sequences are of pairs of documents
-    std::optional<LogProbs> log_probs = {};  // with train.stored_reference
+    TokenRange range = {};                        // what is not held out
+    int64_t sequences = 0;                        // of the range
+    const Packing* packing = nullptr;             // null: documents are joined
+    int64_t cut_pairs = 0;                        // see PackedLoader
+    bool pairs = false;                           // its sequences are of pairs of documents
+    std::optional<LogProbs> log_probs = {};       // with train.stored_reference
+    std::unique_ptr<TeacherLogits> teacher = {};  // with train.teacher_logits
   };
 
   // Error: data that cannot be opened, or is too short for one sequence to train on and, if the run
   // evaluates, one to hold out; with data.documents=mask, data that does not say where its documents begin. A
   // run that never evaluates (evaluation.every: 0) opens no validation data. It trains on the same tokens as
   // one that does, or on all tokens if there are too few to hold any out.
-  // With train.stored_reference also what read_log_probs() throws.
+  // With train.stored_reference also what read_log_probs() throws, with train.teacher_logits what
+  // TeacherLogits does, and logits that are not those of the configuration.
   // `shift`: of the training sequences, as Loader says; data.shift may leave it to a checkpoint.
   RunData(const Config& config, bool shift);
   RunData(const RunData&) = delete;  // the loaders point into it
@@ -45,7 +48,9 @@ class RunData {
   const TokenStream* validation_stream() const {  // null: parts of the sources
     return validation_stream_ ? &*validation_stream_ : nullptr;
   }
-  std::vector<const LogProbs*> log_probs() const;  // of all streams
+  std::vector<const LogProbs*> log_probs() const;            // of all streams
+  std::vector<const TeacherLogits*> teacher_logits() const;  // likewise, of those to train on
+  bool has_weights() const;                                  // losses of sequences to train on
   const SequenceSource& train() const { return *train_; }
   bool evaluates() const { return validation_ != nullptr; }
   const SequenceSource& validation() const { return *validation_; }  // where it evaluates

@@ -22,7 +22,8 @@ namespace tessera {
 
 // The tokens of a step on all ranks
 struct StepTokens {
-  int64_t counted = 0;        // whose loss counts
+  int64_t counted = 0;        // whose loss counts; with a loss of pairs these
+  double weight = 0;          // the sum of their weights
   double attention_span = 0;  // of each, the mean: see ModelConfig
 };
 

@@ -6,7 +6,11 @@
 namespace tessera {
 
 RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift)
-    : index_(index), config_(run.of_phase(index)), plan_(plan), data_(config_, shift) {}
+    : index_(index), config_(run.of_phase(index)), plan_(plan), data_(config_, shift) {
+  if (!data_.has_weights()) return;
+  plan_.shape.weights = true;
+  plan_.memory = plan_stages(plan_.shape, plan_.device);
+}
 
 void RunPhase::fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const {
   const int64_t mine = shape().sequences_per_rank();

@@ -15,7 +15,7 @@ namespace tessera {
 class RunPhase {
  public:
   // Opens the data. `run` is the configuration of all phases, `index` counts them from 0, and `shift` is of
-  // the training sequences. Error: as RunData.
+  // the training sequences. Where the data has weights, the plan gets memory for them. Error: as RunData.
   RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift);
 
   // Reads this rank's sequences of the step that begins at `position` of the data into next(). `rank`: its

@@ -32,8 +32,10 @@ namespace fs = std::filesystem;
 constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
 
 // What the ranks add up of their sequences of a step: the tokens that count, or the pairs of a loss of these,
-// and the attention span of each. Of the ranks that share sequences, the first counts.
-std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shape, const AxisPlace& context) {
+// their weights, and the attention span of each token. Of the ranks that share sequences, the first counts.
+constexpr size_t kCounts = 3;
+std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape& shape,
+                                      const AxisPlace& context) {
   if (context.rank > 0) return {};
   const auto span_of = [&](int64_t length) {  // the sum over the tokens of a document
     const auto tokens = static_cast<double>(length);
@@ -48,7 +50,8 @@ std::array<double, 2> counts_of(const Sequences& sequences, const RunShape& shap
     i += static_cast<size_t>(2 * std::max<int64_t>(length, 1));  // a token has two numbers
   }
   const int64_t count = shape.loss.pairs ? count_pairs(sequences, T) : counted(sequences.targets);
-  return {static_cast<double>(count), spans};
+  const double weight = shape.loss.pairs ? weight_of_pairs(sequences, T) : weight_of_targets(sequences);
+  return {static_cast<double>(count), weight, spans};
 }
 
 }  // namespace
@@ -61,7 +64,8 @@ TrainLoop::TrainLoop(OpenRun& run)
 // `counts`: the sums of counts_of() over all ranks
 void TrainLoop::count_next(std::span<const double> counts) {
   next_tokens_ = {.counted = static_cast<int64_t>(counts[0]),
-                  .attention_span = counts[1] / static_cast<double>(shape().tokens_per_step())};
+                  .weight = counts[1],
+                  .attention_span = counts[2] / static_cast<double>(shape().tokens_per_step())};
 }
 
 // Of a loss of pairs that has a reference
@@ -246,22 +250,24 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   const StepLimits limits = limits_of(run_.now.recent, run_.config.train.on_bad_step.spike_score);
   phase().state().set_skipped_updates(run_.now.skipped_updates);
   phase().state().set_limits(limits);
-  if (!skips && !phase().state().step(phase().next(), tokens.counted, optimizer_config(run_.config),
+  if (!skips && !phase().state().step(phase().next(), tokens.weight, optimizer_config(run_.config),
                                       learning_rate, step, continues))
     return Outcome::kDropped;
   const int64_t position = run_.now.data_position + shape().sequences_per_step();
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
-  const auto [next_counted, next_spans] =
-      counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
-  std::vector<double> mine{result.loss, seconds_since(start), next_counted, next_spans};
+  std::vector<double> mine{result.loss, seconds_since(start)};
+  for (const double count : counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext)))
+    mine.push_back(count);
   // A step that is skipped has none.
   result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);
   mine.insert(mine.end(), result.figures.begin(), result.figures.end());
   const std::vector<double> all = stopping_.sum(mine);
   count_next(std::span(all).subspan(2));
-  if (shape().loss.pairs) result.figures = mean_figures({all.begin() + 4, all.end()}, tokens.counted);
+  if (shape().loss.pairs)
+    result.figures = mean_figures({all.begin() + 2 + kCounts, all.end()}, static_cast<double>(tokens.counted),
+                                  tokens.weight);
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = without_sign_if_nan(all[0] / ranks);
   arena_phase.end();
@@ -271,7 +277,7 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
                    .loss = result.loss,
                    .grad_norm = result.grad_norm,
                    .own_loss = own_loss,
-                   .counted_tokens = tokens.counted,
+                   .counted_tokens = tokens.weight,
                    .learning_rate = learning_rate,
                    .limits = limits},
                   seconds_since(start));
@@ -460,9 +466,10 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  const auto [counted, spans] = counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
-  const std::vector<double> all =
-      run_.ranks.sum({expected_step_seconds(shape(), run_.peak_flops), counted, spans});
+  std::vector<double> mine{expected_step_seconds(shape(), run_.peak_flops)};
+  for (const double count : counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext)))
+    mine.push_back(count);
+  const std::vector<double> all = run_.ranks.sum(mine);
   step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
   count_next(std::span(all).subspan(1));
 }

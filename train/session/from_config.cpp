@@ -51,15 +51,17 @@ LossRule loss_rule(const Config::Train& train) {
     case LossKind::kKto:
       return pairs(PreferenceKind::kKto);
   }
-  if (!train.teacher.empty())
-    return distillation(
-        {.temperature = train.distillation.temperature, .cross_entropy = train.distillation.cross_entropy});
+  if (train.distils())
+    return distillation({.temperature = train.distillation.temperature,
+                         .cross_entropy = train.distillation.cross_entropy,
+                         .reverse = train.distillation.reverse},
+                        train.teacher_logits);
   return cross_entropy({.z_loss = train.z_loss, .label_smoothing = train.label_smoothing});
 }
 
 std::optional<ModelConfig> teacher_config(const Config& c) {
   const std::string& folder = c.train.teacher;
-  if (folder.empty()) return {};
+  if (!c.train.runs_teacher()) return {};
   ModelConfig teacher = read_model_config(folder, c.train.ignore_fields).model;
   teacher.dropout = {};
   check(teacher.vocab_size == c.model.vocab_size,

@@ -72,6 +72,10 @@ MemoryPlan plan_session(const SessionShape& shape, const DeviceTraits& device) {
   Session session(*walk.be, walk.arena, shape);
   walk.ended("the setup");
   walk.evaluation_and_sample(session);
+  if (shape.largest_logits > 0) {
+    session.largest_logits({}, shape.batch, shape.sequence_length, 1);
+    walk.ended("the largest logits");
+  }
   return walk.plan();
 }
 

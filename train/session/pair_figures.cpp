@@ -51,8 +51,12 @@ std::vector<double> pair_figures(const PreferenceRule& rule, std::vector<Prefere
   return sums;
 }
 
-std::vector<double> mean_figures(std::vector<double> sums, int64_t pairs) {
-  for (double& sum : sums) sum /= static_cast<double>(std::max<int64_t>(pairs, 1));
+std::vector<double> mean_figures(std::vector<double> sums, double pairs, double weight) {
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const bool is_weighed = i == 0 || i == PreferenceFigures::kDivergence;
+    const double over = is_weighed ? weight : pairs;
+    if (over > 0) sums[i] /= over;
+  }
   for (const size_t side : {0, 1})
     if (const double share = sums[6 + side]; share > 0)
       for (const size_t figure : {1 + side, 3 + side}) sums[figure] /= share;

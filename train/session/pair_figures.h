@@ -23,7 +23,8 @@ std::vector<PreferencePair> pairs_in(const PairLosses& of);
 // The sums over the pairs of PreferenceFigures::at(). The divergence of kto is that of these pairs.
 std::vector<double> pair_figures(const PreferenceRule& rule, std::vector<PreferencePair> pairs);
 // The means of sums over so many pairs: of what is chosen and rejected, over the pairs that have it
-std::vector<double> mean_figures(std::vector<double> sums, int64_t pairs);
+// `weight`: the sum of the pairs' weights
+std::vector<double> mean_figures(std::vector<double> sums, double pairs, double weight);
 
 // [N, 2]: each value as a float and what that leaves
 std::vector<float> as_two_floats(std::span<const double> values);

@@ -35,6 +35,7 @@ struct SessionShape {
   bool documents = false;        // sequences may hold several documents, and attention stays within each
   AxisPlace context = {};        // the ranks that share the tokens of each sequence
   int64_t context_heads = 0;     // of keys, in a part of attention: see model/context.h; 0: heads_of_part()
+  int64_t largest_logits = 0;    // K of Session::largest_logits()
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
 
@@ -54,6 +55,7 @@ struct RunShape {
   LossRule loss = cross_entropy();
   std::optional<ModelConfig> teacher = {};  // where the loss needs one
   bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
+  bool weights = false;                     // losses have weights: those of the data
   RouterLosses router_losses = {};          // train.experts
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;

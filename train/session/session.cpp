@@ -116,11 +116,15 @@ Model Session::without_adapters() const {
   return model;
 }
 
-std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T,
-                                   Adapters adapters) {
+void Session::check_batch(int64_t count, int64_t T) const {
   check(T <= shape_.sequence_length && count * T <= shape_.batch * shape_.sequence_length,
         "{} sequences of {} tokens are more than a batch, {} of {}", count, T, shape_.batch,
         shape_.sequence_length);
+}
+
+std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T,
+                                   Adapters adapters) {
+  check_batch(count, T);
   if (context_) {
     check(adapters == Adapters::kOn, "the ranks of a context compute losses with adapters only");
     return shared_losses(sequences, count, T);
@@ -136,6 +140,50 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
     copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
     copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
   });
+}
+
+Session::Largest Session::largest_logits(const SequencesView& sequences, int64_t count, int64_t T,
+                                         double temperature) {
+  check(!context_, "the ranks of a context do not compute the largest logits");
+  check_batch(count, T);
+  Arena::Scope scope(arena_);
+  Arena::Phase phase(arena_, "batch", MemoryRecording::kNone, Arena::Phase::kRecordFirstFew);
+  const Model model = model_at(count, T, shape_.documents);
+  const int64_t N = count * T, K = shape_.largest_logits;
+  const auto take = [&](MemoryTag tag, const char* name, DType dtype, const Shape& of) {
+    return arena_.alloc(tag, name, dtype, of);
+  };
+  const Tensor ids = take(MemoryTag::kData, "ids of the largest logits", DType::kI32, {N, K}),
+               values = take(MemoryTag::kData, "largest logits", DType::kF32, {N, K + 1});
+  Batch batch{.tokens = take(MemoryTag::kData, "tokens evaluated", DType::kI32, {count, T}), .targets = {}};
+  if (shape_.documents) {
+    batch.documents = take(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
+    batch.positions = take(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});
+  }
+  copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
+  copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
+  const Saved saved = allocate_saved(arena_, model, Keep::nothing());
+  forward(stream_, {.model = model, .batch = batch, .saved = saved});
+  const int64_t chunk = rows_at_a_time(model.classifier_chunk, N);
+  const Tensor logits =
+      take(MemoryTag::kActivations, "logits", shape_.dtype, {chunk, shape_.model.padded_vocab()});
+  for (int64_t first = 0; first < N; first += chunk) {
+    const int64_t rows = std::min(chunk, N - first);
+    logits_forward(stream_,
+                   {.model = model, .rows = saved.norm.y.rows(first, rows), .logits = logits.rows(0, rows)});
+    stream_.run(LargestLogits{.logits = logits.rows(0, rows),
+                              .ids = ids.rows(first, rows),
+                              .values = values.rows(first, rows),
+                              .vocab_size = shape_.model.vocab_size,
+                              .temperature = static_cast<float>(temperature)});
+  }
+  if (arena_.is_plan()) return {};
+  Largest found{.ids = std::vector<int32_t>(static_cast<size_t>(ids.numel())),
+                .values = std::vector<float>(static_cast<size_t>(values.numel()))};
+  stream_.run(Copy{ids, {found.ids.data(), DType::kI32, ids.shape, Device::kCpu}});
+  stream_.run(Copy{values, {found.values.data(), DType::kF32, values.shape, Device::kCpu}});
+  stream_.synchronize();
+  return found;
 }
 
 std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T) {

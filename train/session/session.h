@@ -41,6 +41,12 @@ class Session {
   // At most as many tokens, and as long sequences, as an evaluation's batch: then it needs no more memory.
   std::vector<float> losses(const SequencesView& sequences, int64_t count, int64_t T,
                             Adapters adapters = Adapters::kOn);
+  struct Largest {
+    std::vector<int32_t> ids;   // [count, T, K]
+    std::vector<float> values;  // [count, T, K + 1]
+  };
+  // The LargestLogits after each token, K of them: as losses(). Not by the ranks of a context.
+  Largest largest_logits(const SequencesView& sequences, int64_t count, int64_t T, double temperature);
   // Logits after each of the last `count` of 1 to model.context tokens, in one forward: [count, V]
   std::vector<float> last_logits(std::span<const int32_t> tokens, int64_t count);
 
@@ -58,6 +64,7 @@ class Session {
   // The model of batches of sequences of so many tokens, each shared by the ranks of the context
   Model shared_model(int64_t batch, int64_t all_tokens, bool dropout) const;
   std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T);
+  void check_batch(int64_t count, int64_t T) const;
   // The losses of a batch of the model's size, to which fill() gives ids, and tables where it needs them
   std::vector<float> losses_of(const Model& model, const std::function<void(Batch&)>& fill);
 

@@ -163,6 +163,18 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     log_probs_ = {
         stream(), host_,
         take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
+  if (shape.weights) {
+    check(!model_.context, "weights of losses need sequences of one rank");
+    weights_ = {stream(), host_, take("weights of losses", DType::kF32, per_token)};
+  }
+  if (const int64_t K = shape.loss.teacher_logits; K > 0) {
+    check(!model_.context, "logits of a teacher need sequences of one rank");
+    teacher_ids_ = {stream(), host_,
+                    take("ids of the teacher's logits", DType::kI32, {shape.micro_steps, shape.rows(), K})};
+    teacher_logits_ = {
+        stream(), host_,
+        take("largest logits of the teacher", DType::kF32, {shape.micro_steps, shape.rows(), K + 1})};
+  }
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
@@ -191,13 +203,21 @@ void TrainState::initialize(uint64_t seed, InitialOf which) {
 }
 
 // As far as one rank can tell
-void TrainState::check_counted(const SequencesView& sequences, int64_t counted_tokens) const {
+void TrainState::check_counted(const SequencesView& sequences, double counted_tokens) const {
+  if (shape_.weights) {
+    const double mine =
+        shape_.loss.pairs ? weight_of_pairs(sequences, shape_.sequence_length) : weight_of_targets(sequences);
+    check(counted_tokens > 0 && counted_tokens >= mine * (1 - 1e-12),
+          "counted_tokens must be above 0, and at least the sum of this rank's weights, {}, found {}", mine,
+          counted_tokens);
+    return;
+  }
   const int64_t mine =
       shape_.loss.pairs ? count_pairs(sequences, shape_.sequence_length) : counted(sequences.targets);
   const int64_t own = shape_.sequences_per_rank() * shape_.sequence_length,
                 others = shape_.tokens_per_step() - own, least = std::max<int64_t>(mine, 1);
   check(
-      least <= counted_tokens && counted_tokens <= mine + others,
+      static_cast<double>(least) <= counted_tokens && counted_tokens <= static_cast<double>(mine + others),
       "counted_tokens must be {} to {}, found {}: {} of this rank's {} targets count{}, and the other ranks "
       "have {} tokens",
       least, mine + others, counted_tokens, mine, own, shape_.loss.pairs ? ", a pair as one" : "", others);
@@ -230,6 +250,8 @@ void TrainState::send(const SequencesView& sequences) {
     counted_rows_.send(std::span<const int32_t>(counted));
   }
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
+  send_weights(sequences);
+  send_teacher(sequences);
   if (!shape_.loss.pairs) return;
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
@@ -271,9 +293,34 @@ void TrainState::send_dealt(const SequencesView& sequences) {
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
-void TrainState::set_counted(int64_t counted_tokens) {
+void TrainState::send_weights(const SequencesView& sequences) {
+  if (!weights_.device()) {
+    check(sequences.weights.empty(), "the sequences have weights, and the shape of the run has none");
+    return;
+  }
+  check(sequences.weights.empty() || sequences.weights.size() == sequences.targets.size(),
+        "there must be {} weights, found {}", sequences.targets.size(), sequences.weights.size());
+  const std::vector<float> ones(sequences.weights.empty() ? sequences.targets.size() : 0, 1.0f);
+  weights_.send(ones.empty() ? sequences.weights : std::span<const float>(ones));
+}
+
+void TrainState::send_teacher(const SequencesView& sequences) {
+  if (!teacher_ids_.device()) return;
+  const size_t rows = sequences.targets.size(), K = static_cast<size_t>(shape_.loss.teacher_logits);
+  check(sequences.teacher_ids.size() == rows * K && sequences.teacher_logits.size() == rows * (K + 1),
+        "the loss {} has {} stored logits of the teacher for each token, and the sequences have {}",
+        shape_.loss.name, K, sequences.teacher_ids.size() / std::max<size_t>(rows, 1));
+  for (size_t i = 0; i < sequences.teacher_ids.size(); ++i)
+    check(sequences.teacher_ids[i] >= 0 && sequences.teacher_ids[i] < shape_.model.vocab_size,
+          "a logit of the teacher is of the id {}, outside the vocabulary of {}", sequences.teacher_ids[i],
+          shape_.model.vocab_size);
+  teacher_ids_.send(sequences.teacher_ids);
+  teacher_logits_.send(sequences.teacher_logits);
+}
+
+void TrainState::set_counted(double counted_tokens) {
   counted_tokens_ = counted_tokens;
-  const auto scale = static_cast<float>(1.0 / static_cast<double>(counted_tokens));
+  const auto scale = static_cast<float>(1.0 / counted_tokens);
   gradient_scale_.send(std::span(&scale, 1));
 }
 
@@ -281,12 +328,11 @@ void TrainState::set_counted(int64_t counted_tokens) {
 void TrainState::send_limits() {
   static constexpr double kMost = std::numeric_limits<float>::max();
   const auto rounded = [](double x) { return static_cast<float>(std::clamp(x, -kMost, kMost)); };
-  const std::array<float, 2> limits{rounded(limits_.loss * static_cast<double>(counted_tokens_)),
-                                    rounded(limits_.grad_norm)};
+  const std::array<float, 2> limits{rounded(limits_.loss * counted_tokens_), rounded(limits_.grad_norm)};
   if (std::exchange(limits_sent_, limits) != limits) device_limits_.send(std::span<const float>(limits));
 }
 
-bool TrainState::step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
+bool TrainState::step(const SequencesView& sequences, double counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
   check_counted(sequences, counted_tokens);
   model_.context ? send_dealt(sequences) : send(sequences);
@@ -323,8 +369,8 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input :
-         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &dealt_, &counted_rows_})
+    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_,
+                                    &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -371,6 +417,12 @@ Batch TrainState::batch_of(int64_t row) {
   }
   if (const Tensor& log_probs = log_probs_.device())
     batch.log_probs = log_probs.rows(row, 1).view({shape_.rows(), 2});
+  if (const Tensor& weights = weights_.device()) batch.weights = weights.rows(row, 1).view({shape_.rows()});
+  if (const Tensor& ids = teacher_ids_.device()) {
+    const int64_t K = shape_.loss.teacher_logits;
+    batch.teacher_ids = ids.rows(row, 1).view({shape_.rows(), K});
+    batch.teacher_logits = teacher_logits_.device().rows(row, 1).view({shape_.rows(), K + 1});
+  }
   if (has_divergence()) {
     const bool alone = shape_.micro_steps == 1;
     batch.divergence = {.of_step = divergence_,
@@ -504,7 +556,7 @@ std::string TrainState::name_at(const void* address) {
 }
 
 TrainState::StepResult TrainState::finish_step() {
-  const double counted_per_rank = static_cast<double>(counted_tokens_) / static_cast<double>(shape_.ranks()),
+  const double counted_per_rank = counted_tokens_ / static_cast<double>(shape_.ranks()),
                loss = mean_loss(losses_.values(), counted_per_rank);
   double squares = 0;
   for (const float norm : norms_.values()) squares += static_cast<double>(norm) * norm;

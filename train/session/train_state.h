@@ -53,12 +53,13 @@ class TrainState {
   // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
   // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
   // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
-  // are the gradients. With a loss of pairs it counts pairs. `step` counts from 1. Error, before any kernel:
+  // are the gradients. With a loss of pairs it counts pairs; with weights it is the sum of those of the
+  // tokens or pairs, and losses are multiplied by them. `step` counts from 1. Error, before any kernel:
   // an id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
   // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the step is
   // dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on that,
   // as the last micro-step exchanges gradients.
-  bool step(const SequencesView& sequences, int64_t counted_tokens, const OptimizerConfig& config,
+  bool step(const SequencesView& sequences, double counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
   // A step whose loss or gradient norm is not finite, or above its limit, makes no update: weights and
   // optimizer stay as they were, on all ranks. The device decides that, so that nothing waits for the host.
@@ -121,8 +122,10 @@ class TrainState {
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  void check_counted(const SequencesView& sequences, int64_t counted_tokens) const;
-  void set_counted(int64_t counted_tokens);
+  void send_weights(const SequencesView& sequences);
+  void send_teacher(const SequencesView& sequences);
+  void check_counted(const SequencesView& sequences, double counted_tokens) const;
+  void set_counted(double counted_tokens);
   void send_limits();
   std::vector<double> pair_figures();
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
@@ -154,10 +157,12 @@ class TrainState {
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
-  SentTensor tokens_, targets_;       // [micro_steps, B T]
-  SentTensor documents_, positions_;  // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
-  SentTensor kinds_;                  // [micro_steps, B T]; of a loss of pairs
-  SentTensor log_probs_;              // [micro_steps, B T, 2]; of one with a stored reference
+  SentTensor tokens_, targets_;              // [micro_steps, B T]
+  SentTensor documents_, positions_;         // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
+  SentTensor kinds_;                         // [micro_steps, B T]; of a loss of pairs
+  SentTensor log_probs_;                     // [micro_steps, B T, 2]; of one with a stored reference
+  SentTensor weights_;                       // [micro_steps, B T]; with shape.weights
+  SentTensor teacher_ids_, teacher_logits_;  // [micro_steps, B T, K] and K + 1; of a stored teacher
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
@@ -172,7 +177,7 @@ class TrainState {
   std::array<float, 2> limits_sent_ = {};
   SentTensor device_limits_;              // [2] fp32, see JudgeStep
   FetchedTensor verdict_;                 // [1] fp32: a StepVerdict
-  int64_t counted_tokens_;                // of the step, on all ranks
+  double counted_tokens_;                 // of the step, on all ranks: see step()
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
   std::array<MicroStepGraph, 3> graphs_;  // the first of a step, the first if it is probed, and the others
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several

@@ -237,6 +237,7 @@ template <class T>
 T atomicMin(T* to, T value) {
   return atomic_better(to, value, std::less<T>());
 }
+inline unsigned atomicOr(unsigned* to, unsigned bits) { return std::atomic_ref(*to).fetch_or(bits); }
 inline unsigned atomicInc(unsigned* to, unsigned most) {
   std::atomic_ref at(*to);
   unsigned old = at;

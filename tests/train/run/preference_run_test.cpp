@@ -1,6 +1,8 @@
 // Runs on pairs: a reference whose log-probabilities are stored beside the data, what is refused of one that
 // is stale, what a resumed run must have, and ranks with unequal numbers of pairs and tokens.
 #include <algorithm>
+#include <set>
+#include <sstream>
 
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"
@@ -164,6 +166,66 @@ TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
       for (const char* key : {"loss", "grad_norm", "validation_loss"})
         expect_near(values(run, key), values("one_" + kind, key));
   }
+}
+
+// ./prove on a run of pairs: packed = one by one, micro-batches of one, a checkpoint, two ranks
+TEST_F(PreferenceRun, IsProven) {
+  const auto proves = [&](const std::string& run) {
+    const ProcessResult result = run_process(
+        PROVE_BINARY, {run, "--device", "cpu", "--ranks", "2", "--sequences", "4", "--json", "proofs.json"},
+        {.folder = folder});
+    EXPECT_EQ(result.status, 0) << run << "\n" << result.out << result.error;
+    EXPECT_NE(result.out.find("pairs, packed against each in a sequence of its own"), std::string::npos)
+        << result.out;
+    std::set<std::string> proven;
+    const auto found = nlohmann::json::parse(read_file(folder / "proofs.json"));
+    for (const auto& proof : found["proofs"])
+      if (!proof["measures"].empty()) proven.insert(proof["name"]);
+    for (const char* name : {"flash", "documents", "micro_batch", "resume", "ranks"})
+      EXPECT_TRUE(proven.contains(name)) << name << "\n" << result.out;
+  };
+  trains(by(1, "dpo", pairs()));
+  proves("dpo");
+  store_log_probs();
+  trains(by(1, "stored", pairs({"train.stored_reference=true", "train.loss=ipo"})));
+  proves("stored");
+}
+
+TEST_F(PreferenceRun, APlanSaysWhatTheReferenceTakes) {
+  const Words gpu{"--plan", "--device-memory", "80GiB"};
+  const auto plan = [&](const Words& settings) { return train(with(gpu, sets(pairs(settings)))).out; };
+  EXPECT_NE(plan({"device=cuda"}).find("of it the reference's forward"), std::string::npos);
+  EXPECT_EQ(plan({"device=cuda", "train.stored_reference=true"}).find("of it the"), std::string::npos);
+}
+
+TEST_F(PreferenceRun, TheReportDrawsRewards) {
+  trains(by(1, "dpo", pairs()));
+  const std::string page = read_file(folder / "dpo/report.html");
+  for (const char* part : {"\"pairs\":{", "\"pair_evaluations\":{", "\"reward_accuracy\":{\"mean\":["})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  trains(by(1, "plain", {"train.steps=3", "evaluation.every=0", "sampling.every=0"}));
+  EXPECT_EQ(read_file(folder / "plain/report.html").find("\"pairs\":{"), std::string::npos);
+}
+
+TEST_F(PreferenceRun, WeightedPairsOfThreeRanksHaveTheLossesOfOne) {
+  std::string lines, weighted;
+  int number = 0;
+  for (std::istringstream all(read_file(folder / "pairs.jsonl")); std::getline(all, lines);) {
+    auto line = nlohmann::json::parse(lines);
+    line["weight"] = 0.25 * (number++ % 5 + 1);
+    weighted += line.dump() + "\n";
+  }
+  trains(by(1, "plain", pairs()));
+  write("pairs.jsonl", weighted);
+  prepare("pairs");
+  trains(by(1, "one", pairs()));
+  EXPECT_NE(values("one", "loss"), values("plain", "loss"));
+  EXPECT_NEAR(values("one", "loss")[0], std::log(2.0), 1e-6);  // a mean, whatever the weights are
+  trains(by(3, "three", pairs()));
+  trains(by(3, "split", pairs({"parallel.shard=weights", "train.micro_batch=1"})));
+  for (const char* run : {"three", "split"})
+    for (const char* key : {"loss", "grad_norm", "validation_loss"})
+      expect_near(values(run, key), values("one", key));
 }
 
 TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {

@@ -21,6 +21,11 @@ struct Distilled : ::testing::Test {
                             .weight_decay = reference["weight_decay"],
                             .max_grad_norm = reference["max_grad_norm"]};
 
+  DistillationRule rule(double reverse) const {
+    return {.temperature = reference["temperature"],
+            .cross_entropy = reference["cross_entropy"],
+            .reverse = reverse};
+  }
   RunShape shape(int64_t micro_batch, int64_t chunk, const DistillationRule& rule) const {
     return {.model = model,
             .micro_batch = micro_batch,
@@ -35,10 +40,14 @@ struct Distilled : ::testing::Test {
 
 TEST_F(Distilled, StepsAreThoseOfPyTorch) {
   const TensorFiles tensors(folder, "reference");
-  for (const auto& [micro_batch, chunk] : {std::pair<int64_t, int64_t>{4, 0}, {1, 0}, {2, 7}}) {
-    const RunShape shape =
-        this->shape(micro_batch, chunk,
-                    {.temperature = reference["temperature"], .cross_entropy = reference["cross_entropy"]});
+  struct Case {
+    size_t run;
+    int64_t micro_batch, chunk;
+  };
+  for (const auto& [number, micro_batch, chunk] :
+       {Case{0, 4, 0}, {0, 1, 0}, {0, 2, 7}, {1, 4, 0}, {1, 2, 7}, {2, 1, 0}, {2, 2, 7}}) {
+    const nlohmann::json& run = reference["runs"][number];
+    const RunShape shape = this->shape(micro_batch, chunk, rule(run["reverse"]));
     expect_plan_is_the_step({}, shape);
     const std::unique_ptr<Backend> be = make_cpu_backend();
     Arena arena = Arena::host();
@@ -53,17 +62,18 @@ TEST_F(Distilled, StepsAreThoseOfPyTorch) {
       state.step({.tokens = tokens, .targets = targets}, counted(targets), optimizer,
                  reference["learning_rate"], step);
       const TrainState::StepResult result = state.finish_step();
-      const double loss = reference["losses"][static_cast<size_t>(step - 1)],
-                   norm = reference["grad_norms"][static_cast<size_t>(step - 1)];
+      const double loss = run["losses"][static_cast<size_t>(step - 1)],
+                   norm = run["grad_norms"][static_cast<size_t>(step - 1)];
       losses = std::max(losses, std::abs(result.loss / loss - 1));
       norms = std::max(norms, std::abs(result.grad_norm / norm - 1));
       if (step == 1)
         gradients = worst_error(on_host(state.stream(), state.grads(), model, make), model, tensors,
-                                "gradient.", worst);
+                                fmt::format("gradient_{}.", number), worst);
     }
     fmt::print(
-        "[ measured ] micro-batches of {}, chunks of {}: losses {:.1e}, norms {:.1e}, gradients {:.1e}\n",
-        micro_batch, chunk, losses, norms, gradients);
+        "[ measured ] reverse {}, micro-batches of {}, chunks of {}: losses {:.1e}, norms {:.1e}, gradients "
+        "{:.1e}\n",
+        run["reverse"].get<double>(), micro_batch, chunk, losses, norms, gradients);
     EXPECT_LT(losses, tolerance::kPairLosses);
     EXPECT_LT(norms, tolerance::kCpuAgainstPyTorch);
     EXPECT_LT(gradients, tolerance::kCpuAgainstPyTorch) << worst;
@@ -85,6 +95,75 @@ TEST_F(Distilled, AModelThatIsItsTeacherHasNothingToLearn) {
   shape.teacher = model;
   present(shape.teacher).vocab_size = 62;
   EXPECT_THROW(TrainState(*be, arena, shape), Error);
+}
+
+// What a session of the teacher finds of each row, the sequences given to a training
+struct Stored {
+  Sequences sequences;
+
+  Stored(const Distilled& of, int64_t K, double temperature) {
+    const auto rows = of.reference["batch"].get<int64_t>(),
+               T = of.reference["sequence_length"].get<int64_t>();
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    Session session(*be, arena,
+                    {.model = read_model_config(of.teacher).model,
+                     .batch = rows,
+                     .sequence_length = T,
+                     .classifier_chunk = 7,
+                     .largest_logits = K});
+    load_weights(of.teacher, session);
+    sequences = {.tokens = of.tokens, .targets = of.targets, .documents = {}};
+    Session::Largest found = session.largest_logits(sequences, rows, T, temperature);
+    sequences.teacher_ids = found.ids, sequences.teacher_logits = found.values;
+  }
+};
+
+TEST_F(Distilled, AllStoredLogitsAreTheTeacherInMemory) {
+  const int64_t V = model.vocab_size;
+  for (const double reverse : {0.0, 0.35}) {
+    const Stored stored(*this, V, rule(reverse).temperature);
+    for (const auto& [micro_batch, chunk] : {std::pair<int64_t, int64_t>{4, 0}, {2, 7}}) {
+      RunShape shape = this->shape(micro_batch, chunk, rule(reverse));
+      const std::unique_ptr<Backend> be = make_cpu_backend();
+      Arena arena = Arena::host();
+      TrainState whole(*be, arena, shape);
+      shape.loss = distillation(rule(reverse), V), shape.teacher.reset();
+      Arena own = Arena::host();
+      TrainState state(*be, own, shape);
+      EXPECT_FALSE(state.has_teacher());
+      whole.initialize(0), state.initialize(0);
+      load_weights(student, whole), load_weights(student, state), load_weights(teacher, whole.teacher());
+      double losses = 0;
+      for (int step = 1; step <= 10; ++step) {
+        whole.step({.tokens = tokens, .targets = targets}, counted(targets), optimizer, 1e-2, step);
+        state.step(stored.sequences, counted(targets), optimizer, 1e-2, step);
+        const TrainState::StepResult a = whole.finish_step(), b = state.finish_step();
+        losses = std::max(losses, std::abs(b.loss / a.loss - 1));
+      }
+      EXPECT_EQ(own.ledger().peak_bytes(), plan_memory(shape, be->traits()).peak_bytes());
+      fmt::print("[ measured ] stored and computed logits: losses differ by {:.1e}\n", losses);
+      EXPECT_LT(losses, tolerance::kPairLosses);
+    }
+  }
+}
+
+TEST_F(Distilled, StoredLogitsThatDoNotFitAreRefused) {
+  Stored stored(*this, 5, 1);
+  RunShape shape = this->shape(4, 0, {});
+  shape.loss = distillation({}, 5), shape.teacher.reset();
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  TrainState state(*be, arena, shape);
+  state.initialize(0);
+  const auto step = [&](const SequencesView& sequences) {
+    state.step(sequences, counted(targets), optimizer, 1e-2, 1);
+  };
+  step(stored.sequences);
+  EXPECT_GT(state.finish_step().loss, 0);
+  EXPECT_THROW(step({.tokens = tokens, .targets = targets}), Error);
+  stored.sequences.teacher_ids[3] = static_cast<int32_t>(model.vocab_size);
+  EXPECT_THROW(step(stored.sequences), Error);
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
         losses = std::max(losses, std::abs(found.losses[i] - loss));
         norms = std::max(norms, std::abs(found.grad_norms[i] / norm - 1));
         EXPECT_NEAR(found.figures[i][0] / all, found.losses[i], 1e-6);
-        const std::vector<double> means = mean_figures(found.figures[i], std::ssize(pairs));
+        const std::vector<double> means = mean_figures(found.figures[i], pairs.size(), pairs.size());
         if (labelled) {
           EXPECT_NEAR(std::max(0.0, means[8]), rule["figures"][i][4], tolerance::kPairLosses);
         }

@@ -1,0 +1,186 @@
+// Runs with a teacher whose largest logits are stored beside the data, what is refused of stale ones, and
+// runs whose samples have weights.
+#include <algorithm>
+
+#include "tests/tolerances.h"
+#include "tests/train_ranks.h"
+
+namespace tessera::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TeacherRun : TrainRanks {
+  TeacherRun() {
+    write_samples(40);
+    prepare();
+    make_model("teacher", 5);
+    make_model("other", 6);
+  }
+
+  // Completions of 1 to 44 tokens: some are longer than a sequence
+  void write_samples(int count, const std::function<nlohmann::json(int)>& weight = {}) const {
+    std::string lines;
+    for (int i = 0; i < count; ++i) {
+      nlohmann::json line{
+          {"prompt", std::string(static_cast<size_t>(1 + i % 5), static_cast<char>('a' + i % 7))},
+          {"completion", std::string(static_cast<size_t>(i * i % 43), static_cast<char>('k' + i % 3)) + "."}};
+      if (weight) line["weight"] = weight(i);
+      lines += line.dump() + "\n";
+    }
+    write("mine.jsonl", lines);
+  }
+  void prepare() const {
+    const ProcessResult result =
+        run_process(PREPARE_BINARY, {"mine.jsonl", "--tokenizer", "bytes", "--output", "mine", "--force"},
+                    {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+  }
+
+  void make_model(const std::string& name, int seed) {
+    const ProcessResult result =
+        train(sets({"train.folder=" + name + "_run", fmt::format("train.seed={}", seed), "train.steps=2",
+                    "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
+    ASSERT_EQ(result.status, 0) << result.error;
+    fs::create_directory(folder / name);
+    for (const char* file : {"model.safetensors", "config.json"})
+      fs::copy_file(folder / (name + "_run") / "checkpoints/step_00000002" / file, folder / name / file);
+  }
+
+  static Words mine(const Words& more = {}) {
+    return with({"data.train=mine", "data.documents=mask", "data.validation_fraction=0.2", "train.steps=6",
+                 "train.tokens_per_step=192", "train.distillation.cross_entropy=0.25", "evaluation.every=3",
+                 "sampling.every=0", "checkpoint.every=3"},
+                more);
+  }
+  static Words taught(const Words& more = {}) {
+    return with(mine({"train.distillation.temperature=2", "train.distillation.reverse=0.5"}), more);
+  }
+  static Words stored(int K, const Words& more = {}) {
+    return with(taught({fmt::format("train.teacher_logits={}", K)}), more);
+  }
+
+  ProcessResult logits(int K, const Words& more = {}) const {
+    return run_process(EVALUATE_BINARY,
+                       with({"teacher", "--data", "mine", "--teacher-logits", std::to_string(K),
+                             "--temperature", "2", "--device", "cpu"},
+                            more),
+                       {.folder = folder});
+  }
+  void store(int K, const Words& more = {}) const {
+    const ProcessResult result = logits(K, more);
+    ASSERT_EQ(result.status, 0) << result.error;
+  }
+  std::string file() const { return read_file(folder / "mine/teacher.logits"); }
+
+  void expect_near(const std::string& run, const std::string& other) const {
+    for (const char* key : {"loss", "grad_norm", "validation_loss"}) {
+      const std::vector<double> ours = values(run, key), theirs = values(other, key);
+      ASSERT_EQ(ours.size(), theirs.size());
+      ASSERT_FALSE(ours.empty());
+      for (size_t i = 0; i < ours.size(); ++i)
+        EXPECT_NEAR(ours[i], theirs[i], tolerance::kLossesOfRanks * std::abs(theirs[i]))
+            << run << ", " << key << ", number " << i + 1;
+    }
+  }
+};
+
+TEST_F(TeacherRun, AllStoredLogitsAreTheTeacherInMemory) {
+  trains(by(1, "computed", taught({"train.teacher=teacher"})));
+  refused(sets(stored(257)),
+          {"mine/teacher.logits does not exist", "./evaluate TEACHER --data mine --teacher-logits"});
+  const ProcessResult result = logits(257, {"--json", "figures.json"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("mine/teacher.logits"), std::string::npos) << result.out;
+  const auto figures = nlohmann::json::parse(read_file(folder / "figures.json"));
+  EXPECT_EQ(figures["bytes"], fs::file_size(folder / "mine/teacher.logits"));
+  trains(by(1, "all", stored(257)));
+  expect_near("all", "computed");
+  trains(by(1, "named", stored(257, {"train.teacher=teacher"})));
+  trains(by(3, "three", stored(257)));
+  trains(by(2, "split", stored(257, {"parallel.shard=weights", "train.micro_batch=1"})));
+  trains(by(1, "small", stored(257, {"train.micro_batch=1", "train.classifier_chunk=7"})));
+  for (const char* run : {"named", "three", "split", "small"}) expect_near(run, "all");
+  const std::string one = file();
+  store(257, {"--ranks", "2", "--batch", "3"});
+  EXPECT_EQ(file(), one);
+  prepare();  // a prepared folder with such a file can be made again
+  EXPECT_FALSE(fs::exists(folder / "mine/teacher.logits"));
+  // A few logits are nearly as good, and take a 20th of the room.
+  store(12);
+  EXPECT_LT(file().size(), one.size() / 15);
+  trains(by(1, "few", stored(12)));
+  EXPECT_LT(values("few", "loss").back(), values("few", "loss").front());
+}
+
+TEST_F(TeacherRun, StaleLogitsAreRefused) {
+  store(8);
+  refused(sets(stored(8, {"train.teacher=other"})),
+          {"were computed by teacher", "train.teacher, other, has", "./evaluate other --data mine"});
+  refused(sets(stored(9)), {"has 8 logits of each token", "train.teacher_logits=8", "--teacher-logits 9"});
+  refused(sets(stored(8, {"train.distillation.temperature=1"})),
+          {"at the temperature 2", "train.distillation.temperature is 1", "--temperature 1"});
+  refused(sets(stored(8, {"train.sequence_length=16"})),
+          {"tokens", "is of sequences of 32", "those of 16", "--sequence-length 16"});
+  refused(sets(stored(8, {"train.loss=orpo"})), {"train.teacher_logits", "train.loss"});
+  refused(sets(stored(8, {"data.documents=join"})), {"train.teacher_logits", "data.documents=mask"});
+  fs::copy_file(folder / "mine/teacher.logits", folder / "kept");
+  write_samples(41);
+  prepare();
+  fs::copy_file(folder / "kept", folder / "mine/teacher.logits");
+  refused(sets(stored(8)), {"was computed on other data than mine now holds"});
+  store(8);
+  std::string bytes = file();
+  bytes[bytes.size() - 3] ^= 1;
+  write("mine/teacher.logits", bytes);
+  refused(sets(stored(8)), {"mine/teacher.logits is damaged", "checksum"});
+  write("mine/teacher.logits", bytes.substr(0, bytes.size() - 1));
+  refused(sets(stored(8)), {"mine/teacher.logits is damaged", "records"});
+  write("mine/teacher.logits", "tesslogp");
+  refused(sets(stored(8)), {"it does not begin with \"tesslogi\""});
+  const auto fails = [&](const Words& words, const Words& parts) {
+    const ProcessResult run = run_process(EVALUATE_BINARY, with({"teacher"}, words), {.folder = folder});
+    EXPECT_EQ(run.status, 1);
+    for (const std::string& part : parts) EXPECT_NE(run.error.find(part), std::string::npos) << run.error;
+  };
+  fails({"--teacher-logits", "8"}, {"--data PATH"});
+  fails({"--data", "mine", "--teacher-logits", "300"}, {"the vocabulary of the model has 257 tokens"});
+  fails({"--data", "mine", "--temperature", "2"}, {"--teacher-logits K"});
+  EXPECT_FALSE(fs::exists(folder / "mine/teacher.logits.tmp"));
+}
+
+TEST_F(TeacherRun, AResumedRunHasTheSameLogits) {
+  store(8);
+  trains(by(1, "whole", stored(8, {"train.teacher=teacher"})));
+  trains(by(1, "out", stored(8, {"train.teacher=teacher"})));
+  fs::remove_all(folder / "out/checkpoints/step_00000006");
+  fs::rename(folder / "teacher", folder / "gone");  // which is not needed then
+  trains(with(by(1, "out", stored(8, {"train.teacher=teacher"})), {"--resume"}));
+  EXPECT_EQ(values("out", "loss"), values("whole", "loss"));
+  fs::remove_all(folder / "out/checkpoints/step_00000006");
+  fs::rename(folder / "other", folder / "teacher");
+  store(8);
+  refused(with(by(1, "out", stored(8)), {"--resume"}), {"step_00000003", "other weights of the teacher"});
+}
+
+// A weight of a sample is a share of the loss: all alike are none, and 0 is as good as leaving it out.
+TEST_F(TeacherRun, SamplesHaveWeights) {
+  trains(by(1, "plain", mine()));
+  write_samples(40, [](int) { return 0.5; });
+  prepare();
+  trains(by(1, "alike", mine()));
+  expect_near("alike", "plain");
+  write_samples(40,
+                [](int i) { return i % 3 == 0 ? nlohmann::json(0.25 * (i % 7 + 1)) : nlohmann::json(1); });
+  prepare();
+  trains(by(1, "one", mine()));
+  EXPECT_NE(values("one", "loss"), values("plain", "loss"));
+  trains(by(3, "three", mine()));
+  trains(by(2, "split", mine({"parallel.shard=weights", "train.micro_batch=1"})));
+  trains(by(1, "small", mine({"train.micro_batch=1", "train.classifier_chunk=7"})));
+  for (const char* run : {"three", "split", "small"}) expect_near(run, "one");
+  refused(sets(mine({"data.documents=join"})), {"mine has samples with weights", "data.documents=mask"});
+}
+
+}  // namespace
+}  // namespace tessera::testing
