@@ -169,10 +169,12 @@ class Cursor {
 FileTensor read_tensor(Cursor& header, const std::string& name) {
   FileTensor tensor{.name = header.text(), .shape = {}};
   const auto rank = header.number<uint32_t>();
-  check(rank == 1 || rank == 2, "{}: tensor {} has {} dimensions, expected 1 or 2", name, tensor.name, rank);
-  std::array<int64_t, 2> dims{};
+  check(rank >= 1 && rank <= 3, "{}: tensor {} has {} dimensions, expected 1 to 3", name, tensor.name, rank);
+  std::array<int64_t, 3> dims{};
   for (uint32_t i = 0; i < rank; ++i) dims[i] = header.number<int64_t>();
-  tensor.shape = rank == 1 ? Shape{dims[0]} : Shape{dims[1], dims[0]};
+  tensor.shape = rank == 1   ? Shape{dims[0]}
+                 : rank == 2 ? Shape{dims[1], dims[0]}
+                             : Shape{dims[2], dims[1], dims[0]};
   const auto number = header.number<uint32_t>();
   for (const TensorType& type : kTensorTypes)
     if (type.number == number) {

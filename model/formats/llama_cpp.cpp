@@ -24,7 +24,7 @@ constexpr TensorNames kPlainTensors[] = {
     {.ours = "mlp.expand.", .theirs = {{{"ffn_up."}}}},
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
 };
-constexpr std::string_view kQ = "attn_q.", kK = "attn_k.";
+constexpr std::string_view kQ = "attn_q.", kK = "attn_k.", kRouter = "ffn_gate_inp.";
 constexpr TensorNames kTensorNames[] = {
     {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
     {.ours = "head.", .theirs = {{{"output."}}}},
@@ -37,6 +37,9 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "norm2.", .theirs = {{{"ffn_norm."}}}},
     {.ours = "mlp.expand.", .theirs = {{{"ffn_gate."}, {"ffn_up."}}}},
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
+    {.ours = "experts.router.", .theirs = {{{kRouter}}}},
+    {.ours = "experts.expand.", .theirs = {{{"ffn_gate_exps."}, {"ffn_up_exps."}}}, .stacked = true},
+    {.ours = "experts.contract.", .theirs = {{{"ffn_down_exps."}}}, .stacked = true},
     {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's, OLMo 2's
     {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
 };
@@ -54,7 +57,8 @@ std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInf
 
 FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
   FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format};
-  if (piece.shape.rank() == 1 || piece.name == "position_embd.weight")
+  const bool routes = piece.name.find(kRouter) != piece.name.npos;
+  if (piece.shape.rank() == 1 || routes || piece.name == "position_embd.weight")
     tensor.format = NumberFormat::kF32;
   else if (piece.columns % block_of(format) != 0)
     tensor.format = NumberFormat::kF16;
@@ -123,9 +127,10 @@ void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float
   }
 }
 
-// Mistral is a Llama there.
+// Mistral and Mixtral are Llamas there.
 std::string name_in_llama_cpp(const Family& family) {
-  if (&family == &kMistral) return "llama";
+  if (&family == &kMistral || &family == &kMixtral) return "llama";
+  if (&family == &kQwen3Moe) return "qwen3moe";
   if (&family == &kGemma3) return "gemma3";
   return family.name;
 }
@@ -179,15 +184,25 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "train with that setting",
           folder, key, found, family.title, expected);
   };
-  check(!model.experts,
-        "{} has experts (model_type {}), whose tensors Tessera does not write for llama.cpp yet. Export it "
-        "with "
-        "--format hf, which llama.cpp converts",
-        folder, family.name);
   check(&family != &kTessera && &family != &kBloom,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "
         "it with --format hf",
         folder, family.name);
+  if (model.experts) {  // constants of llama.cpp
+    check(&family == &kMixtral || &family == &kQwen3Moe || &family == &kOlmoe,
+          "{} has experts (model_type {}), whose tensors Tessera does not write for llama.cpp yet. Export it "
+          "with --format hf, which llama.cpp converts",
+          folder, family.name);
+    require(!model.has_dense_blocks(), "model.experts.every", model.experts.every,
+            "1, and no model.experts.dense_layers");
+    const bool sums = &family != &kOlmoe;
+    require(model.experts.rule().sums_to_one() == sums, "model.experts.renormalise", !sums,
+            sums ? "true" : "false");
+    require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+    require(&family != &kOlmoe || !model.tied, "model.tied", model.tied, "false");
+    require(&family != &kOlmoe || model.kv_heads == model.heads, "model.kv_heads", model.kv_heads,
+            fmt::format("{} (model.heads)", model.heads));
+  }
   if (&family == &kGpt2) {
     require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
     require(model.scale_attention, "model.scale_attention", "false", "true");
@@ -223,7 +238,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "model.rope.scaling", "longrope", "none, linear or yarn");
   require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   require(
-      (&family != &kQwen2 && &family != &kPhi3 && &family != &kOlmo2) ||
+      (&family != &kQwen2 && &family != &kPhi3 && &family != &kOlmo2 && &family != &kOlmoe) ||
           model.attention_width() == model.channels,
       "model.head_dim", fmt::format("{}", model.head_dim),
       fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
@@ -245,6 +260,11 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
   add("context_length", count(model.context));
   add("embedding_length", count(model.channels));
   add("feed_forward_length", count(model.mlp_width));
+  if (model.experts) {
+    add("expert_count", count(model.experts.count));
+    add("expert_used_count", count(model.experts.active));
+    add("expert_feed_forward_length", count(model.experts.width));
+  }
   add("attention.head_count", count(model.heads));
   if (&family == &kGpt2) {
     add("attention.layer_norm_epsilon", model.norm_epsilon);
@@ -302,8 +322,16 @@ std::vector<FileTensor> LlamaCppLayout::tensors_of(const ParamInfo& info) const 
 void LlamaCppLayout::visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const {
   for (const TensorPiece& piece : pieces_in_gguf(model_, info)) {
     const FileTensor tensor = tensor_of(piece, format_);
-    const std::span<const float> rows(values.as<float>() + piece.first * piece.columns,
-                                      static_cast<size_t>(piece.elements()));
+    const std::span<const float> parameter(values.as<float>(), static_cast<size_t>(values.numel()));
+    if (!is_plain(piece)) {  // of experts
+      Arena staging = Arena::host();
+      const Tensor turned = staging.alloc(MemoryTag::kData, info.name, DType::kF32, piece.shape);
+      const std::span<float> in_file(turned.as<float>(), static_cast<size_t>(piece.elements()));
+      to_file(piece, parameter, in_file);
+      visit(tensor, in_file);
+      continue;
+    }
+    const std::span<const float> rows = part(piece, parameter);
     const std::string_view name = piece.name;
     const bool rotated = name.find(kQ) != name.npos || name.find(kK) != name.npos;
     const bool reorders = reorders_ && rotated, adds = offset_ != 0 && info.part == ParamPart::kNorms;

@@ -229,8 +229,20 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
   refused(plain, [](ModelConfig& m) { m.scale_attention_by_layer = true; },
           {"model.scale_attention_by_layer=true"});
   for (const FamilyModel& one : family_models()) {
-    if (one.model.experts)
+    if (one.family == "gpt_oss")
       expect_error([&] { check_llama_cpp(one.model, "runs/x"); }, {"runs/x", one.family, "--format hf"});
+    if (one.name == "qwen3_moe_dense")
+      expect_error([&] { check_llama_cpp(one.model, "runs/x"); }, {"model.experts.every=2", "only with 1"});
+    if (one.name == "qwen3_moe")
+      refused(one.model, [](ModelConfig& m) { m.experts.renormalise = false; },
+              {"model.experts.renormalise=false", "only with true"});
+    if (one.name == "olmoe") {
+      ModelConfig olmoe = one.model;
+      expect_error([&] { check_llama_cpp(olmoe, "runs/x"); }, {"model.kv_heads=2", "only with 4"});
+      olmoe.kv_heads = olmoe.heads;
+      refused(olmoe, [](ModelConfig& m) { m.experts.renormalise = true; },
+              {"model.experts.renormalise=true", "only with false"});
+    }
     if (one.name == std::string("llama"))
       for (const auto& [fast, slow, key] :
            {std::tuple(16, 1, "beta_fast=16"), std::tuple(32, 2, "beta_slow=2")})

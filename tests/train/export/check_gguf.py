@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 file, folder, dtype, pre = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 reader = gguf.GGUFReader(file)
 config = json.loads((folder / "config.json").read_text())
-arch = config["model_type"]
+arch = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(config["model_type"], config["model_type"])
 theirs = load_file(folder / "model.safetensors")
 fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
 
@@ -33,6 +33,10 @@ def near(name, found, wanted):
 
 
 def take(name):
+    if name == "intermediate_size" and "moe_intermediate_size" in config:
+        return config["moe_intermediate_size"]
+    if name == "head_dim" and name not in config:
+        return config["hidden_size"] // config["num_attention_heads"]
     return config.get(name)
 
 
@@ -55,6 +59,10 @@ for key, name in names.items():
     if key == "rope.dimension_count" and config.get("partial_rotary_factor"):
         wanted = int(wanted * config["partial_rotary_factor"])
     expect(key, fields[f"{arch}.{key}"], wanted)
+experts = config.get("num_experts", config.get("num_local_experts"))
+if experts:
+    expect("expert_count", fields[f"{arch}.expert_count"], experts)
+    expect("expert_used_count", fields[f"{arch}.expert_used_count"], config["num_experts_per_tok"])
 if arch == "phi3":  # 0: none
     expect("sliding_window", fields["phi3.attention.sliding_window"], config["sliding_window"] or 0)
 epsilon = ("layer_norm_epsilon", "attention.layer_norm_epsilon") if gpt2 else (
@@ -77,6 +85,9 @@ def neighbours(matrix, heads):  # of llama's q and k
 
 
 seen = set()
+for name in [name for name in theirs if ".experts.0." in name]:  # one tensor for all experts of a block
+    merged = name.replace(".experts.0.", ".experts.")
+    theirs[merged] = np.stack([theirs.pop(name.replace(".experts.0.", f".experts.{e}.")) for e in range(experts)])
 for name, value in theirs.items():
     mapped = name_map.get_name(name, try_suffixes=(".weight", ".bias"))
     if mapped is None:
@@ -90,7 +101,7 @@ for name, value in theirs.items():
     found = tensors[mapped]
     seen.add(mapped)
     value = np.ascontiguousarray(value.astype(np.float32))
-    kind = kinds["f32"] if value.ndim == 1 or mapped == "position_embd.weight" else kinds[dtype]
+    kind = kinds["f32"] if value.ndim == 1 or "ffn_gate_inp" in mapped or mapped == "position_embd.weight" else kinds[dtype]
     expect(f"the type of {mapped}", found.tensor_type, kind)
     expect(f"the shape of {mapped}", [int(d) for d in found.shape], list(reversed(value.shape)))
     wanted = quantize(value, kind)

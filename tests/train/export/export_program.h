@@ -80,7 +80,19 @@ inline std::vector<SmallModel> small_models() {
   llama_longrope.rope.short_factors.resize(8, 3), llama_longrope.rope.long_factors.resize(8, 30);
   ModelConfig own_factor = scaled(RopeScaling::kYarn);
   own_factor.rope.attention_factor = 1.5;
+  const auto experts = [&](const auto& how) {
+    return changed([&](ModelConfig& m) {
+      m.experts = {.count = 4, .active = 2, .width = 96, .renormalise = true};
+      m.mlp_width = m.experts.width;
+      how(m);
+    });
+  };
   return {{"gpt2", "gpt2", small_gpt2()},
+          {"mixtral", "llama3", experts([](ModelConfig&) {})},
+          {"qwen3_moe", "qwen2", experts([](ModelConfig& m) { m.qk_norm = QkNorm::kHeads; })},
+          {"olmoe", "llama3", experts([](ModelConfig& m) {
+             m.qk_norm = QkNorm::kAllHeads, m.head_dim = 16, m.kv_heads = 4, m.experts.renormalise = false;
+           })},
           {"llama", "llama3", changed([](ModelConfig&) {})},
           {"llama_tied", "smollm2", changed([](ModelConfig& m) { m.tied = true; })},
           {"llama_linear", "llama3", scaled(RopeScaling::kLinear)},
