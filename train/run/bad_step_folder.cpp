@@ -26,24 +26,27 @@ FileChecksum write_batch(const fs::path& path, const Sequences& batch) {
   OutputFile file(path);
   for (const auto* part : {&batch.tokens, &batch.targets, &batch.documents})
     file.write(std::as_bytes(std::span(*part)));
+  file.write(std::as_bytes(std::span(batch.weights)));
   return file.commit();
 }
 
 Sequences read_batch(const fs::path& path, int64_t tokens) {
   const MappedFile file(path);
   const auto bytes = std::ssize(file.bytes()), part = tokens * int64_t{sizeof(int32_t)};
-  check(bytes == 2 * part || bytes == 4 * part, "{} has {} bytes, expected {}, or {} with documents",
-        path.string(), bytes, 2 * part, 4 * part);
+  check(bytes == 2 * part || bytes == 4 * part || bytes == 5 * part,
+        "{} has {} bytes, expected {}, {} with documents, or {} with documents and weights", path.string(),
+        bytes, 2 * part, 4 * part, 5 * part);
   Sequences batch;
   size_t at = 0;
-  const auto read = [&](std::vector<int32_t>& to, int64_t count) {
+  const auto read = [&](auto& to, int64_t count) {
     to.resize(static_cast<size_t>(count));
     std::memcpy(to.data(), file.bytes().data() + at, to.size() * sizeof(int32_t));
     at += to.size() * sizeof(int32_t);
   };
   read(batch.tokens, tokens);
   read(batch.targets, tokens);
-  if (bytes == 4 * part) read(batch.documents, 2 * tokens);
+  if (bytes >= 4 * part) read(batch.documents, 2 * tokens);
+  if (bytes == 5 * part) read(batch.weights, tokens);
   return batch;
 }
 

@@ -67,6 +67,10 @@ RunPlan Replay::plan() const {
                            .shard = same_place ? before_.shard : std::nullopt,
                            .replicas = same_place ? before_.replicas : 0,
                            .mlp_chunk = same_place ? before_.mlp_chunk : std::nullopt});
+  if (!folder_.batch.weights.empty()) {
+    plan.shape.weights = true;
+    plan.memory = plan_stages(plan.shape, plan.device);
+  }
   if (!plan.fits()) throw OutOfMemory(refusal(of_phase, plan, /*resuming=*/true));
   const auto& [found, wanted] = std::pair(std::ssize(kept_.origins), plan.shape.sequences_per_step());
   check(found == wanted && kept_.sequence_length == plan.shape.sequence_length,

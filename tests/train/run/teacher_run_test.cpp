@@ -182,5 +182,21 @@ TEST_F(TeacherRun, SamplesHaveWeights) {
   refused(sets(mine({"data.documents=join"})), {"mine has samples with weights", "data.documents=mask"});
 }
 
+// The sequences in its folder have the weights that they had.
+TEST_F(TeacherRun, ABadStepOfWeightedSamplesIsReplayed) {
+  write_samples(40, [](int i) { return 0.25 * (i % 7 + 1); });
+  prepare();
+  const ProcessResult run = train(by(1, "out", mine({"optimizer.learning_rate=1e30"})));
+  EXPECT_EQ(run.status, 1) << run.out;
+  std::string bad;
+  for (const auto& one : fs::directory_iterator(folder / "out"))
+    if (one.path().filename().string().starts_with("bad_step_")) bad = one.path().filename().string();
+  ASSERT_NE(bad, "") << run.error;
+  EXPECT_EQ(fs::file_size(folder / "out" / bad / "batch.bin"), 5u * 4 * 192);
+  const ProcessResult again = run_process(TRAIN_BINARY, {"--replay", "out/" + bad}, {.folder = folder});
+  EXPECT_NE((again.out + again.error).find("the step is bad again"), std::string::npos)
+      << again.out << again.error;
+}
+
 }  // namespace
 }  // namespace tessera::testing
