@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/base/nan.h"
 #include "model/fp8_places.h"
 #include "model/preference_loss.h"
@@ -21,6 +22,18 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
+const StoredFormat& format_of(LoraBase base) {
+  switch (base) {
+    case LoraBase::kAuto:
+      return fp8_format();
+    case LoraBase::kNf4:
+      return four_bit_format(FourBits::kNf4);
+    case LoraBase::kMxfp4:
+      return four_bit_format(FourBits::kMxfp4);
+  }
+  fail("no such train.lora.base");
+}
+
 ParamStore::Homes homes_of(const RunShape& shape, Communicator* comm, std::optional<Arena>& offloaded) {
   const int64_t ranks = comm ? comm->size() : 1;
   check(ranks == shape.ranks(), "a run of {} ranks was given a communicator of {}", shape.ranks(), ranks);
@@ -31,7 +44,7 @@ ParamStore::Homes homes_of(const RunShape& shape, Communicator* comm, std::optio
           .fp8 = shape.fp8,
           .weights = {.host = host(shape.offload.weights),
                       .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets,
-                      .format = shape.base == LoraBase::kNf4 ? &nf4_format() : &fp8_format()},
+                      .format = &format_of(shape.base)},
           .training = ParamStore::Training{.gradients = {.accumulates = shape.micro_steps > 1,
                                                          .host = host(shape.offload.gradients),
                                                          .poison = shape.poison,

@@ -6,7 +6,8 @@
 
 #include "kernels/base/json_text.h"
 #include "model/formats/safetensors.h"
-#include "tests/lora_nf4.h"
+#include "model/formats/weights.h"
+#include "tests/lora_four_bits.h"
 #include "tests/says.h"
 #include "train/run/checkpoint.h"
 
@@ -48,7 +49,7 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
     EXPECT_GT(std::abs(loss - expected["before"].get<double>()), 1e-3);
     RunShape shape = shape_of(kFolders / name);
     shape.model = with_adapters(shape.model, 4);
-    LoraSteps kept({.device = Device::kCpu}, lora_nf4_shape(shape));
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, FourBits::kNf4));
     load_base(kFolders / name, kept.state, {});
     EXPECT_EQ(kept.state.session().evaluate(Text().view(), 1), loss);
   }
