@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/json_text.h"
+#include "model/formats/bitsandbytes.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
 #include "tests/lora_four_bits.h"
@@ -60,6 +61,8 @@ TEST(Nf4Folder, SaysHowItIsStored) {
       check_weights(kFolders / "nested", read_model_config(kFolders / "nested").model);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_TRUE(says(notices[0], {"14", "NF4"}));
+  EXPECT_TRUE(is_in_nf4(kFolders / "nested"));
+  EXPECT_FALSE(is_in_nf4(kFolders.parent_path() / "families/llama"));
 }
 
 class DamagedNf4 : public ::testing::Test {
