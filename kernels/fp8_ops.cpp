@@ -1,7 +1,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
-#include "kernels/base/nf4.h"
 #include "kernels/op_checks.h"
 #include "kernels/ops.h"
 
@@ -55,22 +54,23 @@ void Dequantise::check_on(Device device) const {
 
 namespace {
 
-void check_nf4(const char* op, Device device, const char* plain_name, const Tensor& plain,
-               const Nf4Matrix& nf4) {
+void check_four_bits(const char* op, Device device, const char* plain_name, const Tensor& plain,
+                     const FourBitMatrix& m) {
   check_anchor(op, plain_name, plain, 2, device);
-  check(plain.shape[1] % kNf4Block == 0, "{}: rows must have a multiple of {} numbers, found {}", op,
-        kNf4Block, plain.shape[1]);
-  const int64_t count = plain.numel();
-  check_fields(op, device,
-               {{"the values in NF4", nf4.data, DType::kU16, {count / 4}},
-                {"the scales of values in NF4", nf4.scales, DType::kF32, {count / kNf4Block}}});
+  const int64_t rows = plain.shape[0], columns = plain.shape[1];
+  check(columns % block_of(m.format) == 0, "{}: rows must have a multiple of {} numbers in {}, found {}", op,
+        block_of(m.format), name_of(m.format), columns);
+  check_fields(
+      op, device,
+      {{"the values in 4 bits", m.data, DType::kU16, {rows * columns / 4}},
+       {"the scales of values in 4 bits", m.scales, DType::kF32, {rows * scale_words(m.format, columns)}}});
 }
 
 }  // namespace
 
-void RoundNf4::check_on(Device device) const { check_nf4(kName, device, "x", x, y); }
+void RoundToFourBits::check_on(Device device) const { check_four_bits(kName, device, "x", x, y); }
 
-void WidenNf4::check_on(Device device) const { check_nf4(kName, device, "y", y, x); }
+void WidenFourBits::check_on(Device device) const { check_four_bits(kName, device, "y", y, x); }
 
 void TransposeFp8::check_on(Device device) const {
   const DType stored = fp8_storage(DType::kE4M3, device);

@@ -140,8 +140,8 @@ OpCost cost(const SumExperts& a) { return moved(a.x, a.places, a.weights, a.add,
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }
 OpCost cost(const Dequantise& a) { return moved(a.x.data, a.y); }
-OpCost cost(const RoundNf4& a) { return moved(a.x, a.y.data, a.y.scales); }
-OpCost cost(const WidenNf4& a) { return moved(a.x.data, a.x.scales, a.y); }
+OpCost cost(const RoundToFourBits& a) { return moved(a.x, a.y.data, a.y.scales); }
+OpCost cost(const WidenFourBits& a) { return moved(a.x.data, a.x.scales, a.y); }
 OpCost cost(const TransposeFp8& a) { return moved(a.x, a.y); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
 const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }

@@ -175,11 +175,11 @@ void list(const Dequantise& a, const Lists& to) {
   to.read("x", a.x.data)("its scale", a.x.scale);
   to.written("y", a.y);
 }
-void list(const RoundNf4& a, const Lists& to) {
+void list(const RoundToFourBits& a, const Lists& to) {
   to.read("x", a.x);
   to.written("y", a.y.data)("its scales", a.y.scales);
 }
-void list(const WidenNf4& a, const Lists& to) {
+void list(const WidenFourBits& a, const Lists& to) {
   to.read("x", a.x.data)("its scales", a.x.scales);
   to.written("y", a.y);
 }

@@ -38,6 +38,7 @@
 #include "kernels/attention/choose.h"
 #include "kernels/attention/decode.h"
 #include "kernels/base/activation.h"
+#include "kernels/base/four_bits.h"
 #include "kernels/base/host_device.h"
 #include "kernels/base/inspected.h"
 #include "kernels/base/no_target.h"
@@ -317,25 +318,26 @@ struct Dequantise {
   void check_on(Device device) const;
 };
 
-// A matrix [N, C] in NF4 (kernels/base/nf4.h); C is a multiple of kNf4Block
-struct Nf4Matrix {
+// A matrix [N, C] in 4 bits a number (kernels/base/four_bits.h); C is a multiple of block_of(format)
+struct FourBitMatrix {
+  FourBits format;
   Tensor data;    // [N C / 4] uint16, of bytes with two numbers each
-  Tensor scales;  // [N C / kNf4Block] fp32
+  Tensor scales;  // [N scale_words(format, C)] words of 32 bits, fp32 in name
 };
 
 // y = x, rounded
-struct RoundNf4 {
-  static constexpr const char* kName = "round to NF4";
+struct RoundToFourBits {
+  static constexpr const char* kName = "round to 4 bits";
   Tensor x;  // [N, C]
-  Nf4Matrix y;
+  FourBitMatrix y;
 
   void check_on(Device device) const;
 };
 
 // y = x; in bf16 the product of value and scale is rounded.
-struct WidenNf4 {
-  static constexpr const char* kName = "widen NF4";
-  Nf4Matrix x;
+struct WidenFourBits {
+  static constexpr const char* kName = "widen 4 bits";
+  FourBitMatrix x;
   Tensor y;  // [N, C]
 
   void check_on(Device device) const;
@@ -987,7 +989,7 @@ using AnyOp = std::variant<
     const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
     const ChooseExpertsBackward*, const AssignExperts*, const RouterSample*, const ExpertsForward*,
     const ExpertsBackward*, const GatedExpertsBackward*, const SumExperts*, const Quantise*,
-    const CountSaturated*, const Dequantise*, const RoundNf4*, const WidenNf4*, const TransposeFp8*,
+    const CountSaturated*, const Dequantise*, const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*,
     const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
     const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
     const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,

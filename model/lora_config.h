@@ -34,9 +34,11 @@ class AdaptedParts {
 enum class LoraBase : uint8_t {
   kAuto,  // what they are multiplied in: train.precision, or FP8 by train.gemm_dtype
   kNf4,
+  kMxfp4,
 };
 constexpr auto words_of(LoraBase) {
-  return std::array{Word{"auto", LoraBase::kAuto}, Word{"nf4", LoraBase::kNf4}};
+  return std::array{Word{"auto", LoraBase::kAuto}, Word{"nf4", LoraBase::kNf4},
+                    Word{"mxfp4", LoraBase::kMxfp4}};
 }
 
 struct LoraConfig {

@@ -334,7 +334,9 @@ std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBas
     return fmt::format("{}: {} parameters are trained, beside {} frozen{}", text_of(config.lora),
                        count(config.parameters() - frozen_parameters(config, freeze)),
                        count(config.base().parameters()),
-                       base == LoraBase::kNf4 ? ", matrices of blocks in NF4" : "");
+                       base == LoraBase::kNf4     ? ", matrices of blocks in NF4"
+                       : base == LoraBase::kMxfp4 ? ", matrices of blocks in MXFP4"
+                                                  : "");
   const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
   return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),
                      count(config.parameters()),

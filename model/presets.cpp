@@ -165,6 +165,25 @@ ModelConfig gemma3_4b() {
   return model;
 }
 
+ModelConfig gemma(Preset preset) {
+  switch (preset) {
+    case Preset::kGemma2_2b:
+      return gemma2({.layers = 26, .heads = 8, .kv_heads = 4, .channels = 2304, .mlp_width = 9216});
+    case Preset::kGemma2_9b:
+      return gemma2({.layers = 42, .heads = 16, .kv_heads = 8, .channels = 3584, .mlp_width = 14336});
+    case Preset::kGemma2_27b:
+      return gemma2_27b();
+    case Preset::kGemma3_270m:
+      return gemma3({.layers = 18, .heads = 4, .kv_heads = 1, .channels = 640, .mlp_width = 2048}, 512);
+    case Preset::kGemma3_1b:
+      return gemma3({.layers = 26, .heads = 4, .kv_heads = 1, .channels = 1152, .mlp_width = 6912}, 512);
+    case Preset::kGemma3_4b:
+      return gemma3_4b();
+    default:
+      fail("no preset of Gemma");
+  }
+}
+
 // config.json of allenai/OLMo-2-0425-1B, OLMo-2-1124-7B, OLMo-2-1124-13B and OLMo-2-0325-32B
 ModelConfig olmo2(Sizes sizes) {
   sizes.vocab_size = 100352;
@@ -352,17 +371,12 @@ ModelConfig preset_model(Preset preset) {
       return smollm2(
           {.layers = 24, .heads = 32, .kv_heads = 32, .channels = 2048, .mlp_width = 8192, .theta = 130000});
     case Preset::kGemma2_2b:
-      return gemma2({.layers = 26, .heads = 8, .kv_heads = 4, .channels = 2304, .mlp_width = 9216});
     case Preset::kGemma2_9b:
-      return gemma2({.layers = 42, .heads = 16, .kv_heads = 8, .channels = 3584, .mlp_width = 14336});
     case Preset::kGemma2_27b:
-      return gemma2_27b();
     case Preset::kGemma3_270m:
-      return gemma3({.layers = 18, .heads = 4, .kv_heads = 1, .channels = 640, .mlp_width = 2048}, 512);
     case Preset::kGemma3_1b:
-      return gemma3({.layers = 26, .heads = 4, .kv_heads = 1, .channels = 1152, .mlp_width = 6912}, 512);
     case Preset::kGemma3_4b:
-      return gemma3_4b();
+      return gemma(preset);
     case Preset::kOlmo2_1b:
       return olmo2({.layers = 16, .heads = 16, .kv_heads = 16, .channels = 2048, .mlp_width = 8192});
     case Preset::kOlmo2_7b:

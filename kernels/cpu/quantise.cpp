@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/four_bits.h"
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
-#include "kernels/base/nf4.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_values.h"
 
@@ -80,33 +80,43 @@ void run(const Dequantise& a, const Launch& /*on*/) {
   std::copy_n(a.x.data.as<float>(), a.y.numel(), a.y.as<float>());
 }
 
-void run(const RoundNf4& a, const Launch& /*on*/) {
-  const int64_t blocks = a.y.scales.numel();
+void run(const RoundToFourBits& a, const Launch& /*on*/) {
+  with_four_bits(a.y.format, [&]<class Format>() {
+    constexpr int kBlock = Format::kBlock;
+    const ScalePlaces<Format> places(a.x.shape[1]);
+    const int64_t blocks = a.x.numel() / kBlock;
 #pragma omp parallel for
-  for (int64_t b = 0; b < blocks; ++b) {
-    const float* x = a.x.as<float>() + b * kNf4Block;
-    uint8_t* bytes = a.y.data.as<uint8_t>() + b * (kNf4Block / 2);
-    uint32_t largest = 0;
-    for (int i = 0; i < kNf4Block; ++i) largest = std::max(largest, magnitude(x[i]));
-    const float scale = a.y.scales.as<float>()[b] = std::bit_cast<float>(largest),
-                inverse = nf4_inverse(scale);
-    for (int i = 0; i < kNf4Block; i += 2)
-      bytes[i / 2] = static_cast<uint8_t>(nf4_code(x[i] * inverse) << 4 | nf4_code(x[i + 1] * inverse));
-  }
+    for (int64_t b = 0; b < blocks; ++b) {
+      const float* x = a.x.as<float>() + b * kBlock;
+      uint8_t* bytes = a.y.data.as<uint8_t>() + b * (kBlock / 2);
+      uint32_t largest = 0;
+      for (int i = 0; i < kBlock; ++i) largest = std::max(largest, magnitude(x[i]));
+      const auto scale = Format::scale(largest);
+      a.y.scales.as<typename Format::Scale>()[places.of(b)] = scale;
+      const float inverse = Format::inverse(scale);
+      for (int i = 0; i < kBlock; i += 2)
+        bytes[i / 2] = static_cast<uint8_t>(Format::code(x[i] * inverse) << Format::kEvenShift |
+                                            Format::code(x[i + 1] * inverse) << Format::kOddShift);
+    }
+  });
 }
 
-void run(const WidenNf4& a, const Launch& /*on*/) {
-  const int64_t blocks = a.x.scales.numel();
+void run(const WidenFourBits& a, const Launch& /*on*/) {
+  with_four_bits(a.x.format, [&]<class Format>() {
+    constexpr int kBlock = Format::kBlock;
+    const ScalePlaces<Format> places(a.y.shape[1]);
+    const int64_t blocks = a.y.numel() / kBlock;
 #pragma omp parallel for
-  for (int64_t b = 0; b < blocks; ++b) {
-    const uint8_t* bytes = a.x.data.as<uint8_t>() + b * (kNf4Block / 2);
-    const float scale = a.x.scales.as<float>()[b];
-    float* y = a.y.as<float>() + b * kNf4Block;
-    for (int i = 0; i < kNf4Block; i += 2) {
-      y[i] = nf4_value(bytes[i / 2] >> 4) * scale;
-      y[i + 1] = nf4_value(bytes[i / 2] & 15) * scale;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const uint8_t* bytes = a.x.data.as<uint8_t>() + b * (kBlock / 2);
+      const float scale = Format::factor(a.x.scales.as<typename Format::Scale>()[places.of(b)]);
+      float* y = a.y.as<float>() + b * kBlock;
+      for (int i = 0; i < kBlock; i += 2) {
+        y[i] = Format::value(bytes[i / 2] >> Format::kEvenShift & 15) * scale;
+        y[i + 1] = Format::value(bytes[i / 2] >> Format::kOddShift & 15) * scale;
+      }
     }
-  }
+  });
 }
 
 void run(const TransposeFp8& a, const Launch& /*on*/) {

@@ -77,8 +77,8 @@ class CudaBackend final : public Backend {
   void run_op(const Quantise& a, const Launch& on);
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);
-  void run_op(const RoundNf4& a, const Launch& on);
-  void run_op(const WidenNf4& a, const Launch& on);
+  void run_op(const RoundToFourBits& a, const Launch& on);
+  void run_op(const WidenFourBits& a, const Launch& on);
   void run_op(const TransposeFp8& a, const Launch& on);
   void run_op(const UpdateScales& a, const Launch& on);
   void run_op(const LinearForward& a, const Launch& on);

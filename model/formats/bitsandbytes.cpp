@@ -29,6 +29,12 @@ bool is_bitsandbytes_nf4(const nlohmann::json& config) {
          is("bnb_4bit_quant_type", "nf4");
 }
 
+bool is_in_nf4(const std::filesystem::path& folder) {
+  const nlohmann::json config = read_json(folder / "config.json");
+  return config.is_object() && config.contains("quantization_config") &&
+         is_bitsandbytes_nf4(config["quantization_config"]);
+}
+
 bool Nf4Tensor::is_one(const TensorFiles& files, const std::string& name) {
   return files.contains(name + kState);
 }

@@ -7,6 +7,7 @@
 //   .nested_absmax .nested_quant_map double quantisation: scale = map[byte] absmax[block of scales] + offset
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -18,6 +19,8 @@ namespace tessera {
 
 // Whether config.json's "quantization_config" says that matrices are stored so, and nothing else
 bool is_bitsandbytes_nf4(const nlohmann::json& quantization_config);
+
+bool is_in_nf4(const std::filesystem::path& folder);  // likewise, of a model
 
 class Nf4Tensor {
  public:

@@ -48,19 +48,21 @@ bool has_transposed_layers(const ModelConfig& model) {
   return false;
 }
 
-nlohmann::ordered_json peft_config(const ModelConfig& model, const std::string& base) {
+nlohmann::ordered_json peft_config(const ModelConfig& model, const AdapterBase& base) {
   nlohmann::ordered_json alpha = model.lora.alpha;  // PEFT expects a whole number, and computes with any
   if (model.lora.alpha == std::floor(model.lora.alpha)) alpha = static_cast<int64_t>(model.lora.alpha);
-  return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", base},
-          {"r", model.lora.rank},
-          {"lora_alpha", alpha},
-          {"lora_dropout", 0.0},
-          {"target_modules", target_modules(model)},
-          {"bias", "none"},
-          {"fan_in_fan_out", has_transposed_layers(model)},
-          {"inference_mode", true}};
+  nlohmann::ordered_json config = {{"peft_type", "LORA"},
+                                   {"task_type", "CAUSAL_LM"},
+                                   {"base_model_name_or_path", base.name},
+                                   {"r", model.lora.rank},
+                                   {"lora_alpha", alpha},
+                                   {"lora_dropout", 0.0},
+                                   {"target_modules", target_modules(model)},
+                                   {"bias", "none"},
+                                   {"fan_in_fan_out", has_transposed_layers(model)},
+                                   {"inference_mode", true}};
+  if (!base.stored_as.empty()) config[kBaseStoredAs] = base.stored_as;
+  return config;
 }
 
 }  // namespace
@@ -81,7 +83,7 @@ bool has_layers_of_adapters(std::string_view model_type, const ModelConfig& mode
 }
 
 FileChecksums write_peft_adapter(const std::filesystem::path& folder, const ModelConfig& model,
-                                 const std::string& base,
+                                 const AdapterBase& base,
                                  const std::function<void(const AdapterSink&)>& each) {
   FileChecksums files;
   files[kAdapterConfigFile] = write_json(folder / kAdapterConfigFile, peft_config(model, base));

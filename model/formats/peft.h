@@ -25,11 +25,21 @@ bool has_layers_of_adapters(std::string_view model_type, const ModelConfig& mode
 // Takes the values of one adapter's matrix, fp32 on the host.
 using AdapterSink = std::function<void(const ParamInfo& info, const Tensor& values)>;
 
-// Writes both files, in fp32. `base` is what the adapter belongs on top of: a folder, or a name on the hub.
+// What the weights that an adapter belongs on top of were rounded to while it was trained: "nf4", "mxfp4" or
+// "fp8". A field of ours in adapter_config.json, which PEFT leaves out; none: they were not rounded
+inline constexpr const char* kBaseStoredAs = "base_stored_as";
+
+// What an adapter belongs on top of
+struct AdapterBase {
+  std::string name;            // a folder, or a name on the hub
+  std::string stored_as = "";  // as kBaseStoredAs; "": not rounded
+};
+
+// Writes both files, in fp32.
 // `each` calls its argument with every adapter, in the order of the buckets of ParamLayout. Returns the
 // checksums of the files. Error: a value that is not finite.
 FileChecksums write_peft_adapter(const std::filesystem::path& folder, const ModelConfig& model,
-                                 const std::string& base,
+                                 const AdapterBase& base,
                                  const std::function<void(const AdapterSink&)>& each);
 
 }  // namespace tessera

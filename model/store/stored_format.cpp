@@ -2,7 +2,6 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/fp8_scale.h"
-#include "kernels/base/nf4.h"
 
 namespace tessera {
 namespace {
@@ -23,34 +22,44 @@ class Fp8Format final : public StoredFormat {
   }
 };
 
-class Nf4Format final : public StoredFormat {
+class FourBitFormat final : public StoredFormat {
  public:
-  const char* name() const override { return "NF4"; }
+  explicit FourBitFormat(FourBits format) : format_(format) {}
+  const char* name() const override { return name_of(format_); }
   DType unit(Device /*device*/) const override { return DType::kU16; }
   int64_t units(int64_t elements) const override { return elements / 4; }
-  int64_t scales_of(const Shape& matrix) const override { return matrix.numel() / kNf4Block; }
+  int64_t scales_of(const Shape& matrix) const override {
+    return matrix.numel() / matrix[-1] * scale_words(format_, matrix[-1]);
+  }
   bool is_multiplied() const override { return false; }
   // A value of NF4 in fp32 is rounded to itself, one that was rounded to bf16 need not be.
   DType rounds_from(DType /*plain*/) const override { return DType::kF32; }
-  void check_matrix(const std::string& name, const Shape& matrix) const override {
-    check(matrix[-1] % kNf4Block == 0,
-          "{} has {} inputs, and train.lora.base=nf4 stores multiples of {}: set train.lora.base=auto", name,
-          matrix[-1], kNf4Block);
+  void check_matrix(const std::string& matrix_name, const Shape& matrix) const override {
+    const bool nf4 = format_ == FourBits::kNf4;
+    check(matrix[-1] % block_of(format_) == 0,
+          "{} has {} inputs, and train.lora.base={} stores multiples of {}: set train.lora.base=auto",
+          matrix_name, matrix[-1], nf4 ? "nf4" : "mxfp4", block_of(format_));
   }
   void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const override {
-    stream.run(RoundNf4{.x = plain, .y = {to.data, to.scales}});
+    stream.run(RoundToFourBits{.x = rows_of(plain), .y = {format_, to.data, to.scales}});
   }
   void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const override {
-    const int64_t columns = plain.shape[-1];
-    stream.run(WidenNf4{.x = {from.data, from.scales}, .y = plain.view({plain.numel() / columns, columns})});
+    stream.run(WidenFourBits{.x = {format_, from.data, from.scales}, .y = rows_of(plain)});
   }
+
+ private:
+  static Tensor rows_of(const Tensor& plain) {
+    const int64_t columns = plain.shape[-1];
+    return plain.view({plain.numel() / columns, columns});
+  }
+  FourBits format_;
 };
 
 }  // namespace
 
-const StoredFormat& nf4_format() {
-  static const Nf4Format format;
-  return format;
+const StoredFormat& four_bit_format(FourBits format) {
+  static const FourBitFormat nf4(FourBits::kNf4), mxfp4(FourBits::kMxfp4);
+  return format == FourBits::kNf4 ? nf4 : mxfp4;
 }
 
 const StoredFormat& fp8_format() {

@@ -1,5 +1,5 @@
 // StoredFormat: how a matrix is stored in few bits an element, with scales: FP8, e4m3 with one scale a
-// matrix, which GEMMs read, or NF4. A format states what its values take, and how they are rounded and
+// matrix, which GEMMs read, NF4 or MXFP4. A format states what its values take, and how they are rounded and
 // widened; stored_forms.h does the rest: layout, gathering and copying of the bytes, and the buffers.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tessera {
 
 struct StoredValues {
   Tensor data;    // [O, C] where an element has a unit of its own, else [units]
-  Tensor scales;  // [scales_of()] fp32
+  Tensor scales;  // [scales_of()] fp32, of MXFP4 words of four bytes
 };
 
 class StoredFormat {
@@ -19,7 +19,7 @@ class StoredFormat {
   virtual ~StoredFormat() = default;
   virtual const char* name() const = 0;  // "FP8", in the names of its tensors
   virtual DType unit(Device device) const = 0;
-  // That `elements` take, a multiple of kParamAlignment; and fp32 numbers of a matrix
+  // That `elements` take, a multiple of kParamAlignment; and words of scales of a matrix
   virtual int64_t units(int64_t elements) const = 0;
   virtual int64_t scales_of(const Shape& matrix) const = 0;
   // Whether GEMMs read the values, and those of a backward their transpose. Else a lease of a training step
@@ -34,6 +34,7 @@ class StoredFormat {
 };
 
 const StoredFormat& fp8_format();
-const StoredFormat& nf4_format();  // kernels/base/nf4.h, with fp32 scales: 4.5 bits an element
+// kernels/base/four_bits.h: NF4 with fp32 scales, 4.5 bits an element; MXFP4, 4.25
+const StoredFormat& four_bit_format(FourBits format);
 
 }  // namespace tessera

@@ -275,7 +275,8 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
         "LoRA: the layers that get adapters: those of attention, those of the MLP, or both");
   visit("train.lora.base", base, OneOf<LoraBase>{},
         "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
-        "train.precision or FP8; nf4: 4.5 bits a number, widened to train.precision a block at a time");
+        "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
+        "at a time");
 }
 
 template <class Section, class Visit>

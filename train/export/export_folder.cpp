@@ -18,9 +18,11 @@
 #include "model/formats/peft.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/sharded_safetensors.h"
+#include "train/export/checkpoint_adapter.h"
 #include "train/export/gguf_tokenizer.h"
 #include "train/export/source.h"
 #include "train/export/tokenizer_files.h"
+#include "train/run/model_folder.h"
 
 namespace tessera {
 namespace {
@@ -76,7 +78,9 @@ class Export {
                             progress)),
         numbers_(options.numbers.value_or(source_.weights->format())),
         what_(family_for(source_.model).title),
-        parameters_(source_.model.parameters()) {}
+        parameters_(source_.model.parameters()) {
+    take_base();
+  }
 
   void run();
 
@@ -85,7 +89,10 @@ class Export {
   void write_gguf();
   void write_llm_c();
   void write_peft();
+  void take_base();
   void check_file() const;
+  // The values of a parameter that is exported
+  void read(const ParamPlace& place, const ParamSink& sink) const;
   void notice_others(const PendingFolder& folder);
   void tell_notices();
 
@@ -100,18 +107,57 @@ class Export {
   const ExportOptions& options_;
   ExportProgress& progress_;
   ExportSource source_;
+  std::optional<CheckpointAdapter> adapter_;  // that is added to the weights of options.base
   NumberFormat numbers_;
   std::string what_;
   int64_t parameters_;
   int64_t tensors_ = 0, files_ = 0, bytes_ = 0;  // written
 };
 
+// Says what the adapter of the checkpoint belongs to, where the run rounded its weights.
+void Export::take_base() {
+  const AdapterBase trained_on = adapter_base_of(source_.folder);
+  const std::string base = trained_on.name.empty() ? "FOLDER" : trained_on.name;
+  if (!options_.base.empty()) {
+    adapter_.emplace(source_.folder, source_.model);
+    source_.weights =
+        std::make_unique<WeightsFolder>(find_model_folder(options_.base).path, source_.model,
+                                        FolderOptions{.ignored_fields = options_.ignored_fields});
+  }
+  if (trained_on.stored_as.empty()) return;
+  const std::string rounded =
+      fmt::format("the adapter was trained on the weights of {}, rounded to {}", base, trained_on.stored_as);
+  if (options_.format == ExportFormat::kPeft)
+    source_.notices.push_back(
+        rounded +
+        ", and has another loss on weights that are not rounded so. --format hf exports it "
+        "with the weights that it was trained on");
+  else if (adapter_)
+    source_.notices.push_back(fmt::format(
+        "{}: added to those of {} as they are it has another loss. Compare with the export without --base: "
+        "./evaluate scores both",
+        rounded, options_.base));
+  else
+    source_.notices.push_back(
+        fmt::format("{}: it is exported with these rounded weights. --base {} adds it to the weights as they "
+                    "are; ./evaluate "
+                    "scores both",
+                    rounded, base));
+}
+
+void Export::read(const ParamPlace& place, const ParamSink& sink) const {
+  source_.weights->read(place, [&](const ParamPlace& found, const Tensor& values) {
+    if (adapter_) adapter_->add_to(found.info, values);
+    sink(found, values);
+  });
+}
+
 template <class Writer>
 void Export::write(const WeightsLayout& layout, Writer& writer) {
   progress_.begin("writing", bytes_of_all(layout.tensors()));
   for (const ParamPlace& place : layout.order())
-    source_.weights->read(place, [&](const ParamPlace& read, const Tensor& values) {
-      layout.visit(read.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
+    read(place, [&](const ParamPlace& found, const Tensor& values) {
+      layout.visit(found.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
         writer.write(rows);
         progress_.add(tensor.bytes());
       });
@@ -137,8 +183,8 @@ template <class BytesOf>
 void Export::compare(const WeightsLayout& layout, BytesOf&& bytes_of) {
   progress_.begin("comparing", bytes_of_all(layout.tensors()));
   for (const ParamPlace& place : layout.order())
-    source_.weights->read(place, [&](const ParamPlace& read, const Tensor& values) {
-      layout.visit(read.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
+    read(place, [&](const ParamPlace& found, const Tensor& values) {
+      layout.visit(found.info, values, [&](const FileTensor& tensor, std::span<const float> rows) {
         compare_tensor(tensor, rows, bytes_of(tensor.name));
         progress_.add(tensor.bytes());
       });
@@ -351,6 +397,8 @@ void check_options(const ExportOptions& options) {
         join_words(names_of<NumberFormat>(numbers)), options.numbers ? name_of(*options.numbers) : "");
   check(options.format != ExportFormat::kPeft || options.tokenizer.empty(),
         "--format peft writes no tokenizer, found --tokenizer {}", options.tokenizer);
+  check(options.format != ExportFormat::kPeft || options.base.empty(),
+        "--format peft writes the adapter alone, found --base {}", options.base);
 }
 
 }  // namespace

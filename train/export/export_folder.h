@@ -23,6 +23,8 @@ struct ExportOptions {
   std::optional<NumberFormat> numbers;           // none: as in `folder`
   int64_t shard_bytes = 5'000'000'000;           // hf: of tensors in a file
   std::string tokenizer = "";                    // as load_tokenizer() takes it; "": that of `folder`
+  // Not peft: the adapter is added to the weights of this folder; "": to those that it was trained on
+  std::string base = "";
   std::vector<std::string> ignored_fields = {};  // of `folder`, as read_model_config() takes them
   bool force = false;                            // replaces an earlier export
 };

@@ -34,6 +34,11 @@ void declare_options(Options& app, ExportOptions& options, std::string& shard_si
   app.add("--tokenizer", options.tokenizer,
           std::string("The tokenizer, if not that of FOLDER. ") + kTokenizerSources)
       .type_name("PATH");
+  app.add(
+         "--base", options.base,
+         "Of a run with train.lora: add its adapter to the weights of this folder. By default it is added to "
+         "those that it was trained on, which train.lora.base and train.gemm_dtype may have rounded")
+      .type_name("FOLDER");
   add_ignore_field_option(app, options.ignored_fields);
   app.add_flag("--force", options.force, "Replace the output if it is an earlier export");
   app.footer(

@@ -217,6 +217,11 @@ void write_params(const Writing& to, TrainState& state, const TensorFile& file) 
   to.push(0, [writer, &files = to.files, name = file.name] { files[name] = (*writer)->commit(); });
 }
 
+// What frozen matrices are rounded to
+std::string stored_form_of(const RunShape& shape) {
+  return shape.base != LoraBase::kAuto ? name_of(shape.base) : shape.fp8 ? "fp8" : "";
+}
+
 void write_adapter(const Writing& to, TrainState& state, const TensorFile& file, const std::string& base) {
   struct Adapter {
     ParamInfo info;
@@ -226,10 +231,11 @@ void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
   for_each_value(state, file, [&](const FoundValues& found) {
     adapters.push_back({found.place.info, on_host(state, found)});
   });
+  const AdapterBase of{.name = base, .stored_as = stored_form_of(state.shape())};
   to.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
               adapters = std::move(adapters)] {
     fs::create_directory(folder);
-    const FileChecksums written = write_peft_adapter(folder, model, base, [&](const AdapterSink& sink) {
+    const FileChecksums written = write_peft_adapter(folder, model, of, [&](const AdapterSink& sink) {
       for (const Adapter& one : adapters) sink(one.info, one.values.tensor);
     });
     sync_folder(folder);

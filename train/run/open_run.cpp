@@ -5,6 +5,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
 #include "kernels/base/present.h"
+#include "model/formats/bitsandbytes.h"
 #include "model/formats/weights.h"
 #include "train/config/check_config.h"
 #include "train/config/print_config.h"
@@ -53,6 +54,12 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
+  if (reads_base && given.train.lora && given.train.lora_base == LoraBase::kAuto && is_in_nf4(init_from))
+    add_notices(
+        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base=nf4 to "
+                     "keep the same values "
+                     "in 4.5 bits",
+                     init_from)});
   check_other_weights();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "kernels/base/check.h"
 #include "kernels/base/nan.h"
 #include "model/fp8_places.h"
 #include "model/preference_loss.h"
@@ -19,6 +20,18 @@ namespace {
 std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   if (!shape.offload) return {};
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
+}
+
+const StoredFormat& format_of(LoraBase base) {
+  switch (base) {
+    case LoraBase::kAuto:
+      return fp8_format();
+    case LoraBase::kNf4:
+      return four_bit_format(FourBits::kNf4);
+    case LoraBase::kMxfp4:
+      return four_bit_format(FourBits::kMxfp4);
+  }
+  fail("no such train.lora.base");
 }
 
 // The ranks that split the parameters
@@ -46,7 +59,7 @@ ParamStore::Homes homes_of(const RunShape& shape, const StepAxes& axes, std::opt
           .fp8 = shape.fp8,
           .weights = {.host = host(shape.offload.weights),
                       .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets,
-                      .format = shape.base == LoraBase::kNf4 ? &nf4_format() : &fp8_format()},
+                      .format = &format_of(shape.base)},
           .training = ParamStore::Training{.gradients = {.accumulates = shape.micro_steps > 1,
                                                          .host = host(shape.offload.gradients),
                                                          .poison = shape.poison,

@@ -64,6 +64,27 @@ struct ColumnStatistics {
   }
 };
 
+// Puts a cap on scores, with a rule that has one.
+template <class Score, int kCount>
+__device__ __forceinline__ void cap_scores(float (&s)[kCount], const ScoreCap& cap) {
+  if constexpr (Score::kCapped) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i] = cap.fast(s[i]);
+  }
+}
+
+// s = 2^(c s - L), with the L of a thread's two rows; with a cap Y: see wide_args.cuh
+template <class Score, int kCount>
+__device__ __forceinline__ void rows_to_probabilities(float (&s)[kCount], const auto& score,
+                                                      const ScoreCap& cap, const float (&log2_sum_exp)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float own = s[i];
+    s[i] = ptx::exp2(score.log2_above(own, log2_sum_exp[i / 2 % 2]));
+    if constexpr (Score::kCapped) s[i] *= cap.derivative(own);
+  }
+}
+
 // s = 2^(c s - L)
 template <class Score, int kCount>
 __device__ __forceinline__ void scores_to_probabilities(float (&s)[kCount], const Score& score,

@@ -130,10 +130,7 @@ __device__ __forceinline__ void sum_dv(const WideArgs& a, const WideKeysMemory& 
   const auto to_probabilities = [&] {
     ptx::hold(s);
     const ColumnStatistics log2_sum_exp(memory.rows(at.slot));
-    if constexpr (kCapped) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) s[i] = a.cap.fast(s[i]);
-    }
+    cap_scores<typename Shape::Score>(s, a.cap);
     if (!whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(s, tile * WideShape::kRows, seeing);
     if constexpr (kCapped) {

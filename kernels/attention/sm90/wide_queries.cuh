@@ -160,18 +160,10 @@ __device__ __forceinline__ void sum_dq(const WideArgs& a, WideQueriesMemory memo
   };
   const auto to_probabilities = [&](int tile) {
     ptx::hold(x);
-    if constexpr (Shape::Score::kCapped) {
-#pragma unroll
-      for (int i = 0; i < 32; ++i) x[i] = a.cap.fast(x[i]);
-    }
+    cap_scores<typename Shape::Score>(x, a.cap);
     if (!rows.whole.contains({tile * WideShape::kRows, (tile + 1) * WideShape::kRows}))
       mask_transposed(x, tile * WideShape::kRows, rows.seen);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const float s = x[i];
-      x[i] = ptx::exp2(score.log2_above(s, rows.log2_sum_exp[i / 2 % 2]));
-      if constexpr (Shape::Score::kCapped) x[i] *= a.cap.derivative(s);
-    }
+    rows_to_probabilities<typename Shape::Score>(x, score, a.cap, rows.log2_sum_exp);
     pack(p, x);
     ptx::hold(p);
   };

@@ -1,4 +1,7 @@
 // train.lora in the train program: what it prints, refuses, saves and resumes, and what PEFT makes of it.
+#include <map>
+
+#include "kernels/base/json_text.h"
 #include "model/formats/safetensors.h"
 #include "tests/python.h"
 #include "tests/train_program.h"
@@ -270,6 +273,58 @@ TEST_F(LoraRun, ItsAdapterIsExported) {
   write("out/checkpoints/step_00000008/adapter/adapter_model.safetensors", bytes);
   refused({"out", "--output", "new"}, "adapter_model.safetensors is damaged");
   EXPECT_FALSE(fs::exists(folder / "new"));
+}
+
+// Weights in fp32 by their names
+std::map<std::string, std::string> weights_of(const fs::path& exported) {
+  std::map<std::string, std::string> all;
+  const SafetensorsReader file(exported / "model.safetensors");
+  for (const auto& [name, entry] : file.entries())
+    all[name] = {reinterpret_cast<const char*>(entry.bytes.data()), entry.bytes.size()};
+  return all;
+}
+
+TEST_F(LoraRun, ItsAdapterIsAddedToOtherWeights) {
+  make_base("wide", "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 2\n  channels: 64\n", 5);
+  const auto exported = [&](const std::string& run, std::vector<std::string> arguments) {
+    fs::remove_all(folder / "mine");
+    arguments.insert(arguments.begin(), {run, "--output", "mine", "--format"});
+    const ProcessResult result = run_process(EXPORT_BINARY, arguments, {.folder = folder});
+    EXPECT_EQ(result.status, 0) << result.error;
+    return result.error;
+  };
+  const auto config = [&](const std::string& run) {
+    return read_json(checkpoint(run, 8) / "adapter/adapter_config.json");
+  };
+  trains({"--set", "train.init_from=wide", "--set", "train.lora.parts=mlp"});
+  EXPECT_FALSE(config("out").contains("base_stored_as"));
+  EXPECT_EQ(exported("out", {"hf"}).find("rounded"), std::string::npos);
+  const auto merged = weights_of(folder / "mine");
+  exported("out", {"hf", "--base", "wide"});
+  EXPECT_EQ(weights_of(folder / "mine"), merged) << "the base was not rounded: it is the same sum";
+
+  for (const std::string form : {"nf4", "mxfp4"}) {
+    SCOPED_TRACE(form);
+    trains({"--set", "train.init_from=wide", "--set", "train.lora.base=" + form, "--set",
+            "train.folder=" + form});
+    EXPECT_EQ(config(form)["base_stored_as"], form);
+    EXPECT_NE(exported(form, {"peft"}).find("wide, rounded to " + form), std::string::npos);
+    EXPECT_NE(exported(form, {"hf"}).find("--base wide"), std::string::npos);
+    const auto rounded = weights_of(folder / "mine");
+    EXPECT_EQ(rounded, weights_of(checkpoint(form, 8)));
+    EXPECT_NE(exported(form, {"hf", "--base", "wide"}).find("another loss"), std::string::npos);
+    const auto plain = weights_of(folder / "mine");
+    ASSERT_EQ(plain.size(), rounded.size());
+    for (const auto& [name, values] : plain) {
+      const bool is_matrix =
+          name.find(".h.") != name.npos && name.find("c_") != name.npos && name.ends_with(".weight");
+      EXPECT_EQ(values != rounded.at(name), is_matrix) << name;
+    }
+  }
+  const ProcessResult none = run_process(
+      EXPORT_BINARY, {"base", "--output", "new", "--format", "hf", "--base", "wide"}, {.folder = folder});
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.error.find("a run with train.lora"), std::string::npos) << none.error;
 }
 
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.

@@ -5,9 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/json_text.h"
+#include "model/formats/bitsandbytes.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
-#include "tests/lora_nf4.h"
+#include "tests/lora_four_bits.h"
 #include "tests/says.h"
 #include "train/run/checkpoint.h"
 
@@ -49,7 +50,7 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
     EXPECT_GT(std::abs(loss - expected["before"].get<double>()), 1e-3);
     RunShape shape = shape_of(kFolders / name);
     shape.model = with_adapters(shape.model, 4);
-    LoraSteps kept({.device = Device::kCpu}, lora_nf4_shape(shape));
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, FourBits::kNf4));
     load_base(kFolders / name, kept.state, {});
     EXPECT_EQ(kept.state.session().evaluate(Text().view(), 1), loss);
   }
@@ -60,6 +61,8 @@ TEST(Nf4Folder, SaysHowItIsStored) {
       check_weights(kFolders / "nested", read_model_config(kFolders / "nested").model);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_TRUE(says(notices[0], {"14", "NF4"}));
+  EXPECT_TRUE(is_in_nf4(kFolders / "nested"));
+  EXPECT_FALSE(is_in_nf4(kFolders.parent_path() / "families/llama"));
 }
 
 class DamagedNf4 : public ::testing::Test {

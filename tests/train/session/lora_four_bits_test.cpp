@@ -1,36 +1,43 @@
-// train.lora.base=nf4: frozen matrices of blocks take 4.5 bits a number.
-#include "tests/lora_nf4.h"
+// train.lora.base=nf4 and mxfp4: frozen matrices of blocks take 4.5 and 4.25 bits a number.
+#include "tests/lora_four_bits.h"
 
 #include "tests/says.h"
 
 namespace tessera::testing {
 namespace {
 
-const DeviceTraits kNf4Cpu{.device = Device::kCpu};
+const DeviceTraits kCpu{.device = Device::kCpu};
 
-std::vector<ModelConfig> nf4_models() {
+std::vector<ModelConfig> small_models() {
   std::vector<ModelConfig> models = models_with_adapters(64, 3);
   for (ModelConfig& model : models) model.mlp_width = 192;
   return models;
 }
 
-TEST(LoraNf4, HasTheBitsOfRoundedWeights) {
-  for (const ModelConfig& model : nf4_models())
+class LoraFourBits : public ::testing::TestWithParam<FourBits> {
+ protected:
+  static RunShape in_four_bits(const RunShape& shape) { return lora_four_bits_shape(shape, GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(All, LoraFourBits, ::testing::ValuesIn(kFourBits),
+                         [](const auto& format) { return std::string(name_of(format.param)); });
+
+TEST_P(LoraFourBits, HasTheBitsOfRoundedWeights) {
+  for (const ModelConfig& model : small_models())
     for (const Keep keep : {kKeepAll, kKeepOutputs})
       for (const bool graphs : {false, true}) {
         SCOPED_TRACE(
             fmt::format("{}, {}, recompute {}", name_of(model.mlp), text_of(model.lora), text_of(keep)));
         RunShape shape = lora_shape(model);
         shape.keep = keep, shape.cuda_graphs = graphs;
-        expect_bits_of_rounded_weights(kNf4Cpu, shape);
+        expect_bits_of_rounded_weights(kCpu, shape, GetParam());
       }
 }
 
-// NF4 values are kept as they are: rounding them again changes nothing.
-TEST(LoraNf4, RoundsWhatIsRoundedToItself) {
+// Values in 4 bits are kept as they are: rounding them again changes nothing.
+TEST_P(LoraFourBits, RoundsWhatIsRoundedToItself) {
   HostTensors make;
-  const RunShape shape = lora_nf4_shape(lora_shape(nf4_models()[1]));
-  LoraSteps first(kNf4Cpu, shape), second(kNf4Cpu, shape);
+  const RunShape shape = in_four_bits(lora_shape(small_models()[1]));
+  LoraSteps first(kCpu, shape), second(kCpu, shape);
   const std::vector<NamedTensor> values = weights_read(first.state, make);
   take_weights_of(second, values);
   const std::vector<NamedTensor> again = weights_read(second.state, make);
@@ -39,27 +46,27 @@ TEST(LoraNf4, RoundsWhatIsRoundedToItself) {
         << values[i].name;
 }
 
-TEST(LoraNf4, OnTheHostChangesNoBit) {
+TEST_P(LoraFourBits, OnTheHostChangesNoBit) {
   for (const Keep keep : {kKeepAll, kKeepOutputs})
     for (const int64_t layers : {1, 2, 5}) {
-      RunShape shape = lora_nf4_shape(lora_shape(nf4_models()[1]));
+      RunShape shape = in_four_bits(lora_shape(small_models()[1]));
       shape.keep = keep, shape.model.layers = layers;
       expect_offload_changes_no_bit({}, shape, {.weights = true});
     }
 }
 
-TEST(LoraNf4, ThePlanIsTheLedger) {
-  for (const ModelConfig& model : nf4_models())
+TEST_P(LoraFourBits, ThePlanIsTheLedger) {
+  for (const ModelConfig& model : small_models())
     for (const bool on_host : {false, true}) {
-      RunShape shape = lora_nf4_shape(lora_shape(model));
+      RunShape shape = in_four_bits(lora_shape(model));
       shape.offload.weights = on_host;
-      expect_plan_is_the_step(kNf4Cpu, shape);
+      expect_plan_is_the_step(kCpu, shape);
     }
 }
 
-// Half a byte a number and 4 bytes for 64 of them, in place of two bytes; the matrices of a block in bf16
-// beside.
-TEST(LoraNf4, PlansFourAndAHalfBitsANumber) {
+// Half a byte a number, and 4 bytes for 64 of them or one for 32, in place of two bytes; the matrices of a
+// block in bf16 beside.
+TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
   ModelConfig model =
       with_adapters({.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256}, 16);
   RunShape plain = lora_shape(model, DType::kBF16);
@@ -69,29 +76,31 @@ TEST(LoraNf4, PlansFourAndAHalfBitsANumber) {
         .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
   };
   const int64_t block = 12 * 256 * 256, slack = 3 * 4096;
-  EXPECT_NEAR(weights(plain) - weights(lora_nf4_shape(plain)),
-              12 * block * 2 - 12 * block * 9 / 16 - 2 * block, slack);
+  EXPECT_NEAR(weights(plain) - weights(in_four_bits(plain)),
+              12 * block * 2 - 12 * block * (GetParam() == FourBits::kNf4 ? 18 : 17) / 32 - 2 * block, slack);
 }
 
-TEST(LoraNf4, RefusesRowsThatBlocksDoNotFill) {
-  const RunShape shape = lora_nf4_shape(lora_shape(models_with_adapters(32, 3)[0]));
+TEST_P(LoraFourBits, RefusesRowsThatBlocksDoNotFill) {
+  const int block = block_of(GetParam());
+  const RunShape shape = in_four_bits(lora_shape(models_with_adapters(block / 2, 3)[0]));
   try {
-    LoraSteps steps(kNf4Cpu, shape);
+    LoraSteps steps(kCpu, shape);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_TRUE(says(error.what(), {"32 inputs", "64", "train.lora.base=auto"}));
+    EXPECT_TRUE(says(error.what(), {fmt::format("{} inputs", block / 2),
+                                    fmt::format("multiples of {}", block), "train.lora.base=auto"}));
   }
 }
 
-TEST(LoraNf4, RanksHaveTheBitsOfOne) {
+TEST_P(LoraFourBits, RanksHaveTheBitsOfOne) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  const auto compare = [](const Ranks& ranks) {
+  const auto compare = [format = GetParam()](const Ranks& ranks) {
     const auto run = [&](Shard shard, const Offload& offload) {
       RunShape shape = shared_shape(ranks.size, shard);
       shape.model.channels = 64, shape.model.head_dim = 32, shape.model.mlp_width = 128;
       shape.model = with_adapters(shape.model, 4);
-      shape = lora_nf4_shape(shape);
+      shape = lora_four_bits_shape(shape, format);
       shape.micro_batch = shape.micro_steps, shape.micro_steps = 1;
       shape.offload = offload, shape.poison = offload ? Poison::kYes : Poison::kNo;
       std::string weights;

@@ -1,0 +1,64 @@
+// Numbers in 4 bits, two in a byte, of which blocks of a row share a scale: what kernels of both formats have
+// in common. A format states its block, which half of a byte has the even number, what a scale is stored as,
+// and how codes and scales are made.
+#pragma once
+
+#include "kernels/base/mxfp4.h"
+#include "kernels/base/nf4.h"
+
+namespace tessera {
+
+enum class FourBits : uint8_t { kNf4, kMxfp4 };
+constexpr const char* name_of(FourBits format) { return format == FourBits::kNf4 ? "NF4" : "MXFP4"; }
+constexpr int block_of(FourBits format) { return format == FourBits::kNf4 ? kNf4Block : kMxfp4Block; }
+// Scales of a row of so many columns, in words of 32 bits: MXFP4's are bytes, and those of a row fill words.
+constexpr int64_t scale_words(FourBits format, int64_t columns) {
+  const int64_t scales = columns / block_of(format);
+  return format == FourBits::kNf4 ? scales : (scales + 3) / 4;
+}
+
+struct Nf4 {
+  using Scale = float;
+  static constexpr FourBits kFormat = FourBits::kNf4;
+  static constexpr int kBlock = kNf4Block, kEvenShift = 4, kOddShift = 0;
+  // `largest`: bits of the largest magnitude of a block
+  static TESSERA_HOST_DEVICE float scale(uint32_t largest) { return float_of_bits(largest); }
+  static TESSERA_HOST_DEVICE float inverse(float scale) { return nf4_inverse(scale); }
+  static TESSERA_HOST_DEVICE float factor(float scale) { return scale; }
+  static TESSERA_HOST_DEVICE uint32_t code(float x) { return nf4_code(x); }
+  static TESSERA_HOST_DEVICE float value(uint32_t code) { return nf4_value(code); }
+};
+
+struct Mxfp4 {
+  using Scale = uint8_t;
+  static constexpr FourBits kFormat = FourBits::kMxfp4;
+  static constexpr int kBlock = kMxfp4Block, kEvenShift = 0, kOddShift = 4;
+  static TESSERA_HOST_DEVICE uint8_t scale(uint32_t largest) { return mxfp4_scale(largest); }
+  static TESSERA_HOST_DEVICE float inverse(uint8_t scale) { return float_of_bits(mxfp4_inverse_bits(scale)); }
+  static TESSERA_HOST_DEVICE float factor(uint8_t scale) { return float_of_bits(mxfp4_scale_bits(scale)); }
+  static TESSERA_HOST_DEVICE uint32_t code(float x) { return mxfp4_code(x); }
+  static TESSERA_HOST_DEVICE float value(uint32_t code) { return mxfp4_value(code); }
+};
+
+// launch.template operator()<Nf4>() or <Mxfp4>
+template <class Launch>
+void with_four_bits(FourBits format, const Launch& launch) {
+  format == FourBits::kNf4 ? launch.template operator()<Nf4>() : launch.template operator()<Mxfp4>();
+}
+
+// Where the scale of a block of a matrix is: of words that a row does not fill, the rest is left out.
+template <class Format>
+struct ScalePlaces {
+  int64_t blocks;  // of a row
+  int unused;      // scales at its end
+
+  explicit ScalePlaces(int64_t columns)
+      : blocks(columns / Format::kBlock),
+        unused(static_cast<int>(scale_words(Format::kFormat, columns) * 4 / sizeof(typename Format::Scale) -
+                                blocks)) {}
+  TESSERA_HOST_DEVICE int64_t of(int64_t block) const {
+    return unused == 0 ? block : block + block / blocks * unused;
+  }
+};
+
+}  // namespace tessera
