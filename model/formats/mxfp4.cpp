@@ -2,19 +2,15 @@
 
 #include <fmt/ranges.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/mxfp4.h"
 #include "model/formats/pieces.h"
 
 namespace tessera {
 namespace {
-
-constexpr int64_t kMxfp4Block = 32;  // numbers that share a scale
-constexpr float kE2m1Values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-constexpr int kE8m0Bias = 127, kE8m0Nan = 255;  // of scales
 
 std::span<const std::byte> u8_tensor(const TensorFiles& files, const std::string& name, const Shape& shape) {
   const SafetensorsReader::Entry& entry = files.file_of(name).entries().at(name);
@@ -50,13 +46,13 @@ void Mxfp4Tensor::read(std::span<float> out) const {
     bool finite = true;
 #pragma omp parallel for reduction(&& : finite)
     for (int64_t block = 0; block < blocks; ++block) {
-      const auto exponent = static_cast<int>(scales[block]);
-      finite = finite && exponent != kE8m0Nan;
-      const float scale = std::ldexp(1.0f, exponent - kE8m0Bias);
+      const auto exponent = static_cast<uint32_t>(scales[block]);
+      finite = finite && exponent != kNoMxfp4Scale;
+      const float scale = float_of_bits(mxfp4_scale_bits(exponent));
       for (int64_t i = 0; i < kMxfp4Block; i += 2) {
         const auto both = static_cast<unsigned>(codes[(block * kMxfp4Block + i) / 2]);
         float* to = rows.data() + block * kMxfp4Block + i;
-        to[0] = kE2m1Values[both & 15] * scale, to[1] = kE2m1Values[both >> 4] * scale;
+        to[0] = mxfp4_value(both & 15) * scale, to[1] = mxfp4_value(both >> 4) * scale;
       }
     }
     check(finite, "tensor {} of expert {} has a scale that is not finite", scales_of(name_), expert);
