@@ -9,12 +9,12 @@
 namespace tessera::testing {
 namespace {
 
-const DeviceTraits kCpu{.device = Device::kCpu};
+const DeviceTraits kPlainCpu{.device = Device::kCpu};
 
 TEST(Lora, GradientsFollowFromThoseOfTheWholeWeights) {
   for (const ModelConfig& model : models_with_adapters(24, 3)) {
     SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), text_of(model.lora)));
-    expect_gradients_of_whole_weights(kCpu, model, DType::kF32, tolerance::kFirstLossOfRanks,
+    expect_gradients_of_whole_weights(kPlainCpu, model, DType::kF32, tolerance::kFirstLossOfRanks,
                                       tolerance::kCpuAgainstPyTorch);
   }
 }
@@ -23,7 +23,7 @@ TEST(Lora, GradientsFollowFromThoseOfTheWholeWeights) {
 TEST(Lora, BeginsAsTheModelWithoutIt) {
   const ModelConfig model = models_with_adapters(24, 3)[1];
   HostTensors make;
-  LoraSteps adapted(kCpu, lora_shape(model)), plain(kCpu, lora_shape(model.base()));
+  LoraSteps adapted(kPlainCpu, lora_shape(model)), plain(kPlainCpu, lora_shape(model.base()));
   const std::vector<NamedTensor> own = adapted.weights(make), weights = plain.weights(make);
   for (size_t i = 0; i < weights.size(); ++i) {
     EXPECT_EQ(own[i].name, weights[i].name);
@@ -59,7 +59,7 @@ TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
           ByBlock<Keep>({{kKeepOutputs, 1}, {kKeepAll}}), ByBlock<Keep>({{kKeepAll, 1}, {kKeepAttention}})}) {
       RunShape shape = lora_shape(model);
       shape.keep = keep;
-      LoraSteps steps(kCpu, shape);
+      LoraSteps steps(kPlainCpu, shape);
       std::vector<double> found;
       for (int i = 1; i <= 4; ++i) {
         const auto result = steps.step(i);
@@ -78,14 +78,14 @@ TEST(Lora, ThePlanIsTheLedger) {
                                       ByBlock<Keep>({{kKeepAttention, 1}, {kKeepAll}})}) {
       RunShape shape = lora_shape(model);
       shape.keep = keep;
-      expect_plan_is_the_step(kCpu, shape);
+      expect_plan_is_the_step(kPlainCpu, shape);
     }
 }
 
 // Token by token over a cache, as the whole text at once
 TEST(Lora, DecodesWithTheAdapters) {
   for (const ModelConfig& model : models_with_adapters(24, 3)) {
-    LoraSteps steps(kCpu, lora_shape(model)), plain(kCpu, lora_shape(model.base()));
+    LoraSteps steps(kPlainCpu, lora_shape(model)), plain(kPlainCpu, lora_shape(model.base()));
     steps.set_b();
     Session& session = steps.state.session();
     std::vector<int32_t> text{5, 1, 60, 2, 2};
