@@ -36,7 +36,7 @@ struct BiasFields {
 };
 
 // How config.json says which layers attend within a window: window_fields.h
-enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer, kByPattern };
+enum class WindowFields : uint8_t { kNone, kAllLayers, kByLayer, kByPattern, kInTurn };
 
 // The words of the field of model.mlp; the first of each Mlp is written.
 using MlpWord = Word<Mlp>;
@@ -92,8 +92,7 @@ struct Family {
   std::span<const RopeScaling> scalings = kAllScalings;  // of rotary positions, that it may have
   int64_t default_original_context = 0;                  // where config.json names none; 0: it is the context
   WindowFields windows = WindowFields::kNone;
-  int64_t default_window = Windows::kFull;  // kAllLayers, kByPattern: where config.json names none
-  int64_t default_pattern = 6;              // kByPattern: all but every so many-th layer have a window
+  int64_t default_window = Windows::kFull;  // but for kByLayer: where config.json names none
   std::string_view lead;                    // of tensor names; files of the bare model lack it
   std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
   std::span<const TensorNames> tensors;

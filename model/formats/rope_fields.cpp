@@ -338,12 +338,14 @@ void write_rope(const Family& family, const ModelConfig& model, nlohmann::ordere
         if (names(field.of, scaling) && key == field.key) object[field.name] = field_value(member);
     });
   if (written.rope.truncate) object.erase(kTruncate);  // as where it is absent
+  ModelConfig computed = written;
+  computed.rope.attention_factor = 0;
+  const bool is_computed =
+      object.contains(kAttentionFactor) && rope_attention_factor(computed) == written.rope.attention_factor;
+  if (is_computed) object.erase(kAttentionFactor);  // as where it is absent
   if (scaling == kLongrope) {  // as Phi-3 has it: transformers 4 accepts no other fields within
     config[kOriginalContext] = written.rope.original_context;
     object.erase(kOriginalContext);
-    ModelConfig computed = written;
-    computed.rope.attention_factor = 0;
-    if (rope_attention_factor(computed) == written.rope.attention_factor) object.erase(kAttentionFactor);
   }
   config[kScaling] = object;
 }

@@ -12,8 +12,9 @@ using nlohmann::json;
 
 constexpr const char *kWindow = "sliding_window", *kUsed = "use_sliding_window",
                      *kFirst = "max_window_layers", *kTypes = "layer_types";
-// Gemma's: all but every so many-th layer have a window
+// Gemma 3's: all but every so many-th layer have a window
 constexpr const char *kPattern = "sliding_window_pattern", *kOldPattern = "_sliding_window_pattern";
+constexpr int64_t kPatternOfGemma3 = 6;
 constexpr const char *kFullLayer = "full_attention", *kWindowLayer = "sliding_attention";
 
 // What transformers has where Qwen's fields are absent
@@ -89,8 +90,10 @@ Windows windows_by_pattern(const Family& family, const Fields& config, int64_t l
       windows.push_back(has ? window : Windows::kFull);
     return Windows::of_blocks(windows);
   }
-  int64_t every = family.default_pattern;
-  if (const json* value = config.find_value(kPattern, kOldPattern)) config.read(kPattern, *value, every);
+  const bool in_turn = family.windows == WindowFields::kInTurn;
+  int64_t every = in_turn ? 2 : kPatternOfGemma3;
+  const json* value = in_turn ? nullptr : config.find_value(kPattern, kOldPattern);
+  if (value) config.read(kPattern, *value, every);
   if (every == 1) return {};
   if (every > layers) return Windows(window);  // the pattern ends with the model
   return Windows({{.window = window, .blocks = every - 1}, {.window = Windows::kFull}});
@@ -108,6 +111,8 @@ bool is_window_field(const Family& family, std::string_view field) {
       return field == kWindow || field == kUsed || field == kFirst || field == kTypes;
     case WindowFields::kByPattern:
       return field == kWindow || field == kPattern || field == kOldPattern || field == kTypes;
+    case WindowFields::kInTurn:
+      return field == kWindow || field == kTypes;
   }
   return false;
 }
@@ -120,6 +125,7 @@ FoundWindows read_windows(const Family& family, const Fields& config, int64_t la
       return {.windows = Windows(read_window(config, family.default_window)), .field = kWindow};
     case WindowFields::kByLayer:
     case WindowFields::kByPattern:
+    case WindowFields::kInTurn:
       break;
   }
   const bool by_layer = family.windows == WindowFields::kByLayer;
@@ -135,6 +141,7 @@ bool knows_windows(const Family& family, const Windows& windows) {
       return windows.all_equal();
     case WindowFields::kByLayer:
     case WindowFields::kByPattern:
+    case WindowFields::kInTurn:
       break;
   }
   const std::vector<Windows::Run> counts = windows.counts(windows.pattern_blocks());
@@ -150,7 +157,8 @@ void write_windows(const Family& family, const ModelConfig& model, nlohmann::ord
     else
       config[kWindow] = window_of(0);
   }
-  const bool by_pattern = family.windows == WindowFields::kByPattern;
+  const bool by_pattern =
+      family.windows == WindowFields::kByPattern || family.windows == WindowFields::kInTurn;
   if (!by_pattern && (family.windows != WindowFields::kByLayer || model.window.all_full())) return;
   int64_t first = model.layers;  // all layers from it on have a window
   while (first > 0 && window_of(first - 1) != Windows::kFull) --first;

@@ -21,6 +21,7 @@ struct FoundWindows {
 //   kAllLayers   sliding_window: of every layer; null: none; absent: family.default_window
 //   kByPattern   layer_types says which layers see sliding_window tokens; or sliding_window_pattern: all but
 //                every so many-th one
+//   kInTurn      likewise, without sliding_window_pattern: every second layer, from the first on
 //   kByLayer     with use_sliding_window, layers from max_window_layers on see sliding_window tokens; or
 //                layer_types says which do
 FoundWindows read_windows(const Family& family, const Fields& config, int64_t layers);

@@ -102,7 +102,8 @@ inline void expect_fp64(LoudModel& naive, LoudModel& flash) {
   for (const ParamPlace& place : ParamLayout(flash.model.config, 1).places) {
     std::vector<double>& weights = flash.reference.weights.at(place.info.name);
     const Tensor gradients[] = {naive.gradient(place), flash.gradient(place)};
-    double largest = 1e-3;
+    // The gradient of a sink is a sum over all rows, whose terms cancel.
+    double largest = place.info.name.ends_with("attention.sinks") ? 1e-2 : 1e-3;
     for (const float g : floats(gradients[0])) largest = std::max(largest, std::abs(static_cast<double>(g)));
     for (size_t i = 0; i < weights.size(); i += weights.size() / 3 + 1) {
       const double wanted = slope(flash, weights[i]);

@@ -72,8 +72,9 @@ TEST_F(VariantRun, SettingsAreTheModel) {
     }
     return "nothing";
   };
-  EXPECT_NE(refused_by("model.mlp=swish").find("gelu, gelu_exact, relu, relu2, swiglu or geglu"),
-            std::string::npos);
+  EXPECT_NE(
+      refused_by("model.mlp=swish").find("gelu, gelu_exact, relu, relu2, swiglu, geglu or clamped_swiglu"),
+      std::string::npos);
   EXPECT_NE(refused_by("model.mlp_width=12").find("multiple of 8"), std::string::npos);
   EXPECT_NE(refused_by("model.norm_epsilon=0").find("at least 1e-12"), std::string::npos);
 }
