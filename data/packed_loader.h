@@ -27,7 +27,7 @@ struct PackedLoaderOptions {
   uint64_t seed = 0;
   bool shuffle = true;   // false: every epoch has the order of the first
   bool answers = false;  // documents are answers with a label, each packed with a mismatched document
-  // Of the stream; they outlive the loader; null: sequences have none
+  // What is stored beside the stream; they outlive the loader; null: sequences have none
   const LogProbs* log_probs = nullptr;
   const TeacherLogits* teacher = nullptr;
 };

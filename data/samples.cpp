@@ -179,7 +179,7 @@ Preference take_texts(json& object, const std::string& where) {
   return {Completion{prompt, std::move(chosen)}, Completion{prompt, std::move(rejected)}};
 }
 
-// Of a pair sums of log-probabilities are compared: a token is one of them, or not.
+// A pair is judged by sums of log-probabilities, in which a token is or is not.
 void check_weights_of_pair(const Conversation& conversation, const std::string& where) {
   for (const auto& [message, weight] : conversation.weights)
     check(weight == 0 || weight == 1,

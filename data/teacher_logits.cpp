@@ -189,7 +189,7 @@ TeacherLogitsWriter::~TeacherLogitsWriter() {
   if (created_ && !committed_) unlink(temporary_.c_str());
 }
 
-// Of the same size whatever the checksum is
+// Its size does not depend on the checksum.
 std::string TeacherLogitsWriter::header(const std::string& checksum) const {
   constexpr size_t kDigits = 32;
   std::string text =

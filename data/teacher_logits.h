@@ -31,7 +31,7 @@ class CountedTargets {
  public:
   explicit CountedTargets(const TokenStream& stream);
   int64_t count() const { return before_.back(); }
-  // Of the first one after stream token `input`, which has that document
+  // The number of the first one after stream token `input`, which is in that document
   int64_t first_after(int64_t document, int64_t input) const;
 
  private:
@@ -70,7 +70,8 @@ class TeacherLogits {
   // What users do about a file that does not fit
   std::string again(const std::string& model, int64_t largest, double temperature,
                     int64_t sequence_length) const;
-  // Of the inputs from stream token `first` on, in a document: 0 where a target is kNoTarget
+  // Reads the records of the inputs from stream token `first` on, in a document: 0 where a target is
+  // kNoTarget
   void take(int64_t document, int64_t first, std::span<const int32_t> targets,
             const TeacherRecords& to) const;
 
@@ -96,7 +97,7 @@ class TeacherLogitsWriter {
   const std::filesystem::path& path() const { return path_; }
   void create();
   void open();
-  // Of the inputs from stream token `first` on, in a document
+  // Writes the records of the inputs from stream token `first` on, in a document
   void write(int64_t document, int64_t first, std::span<const int32_t> targets,
              const TeacherRecords& records);
   void commit();

@@ -26,7 +26,7 @@ enum class Gate : uint8_t {
   kGelu,         // u gelu(g), by tanh, as Activation::kGelu: GeGLU
   kClampedSilu,  // (u + 1) g sigmoid(kSlope g), of g at most kLimit and u within +-kLimit: gpt-oss's
 };
-// Of Gate::kClampedSilu: OpenAI, arXiv:2508.10925. Beyond a limit the gradient is 0.
+// The numbers of Gate::kClampedSilu (OpenAI, arXiv:2508.10925). Beyond a limit the gradient is 0.
 struct ClampedSilu {
   static constexpr float kSlope = 1.702f, kLimit = 7;
 };

@@ -11,7 +11,8 @@ namespace tessera {
 enum class FourBits : uint8_t { kNf4, kMxfp4 };
 constexpr const char* name_of(FourBits format) { return format == FourBits::kNf4 ? "NF4" : "MXFP4"; }
 constexpr int block_of(FourBits format) { return format == FourBits::kNf4 ? kNf4Block : kMxfp4Block; }
-// Scales of a row of so many columns, in words of 32 bits: MXFP4's are bytes, and those of a row fill words.
+// Words of 32 bits that the scales of a row of so many columns take: MXFP4's scales are bytes, and a row's
+// fill whole words.
 constexpr int64_t scale_words(FourBits format, int64_t columns) {
   const int64_t scales = columns / block_of(format);
   return format == FourBits::kNf4 ? scales : (scales + 3) / 4;

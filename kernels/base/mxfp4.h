@@ -45,7 +45,7 @@ TESSERA_HOST_DEVICE inline uint32_t mxfp4_code(float x) {
 // E8M0: a scale of 2^(e - 127) is the byte e; not a number is 255.
 inline constexpr uint32_t kNoMxfp4Scale = 255;
 
-// Of numbers whose largest magnitude has these bits in fp32
+// The scale of numbers whose largest magnitude has these bits in fp32
 TESSERA_HOST_DEVICE inline uint8_t mxfp4_scale(uint32_t largest) {
   if (largest >= 0x7f800000u) return kNoMxfp4Scale;              // infinite, or not a number
   const uint32_t exponent = (largest + 0x3fffffu) >> 23;         // rounded up from 1.5 2^e

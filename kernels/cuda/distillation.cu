@@ -3,9 +3,9 @@
 // writes the gradient. It reads each row three times, the second and third time mostly from the L2 cache.
 //   F =   sum of p (teacher - logits) / t + log of the sum of exp(logits / t) - that of the teacher's
 //   R = - sum of q (teacher - logits) / t - log of the sum of exp(logits / t) + that of the teacher's
-// Of a teacher's K largest logits a block marks the ids in a bitmap in shared memory: it adds up the other
-// logits as one, so that nothing is subtracted from a sum near to it, and writes their gradients; then those
-// of the K.
+// With the teacher's K largest logits only, a block marks their ids in a bitmap in shared memory. It adds up
+// the other logits as one, so that nothing is subtracted from a sum near to it, and writes their gradients;
+// then it writes those of the K.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -53,7 +53,8 @@ __device__ bool has_target(T* row, const DistilledRows& a, int64_t n) {
 struct Mixed {
   float unit, c, of_teacher, reverse, divergence;  // divergence: the reverse one
 
-  // Of a logit with the probability `plain` at the temperature 1, and p and q at t: `ratio` is log(q / p)
+  // The gradient of a logit whose probability is `plain` at the temperature 1, and p and q at t; `ratio` is
+  // log(q / p)
   __device__ float slope(float plain, bool is_target, float p, float q, float ratio) const {
     const float of_target = plain - (is_target ? 1.0f : 0.0f);
     return unit * (c * of_target + of_teacher * event(p, q, ratio));
