@@ -115,8 +115,8 @@ void PackedLoader::check_log_probs(const Side& side, int64_t counted) const {
   if (its == counted) return;
   fail(
       "document {} of {} has {} tokens that count in sequences of {}, and its log-probability in {} is of "
-      "{}, "
-      "in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length {}",
+      "{}, in sequences of {}: compute it again with ./evaluate {} --data {} --log-probs --sequence-length "
+      "{}",
       side.document, options_.stream->path().string(), counted, options_.sequence_length,
       log_probs_file(*options_.stream).string(), its, stored.sequence_length, stored.model,
       options_.stream->path().string(), options_.sequence_length);

@@ -43,6 +43,23 @@ class TrainRanks : public TrainProgram {
     return with({"--ranks", std::to_string(ranks), "--set", "train.folder=" + run_folder}, sets(settings));
   }
 
+  void prepare_lines(const std::string& lines, const std::string& to) const {
+    const ProcessResult result = run_process(
+        PREPARE_BINARY, {lines, "--tokenizer", "bytes", "--output", to, "--force"}, {.folder = folder});
+    ASSERT_EQ(result.status, 0) << result.error;
+  }
+  // The folder `name`, with the weights of a run of two steps
+  void make_model(const std::string& name, int seed) const {
+    const ProcessResult result =
+        train(sets({"train.folder=" + name + "_run", fmt::format("train.seed={}", seed), "train.steps=2",
+                    "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
+    ASSERT_EQ(result.status, 0) << result.error;
+    std::filesystem::create_directory(folder / name);
+    for (const char* file : {"model.safetensors", "config.json"})
+      std::filesystem::copy_file(folder / (name + "_run") / "checkpoints/step_00000002" / file,
+                                 folder / name / file);
+  }
+
   ProcessResult trains(const Words& words) const {
     ProcessResult result = train(words);
     EXPECT_EQ(result.status, 0) << result.error;

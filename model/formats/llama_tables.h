@@ -29,6 +29,22 @@ inline constexpr Field kLlamaFields[] = {
     {.name = "tie_word_embeddings", .key = "model.tied"},
 };
 
+// Every block has experts, so intermediate_size is theirs.
+inline constexpr Field kLlamaExpertFields[] = {
+    {.name = "vocab_size", .key = "model.vocab_size"},
+    {.name = "max_position_embeddings", .key = "model.context"},
+    {.name = "num_hidden_layers", .key = "model.layers"},
+    {.name = "num_attention_heads", .key = "model.heads"},
+    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
+    {.name = "hidden_size", .key = "model.channels"},
+    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
+    {.name = "intermediate_size", .key = "model.experts.width"},
+    {.name = "num_local_experts", .key = "model.experts.count", .synonym = "num_experts"},
+    {.name = "num_experts_per_tok", .key = "model.experts.active"},
+    {.name = "hidden_act", .key = "model.mlp"},
+    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
+    {.name = "tie_word_embeddings", .key = "model.tied"},
+};
 inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
 
 inline constexpr DropoutField kLlamaDropouts[] = {{"attention_dropout", "model.dropout.attention"}};

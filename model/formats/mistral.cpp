@@ -15,22 +15,6 @@ constexpr RefusedField kMixtralOwnRefused[] = {
     {"router_jitter_noise", "noise in what a router reads is not supported", is_zero}};
 constexpr auto kMixtralRefused = joined(kMistralRefused, kMixtralOwnRefused);
 
-// Every block has experts, so intermediate_size is theirs.
-constexpr Field kMixtralFields[] = {
-    {.name = "vocab_size", .key = "model.vocab_size"},
-    {.name = "max_position_embeddings", .key = "model.context"},
-    {.name = "num_hidden_layers", .key = "model.layers"},
-    {.name = "num_attention_heads", .key = "model.heads"},
-    {.name = "num_key_value_heads", .key = "model.kv_heads", .may_be_null = true},
-    {.name = "hidden_size", .key = "model.channels"},
-    {.name = "head_dim", .key = "model.head_dim", .may_be_null = true},
-    {.name = "intermediate_size", .key = "model.experts.width"},
-    {.name = "num_local_experts", .key = "model.experts.count", .synonym = "num_experts"},
-    {.name = "num_experts_per_tok", .key = "model.experts.active"},
-    {.name = "hidden_act", .key = "model.mlp"},
-    {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
-    {.name = "tie_word_embeddings", .key = "model.tied"},
-};
 constexpr TensorNames kMixtralOwnTensors[] = {
     {.ours = "experts.router.", .theirs = {{{"block_sparse_moe.gate."}}}},
     {.ours = "experts.expand.",
@@ -94,7 +78,7 @@ constinit const Family kMixtral{
                  .experts = {.count = 8, .active = 2, .width = 14336, .renormalise = true},
                  .bias = Bias::kNone,
                  .tied = false},
-    .fields = kMixtralFields,
+    .fields = kLlamaExpertFields,
     .mlps = kLlamaMlps,
     .biases = {},
     .harmless = kExpertHarmless,

@@ -285,6 +285,10 @@ struct Config {
   bool operator==(const Config&) const = default;
   int64_t steps() const { return train.epochs > 0 ? epoch_steps : train.steps; }
   int64_t data_ranks() const { return ranks / parallel.context; }  // that have sequences of their own
+  // Whether how many replicas there are depends on the estimate of a step
+  bool finds_replicas() const {
+    return parallel.replicas == 0 && nodes > 1 && parallel.shard != Shard::kNone;
+  }
   int64_t sequences_per_step() const { return train.tokens_per_step / sequence_length(); }
   int64_t sequence_length() const;  // with train.context_schedule: the longest
 

@@ -57,8 +57,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (reads_base && given.train.lora && given.train.lora_base == LoraBase::kAuto && is_in_nf4(init_from))
     add_notices(
         {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base=nf4 to "
-                     "keep the same values "
-                     "in 4.5 bits",
+                     "keep the same values in 4.5 bits",
                      init_from)});
   check_other_weights();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
@@ -187,9 +186,7 @@ void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
   const bool same_place = was_.device == device.traits.device && was_.ranks == config.ranks;
   config.nodes = ranks.nodes();
-  const bool finds_replicas = config.parallel.replicas == 0 && config.parallel.shard != Shard::kNone &&
-                              !(same_place && was_.replicas > 0);
-  if (finds_replicas && config.nodes > 1) measure_links();
+  if (config.finds_replicas() && !(same_place && was_.replicas > 0)) measure_links();
   const MemoryLimit limit = ranks.memory_limit(device.traits.device);
   if (!limit.others.empty()) add_notices({limit.others + ". The run is planned for what is free"});
   for (size_t i = 0; i < config.phases(); ++i) {

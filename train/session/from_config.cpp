@@ -263,9 +263,8 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
 }
 
 bool finds_shape(const Config& c) {
-  const bool replicas = c.parallel.replicas == 0 && c.nodes > 1 && c.parallel.shard != Shard::kNone;
   return !c.train.recompute || c.train.mlp_chunk == kAutoChunk || !c.parallel.shard || !c.memory.offload ||
-         replicas;
+         c.finds_replicas();
 }
 
 std::vector<std::string> found_for_auto(const Config& config, const RunShape& shape) {

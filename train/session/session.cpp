@@ -132,14 +132,20 @@ std::vector<float> Session::losses(const SequencesView& sequences, int64_t count
   Model model = model_at(count, T, shape_.documents);
   if (adapters == Adapters::kOff) model.config.lora = {};
   return losses_of(model, [&](Batch& batch) {
-    if (shape_.documents) {
-      batch.documents = arena_.alloc(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
-      batch.positions = arena_.alloc(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});
-    }
-    copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
+    send(sequences, batch);
     copy_ids(stream_, Ids::kTargets, sequences.targets, shape_.model.vocab_size, batch.targets);
-    copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
   });
+}
+
+// The tokens and the documents, for which it allocates
+void Session::send(const SequencesView& sequences, Batch& batch) {
+  const int64_t count = batch.tokens.shape[0], T = batch.tokens.shape[1];
+  if (shape_.documents) {
+    batch.documents = arena_.alloc(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
+    batch.positions = arena_.alloc(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});
+  }
+  copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
+  copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
 }
 
 Session::Largest Session::largest_logits(const SequencesView& sequences, int64_t count, int64_t T,
@@ -156,12 +162,7 @@ Session::Largest Session::largest_logits(const SequencesView& sequences, int64_t
   const Tensor ids = take(MemoryTag::kData, "ids of the largest logits", DType::kI32, {N, K}),
                values = take(MemoryTag::kData, "largest logits", DType::kF32, {N, K + 1});
   Batch batch{.tokens = take(MemoryTag::kData, "tokens evaluated", DType::kI32, {count, T}), .targets = {}};
-  if (shape_.documents) {
-    batch.documents = take(MemoryTag::kData, "documents evaluated", DType::kI32, {count, T, 2});
-    batch.positions = take(MemoryTag::kData, "positions evaluated", DType::kI32, {count, T});
-  }
-  copy_ids(stream_, Ids::kTokens, sequences.tokens, shape_.model.vocab_size, batch.tokens);
-  copy_documents(stream_, sequences.documents, T, {batch.documents, batch.positions});
+  send(sequences, batch);
   const Saved saved = allocate_saved(arena_, model, Keep::nothing());
   forward(stream_, {.model = model, .batch = batch, .saved = saved});
   const int64_t chunk = rows_at_a_time(model.classifier_chunk, N);

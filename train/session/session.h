@@ -65,6 +65,7 @@ class Session {
   Model shared_model(int64_t batch, int64_t all_tokens, bool dropout) const;
   std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T);
   void check_batch(int64_t count, int64_t T) const;
+  void send(const SequencesView& sequences, Batch& batch);
   // The losses of a batch of the model's size, to which fill() gives ids, and tables where it needs them
   std::vector<float> losses_of(const Model& model, const std::function<void(Batch&)>& fill);
 

@@ -461,10 +461,8 @@ void TrainState::count_choices(int64_t micro_steps, const std::function<ActiveDr
                             .dropout = dropout(m),
                             .counts = own_counts(choice_counts_, rank())});
   }
-  share_choices();
+  share_row(choice_counts_);
 }
-
-void TrainState::share_choices() { share_row(choice_counts_); }
 
 void TrainState::share_row(const Tensor& rows) {
   if (shape_.ranks() == 1) return;
@@ -500,7 +498,7 @@ void TrainState::compute(const MicroStep& micro_step) {
        .dropout = micro_step.dropout,
        .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
        .choice_counts = counts ? own_counts(choice_counts_, rank()) : Tensor{},
-       .after_forward = counts ? std::function<void()>([this] { share_choices(); }) : nullptr,
+       .after_forward = counts ? std::function<void()>([this] { share_row(choice_counts_); }) : nullptr,
        .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
 }
 
@@ -531,10 +529,7 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   Arena::Phase phase(arena_, "optimizer");
   optimizer_.measure(stream());
   if (fp8_) {
-    if (shape_.ranks() > 1) {
-      all_->all_gather({.part = fp8_.own_amaxes(), .whole = fp8_.amaxes()});
-      all_->wait();
-    }
+    share_row(fp8_.amaxes());
     fp8_.end_step(stream());
   }
   optimizer_.share_norms();

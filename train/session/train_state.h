@@ -132,7 +132,6 @@ class TrainState {
                     const std::function<bool(int64_t)>& continues);
   Batch batch_of(int64_t micro_step);
   void count_choices(int64_t micro_steps, const std::function<ActiveDropout(int64_t)>& dropout);
-  void share_choices();
   bool has_divergence() const { return static_cast<bool>(divergence_); }
   void measure_divergences(int64_t micro_steps);
   void share_divergence();

@@ -28,22 +28,7 @@ struct PreferenceRun : TrainRanks {
     make_model("other", 6);
   }
 
-  void prepare(const std::string& to) const {
-    const ProcessResult result =
-        run_process(PREPARE_BINARY, {"pairs.jsonl", "--tokenizer", "bytes", "--output", to, "--force"},
-                    {.folder = folder});
-    ASSERT_EQ(result.status, 0) << result.error;
-  }
-
-  void make_model(const std::string& name, int seed) {
-    const ProcessResult result =
-        train(sets({"train.folder=" + name + "_run", fmt::format("train.seed={}", seed), "train.steps=2",
-                    "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
-    ASSERT_EQ(result.status, 0) << result.error;
-    fs::create_directory(folder / name);
-    for (const char* file : {"model.safetensors", "config.json"})
-      fs::copy_file(folder / (name + "_run") / "checkpoints/step_00000002" / file, folder / name / file);
-  }
+  void prepare(const std::string& to) const { prepare_lines("pairs.jsonl", to); }
 
   static Words pairs(const Words& more = {}) {
     return with({"train.init_from=base", "train.loss=dpo", "data.train=pairs", "data.documents=mask",

@@ -30,22 +30,7 @@ struct TeacherRun : TrainRanks {
     }
     write("mine.jsonl", lines);
   }
-  void prepare() const {
-    const ProcessResult result =
-        run_process(PREPARE_BINARY, {"mine.jsonl", "--tokenizer", "bytes", "--output", "mine", "--force"},
-                    {.folder = folder});
-    ASSERT_EQ(result.status, 0) << result.error;
-  }
-
-  void make_model(const std::string& name, int seed) {
-    const ProcessResult result =
-        train(sets({"train.folder=" + name + "_run", fmt::format("train.seed={}", seed), "train.steps=2",
-                    "evaluation.every=0", "sampling.every=0", "checkpoint.every=0"}));
-    ASSERT_EQ(result.status, 0) << result.error;
-    fs::create_directory(folder / name);
-    for (const char* file : {"model.safetensors", "config.json"})
-      fs::copy_file(folder / (name + "_run") / "checkpoints/step_00000002" / file, folder / name / file);
-  }
+  void prepare() const { prepare_lines("mine.jsonl", "mine"); }
 
   static Words mine(const Words& more = {}) {
     return with({"data.train=mine", "data.documents=mask", "data.validation_fraction=0.2", "train.steps=6",
