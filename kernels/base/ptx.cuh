@@ -120,4 +120,21 @@ __device__ __forceinline__ void red_add_release(uint32_t* address, uint32_t valu
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// 16 bytes from global to shared memory, past L1, without waiting. If not `valid`, zeros come, and nothing is
+// read (9.7.9.25.3 cp.async)
+__device__ __forceinline__ void cp_async_16(uint32_t shared_address, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// Closes a group of this thread's cp.async (9.7.9.25.3)
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of this thread's groups are under way (9.7.9.25.3)
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 }  // namespace tessera::ptx

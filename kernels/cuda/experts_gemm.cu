@@ -1,5 +1,6 @@
-// The products of a mixture of experts, in their plain form, without a copy of gathered rows: the tile of a
-// block is 64 x 64. bf16 goes through mma, fp32 through FMA, sums are fp32.
+// The products of a mixture of experts. In bf16 on Hopper those of experts are kernels/gemm/sm90/experts.h's.
+// All others have a plain form, without a copy of gathered rows: the tile of a block is 64 x 64; bf16 goes
+// through mma, fp32 through FMA, sums are fp32.
 //
 //   rows      y[r, :] = A[r, :] B[e]  for the rows r of every expert e. A block finds its expert and its tile
 //             of rows from the offsets, on the device: the grid has room for every way to choose.
@@ -20,6 +21,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/gemm/sm90/experts.h"
 
 namespace tessera {
 namespace {
@@ -327,6 +329,42 @@ __global__ __launch_bounds__(kWarp* kBiasRows) void biases_kernel(BiasArgs<S, D>
   to = static_cast<D>(args.accumulate ? static_cast<float>(to) + sum : sum);
 }
 
+// x[r] *= the weight of the choice that row r is, in place
+constexpr int kWeighThreads = 256;
+template <class T>
+struct WeighArgs {
+  T* x;
+  const int32_t* rows;
+  const float* weights;
+  int64_t packs;
+  int packs_of_row;
+};
+template <class T>
+__global__ __launch_bounds__(kWeighThreads) void weigh_kernel(WeighArgs<T> args) {
+  const int64_t pack = static_cast<int64_t>(blockIdx.x) * kWeighThreads + threadIdx.x;
+  if (pack >= args.packs) return;
+  const float weight = args.weights[args.rows[pack / args.packs_of_row]];
+  float x[kPackWidth<T>];
+  load_floats(args.x + pack * kPackWidth<T>, x);
+#pragma unroll
+  for (float& value : x) value *= weight;
+  store_floats(args.x + pack * kPackWidth<T>, x);
+}
+template <class T>
+void launch_weigh(const WeighArgs<T>& args, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(cuda::divide_up(args.packs, kWeighThreads));
+  weigh_kernel<<<blocks, kWeighThreads, 0, stream>>>(args);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+gemm::ExpertRows rows_of(const Tensor& offsets, int64_t rows, const Tensor& numbers, int64_t active) {
+  return {.offsets = offsets.as<int32_t>(),
+          .experts = offsets.shape[0] - 1,
+          .rows = rows,
+          .numbers = numbers.as<int32_t>(),
+          .active = active};
+}
+
 template <class S>
 Operand<S> operand(const Tensor& matrix, const Tensor& row_numbers = {}, int64_t active = 1,
                    const Tensor& weights = {}) {
@@ -421,8 +459,18 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
 }
 
 void CudaBackend::run_op(const ExpertsForward& a, const Launch& on) {
+  const int64_t O = a.weight.shape[1], C = a.weight.shape[2];
+  const gemm::ExpertProducts own{.of = rows_of(a.offsets, a.y.shape[0], a.x_rows, a.active()),
+                                 .a = a.x.data,
+                                 .b = a.weight.data,
+                                 .bias = a.bias.data,
+                                 .d = a.y.data,
+                                 .n = O,
+                                 .k = C,
+                                 .transposed = true};
+  if (traits_.own_gemms && a.x.dtype == DType::kBF16 && gemm::serves(own))
+    return gemm::run(own, multiprocessors_, on.stream);
   with_real_type(a.x.dtype, [&]<class T>() {
-    const int64_t O = a.weight.shape[1], C = a.weight.shape[2];
     const Args<T, T, T> args{.a = operand<T>(a.x, a.x_rows, a.active()),
                              .b = operand<T>(a.weight),
                              .d = a.y.as<T>(),
@@ -438,10 +486,40 @@ void CudaBackend::run_op(const ExpertsForward& a, const Launch& on) {
 }
 
 void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
+  const int64_t O = a.weight.shape[1], C = a.weight.shape[2], k = a.active(), R = a.dx.shape[0];
+  const gemm::ExpertProducts own{.of = rows_of(a.offsets, R, a.dy_rows, k),
+                                 .a = a.dy.data,
+                                 .b = a.weight.data,
+                                 .bias = nullptr,
+                                 .d = a.dx.data,
+                                 .n = C,
+                                 .k = O,
+                                 .transposed = false};
+  const bool weighs = static_cast<bool>(a.dy_rows);
+  const gemm::ExpertWeightGradients own_weights{
+      .of = rows_of(a.offsets, R, weighs ? a.dy_rows : a.x_rows, k),
+      .gathered = weighs ? a.dy.data : a.x.data,
+      .other = weighs ? a.x.data : a.dy.data,
+      .d = a.dweight.data,
+      .gathered_columns = weighs ? O : C,
+      .other_columns = weighs ? C : O,
+      .gathered_is_first = weighs,
+      .accumulate = a.accumulate};
+  const bool has_own = traits_.own_gemms && a.x.dtype == DType::kBF16,
+             // The weights of choices multiply x in place, which dx overwrites then.
+             owns_weights = has_own && (!weighs || a.dx.data == a.x.data) && gemm::serves(own_weights);
   with_real_type(a.x.dtype, [&]<class T>() {
-    const int64_t O = a.weight.shape[1], C = a.weight.shape[2], k = a.active();
     const auto experts = static_cast<int>(a.weight.shape[0]);
-    if (a.dweight) {
+    if (a.dweight && owns_weights) {
+      if (weighs)
+        launch_weigh(WeighArgs<T>{.x = a.dx.as<T>(),
+                                  .rows = a.dy_rows.as<int32_t>(),
+                                  .weights = a.weights.as<float>(),
+                                  .packs = R * C / kPackWidth<T>,
+                                  .packs_of_row = static_cast<int>(C / kPackWidth<T>)},
+                     on.stream);
+      gemm::run(own_weights, multiprocessors_, on.stream);
+    } else if (a.dweight) {
       const Args<T, T, T> args{.a = operand<T>(a.dy, a.dy_rows, k, a.weights),
                                .b = operand<T>(a.x, a.x_rows, k),
                                .d = a.dweight.as<T>(),
@@ -460,6 +538,7 @@ void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
                                    .offsets = a.offsets.as<int32_t>(),
                                    .accumulate = a.accumulate},
                     experts, on.stream);
+    if (has_own && gemm::serves(own)) return gemm::run(own, multiprocessors_, on.stream);
     const Args<T, T, T> args{.a = operand<T>(a.dy, a.dy_rows, k),
                              .b = operand<T>(a.weight),
                              .d = a.dx.as<T>(),

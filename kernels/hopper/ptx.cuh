@@ -28,6 +28,11 @@ __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, uint32_
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
+// Arrives, as one of those that the barrier expects, when all cp.async of this thread have landed
+// (9.7.13.15.17 cp.async.mbarrier.arrive)
+__device__ __forceinline__ void cp_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Waits until the phase of this parity has ended; of a fresh barrier, phase 1 has.
 __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -172,7 +177,8 @@ __device__ __forceinline__ void prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 // Orders this thread's ordinary writes to shared memory before what TMA or wgmma do after the next
-// barrier. Every thread that wrote needs it (9.7.13.4)
+// barrier: every thread that wrote needs it. Or it orders what others wrote before the barrier that this
+// thread has passed before the wgmma that it takes part in (9.7.13.4)
 __device__ __forceinline__ void fence_shared_for_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -21,8 +21,8 @@ struct RingPlace {
   }
 };
 
-// Each slot has two mbarriers: full (one arrival, by the filler, and the bytes that it announces) and empty
-// (one arrival of each reader, after its last read).
+// Each slot has two mbarriers: full (one arrival of each filler, and the bytes that one of them announces) and
+// empty (one arrival of each reader, after its last read).
 template <int kSlots>
 struct Ring {
   static constexpr int kBytes = 2 * kSlots * 8;
@@ -31,9 +31,9 @@ struct Ring {
   uint32_t base;  // shared address, a multiple of 8
 
   // By one thread, before fence_mbarrier_init() and __syncthreads()
-  __device__ __forceinline__ void init(uint32_t readers) const {
+  __device__ __forceinline__ void init(uint32_t readers, uint32_t fillers = 1) const {
     for (int slot = 0; slot < kSlots; ++slot) {
-      ptx::mbarrier_init(full(slot), 1);
+      ptx::mbarrier_init(full(slot), fillers);
       ptx::mbarrier_init(empty(slot), readers);
     }
   }
@@ -50,6 +50,8 @@ struct Ring {
     wait_empty(at);
     return announce(at, bytes);
   }
+  // By every thread of a filler that uses cp.async, each of which is one: behind its copies to the slot
+  __device__ __forceinline__ void fill_asynchronously(Place at) const { ptx::cp_async_arrive(full(at.slot)); }
   __device__ __forceinline__ void wait_full(Place at) const { ptx::mbarrier_wait(full(at.slot), at.turn); }
   // By one thread of each reader, when all of its threads have read
   __device__ __forceinline__ void release(Place at) const { ptx::mbarrier_arrive(empty(at.slot)); }

@@ -22,6 +22,8 @@ const Case kCases[] = {{1, 1, 1, 8, 8},
                        {333, 128, 8, 128, 64, {.renormalise = true}},
                        {200, 9, 3, 96, 80, {.router = Router::kSoftmaxOfChosen}},
                        {150, 6, 1, 64, 64, {}, true},
+                       {700, 3, 1, 448, 192, {}, true},  // tiles of several rows and columns, as the next
+                       {410, 5, 2, 320, 128, {.renormalise = true}},
                        {1000, 70, 33, 16, 8}};
 
 struct CudaExperts : CudaTest {
@@ -226,6 +228,20 @@ TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
         expect_same(d_hidden, "dx of gathered gradients");
         expect_same(d_contract, "dweight of weighted gradients", 4);
         expect_same(d_contract_bias, "dbias of weighted gradients", 4);
+        const Twin in_place = input(dtype, {c.R(), c.F});
+        run_on_both({in_place, d_contract}, [&](auto on) {
+          return ExpertsBackward{.dy = on(dy),
+                                 .x = on(in_place),
+                                 .weight = on(contract),
+                                 .dx = on(in_place),
+                                 .dweight = on(d_contract),
+                                 .offsets = on(s.offsets),
+                                 .dy_rows = on(s.rows),
+                                 .weights = on(s.weights),
+                                 .accumulate = accumulate};
+        });
+        expect_same(in_place, "dx in the place of x");
+        expect_same(d_contract, "dweight of rows in whose place dx is", 4);
         run_on_both({d_rows, d_expand, d_expand_bias}, [&](auto on) {
           return ExpertsBackward{.dy = on(d_wide),
                                  .x = on(x),

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -457,6 +458,20 @@ void* at_shared_of(uint32_t address, int rank) {
 void copy_later(std::function<void()> copy) { thread->copies.add(std::move(copy)); }
 void close_copies() { thread->copies.close(); }
 void wait_for_copies(int groups_left) { thread->copies.wait(groups_left); }
+void after_copies(std::function<void()> then) {
+  Copies copies;
+  {
+    const Unseen unseen;
+    for (Copies& group : thread->copies.closed) std::ranges::move(group, std::back_inserter(copies));
+    std::ranges::move(thread->copies.open, std::back_inserter(copies));
+    thread->copies.closed.clear();
+    thread->copies.open.clear();
+  }
+  transfer([copies = std::move(copies), then = std::move(then)] {
+    for (const auto& copy : copies) copy();
+    then();
+  });
+}
 void transfer(std::function<void()> copy) {
   if (kCopiesEarly) return copy();
   release(&block->transfers);

@@ -82,6 +82,8 @@ void* at_shared_of(uint32_t address, int rank);
 void copy_later(std::function<void()> copy);
 void close_copies();
 void wait_for_copies(int groups_left);
+// Once all that this thread has asked for are made, `then`
+void after_copies(std::function<void()> then);
 // The copy engine, in groups of the thread as well where nothing else tells that it is done
 void transfer(std::function<void()> copy);
 void transfer_in_group(std::function<void()> copy);

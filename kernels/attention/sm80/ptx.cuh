@@ -16,23 +16,6 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t sha
                : "memory");
 }
 
-// 16 bytes from global to shared memory, past L1, without waiting. If not `valid`, zeros come, and nothing is
-// read (9.7.9.25.3 cp.async)
-__device__ __forceinline__ void cp_async_16(uint32_t shared_address, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-// Closes a group of this thread's cp.async (9.7.9.25.3)
-__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most kPending of this thread's groups are under way (9.7.9.25.3)
-template <int kPending>
-__device__ __forceinline__ void cp_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // Stores and loads by shared address (9.7.9.11 st, 9.7.9.8 ld)
 __device__ __forceinline__ void store_shared(uint32_t shared_address, uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address), "r"(value) : "memory");

@@ -33,11 +33,16 @@ enum : int { kConsumerBarrier = 1, kTurnBarrier = kConsumerBarrier + kConsumers 
 struct TilePlace {
   int row, column;
 };
-__device__ __forceinline__ TilePlace place_of(const Arguments& args, int index, uint32_t rank) {
-  const int whole = args.group * args.column_tiles, first = index / whole * args.group;
-  const int rows = min(args.group, args.row_tiles - first), rest = index % whole;
+// Of the tiles of `row_tiles` clusters' rows, of which `group` are walked together, column by column
+__device__ __forceinline__ TilePlace place_of(int index, int row_tiles, int column_tiles, int group,
+                                              uint32_t rank) {
+  const int whole = group * column_tiles, first = index / whole * group;
+  const int rows = min(group, row_tiles - first), rest = index % whole;
   return {((first + rest % rows) * kCluster + static_cast<int>(rank)) * kTileRows,
           rest / rows * kTileColumns};
+}
+__device__ __forceinline__ TilePlace place_of(const Arguments& args, int index, uint32_t rank) {
+  return place_of(index, args.row_tiles, args.column_tiles, args.group, rank);
 }
 
 struct Memory {

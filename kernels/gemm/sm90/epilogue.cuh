@@ -45,12 +45,15 @@ struct Epilogue {
         for (int panel = 0; panel < kBuffers; ++panel) load_operand(tile, panel);
       }
     }
+    begin_with(args.bias, tile.column, d);
+  }
+  __device__ __forceinline__ void begin_with(const uint32_t* biases, int first, Sums& d) const {
     [[maybe_unused]] const float inverse = kFp8 ? 1 / scale() : 1;  // of a power of two
     uint32_t bias[kTileColumns / 8];
 #pragma unroll
     for (int i = 0; i < kTileColumns / 8; ++i) {
-      const int column = tile.column + 8 * i + thread % 4 * 2;
-      bias[i] = args.bias != nullptr && column < args.n ? args.bias[column / 2] : 0;
+      const int column = first + 8 * i + thread % 4 * 2;
+      bias[i] = biases != nullptr && column < args.n ? biases[column / 2] : 0;
     }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)

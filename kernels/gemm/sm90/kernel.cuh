@@ -67,8 +67,9 @@ __device__ __forceinline__ void release(const Ring<kSlots>& ring, RingPlace<kSlo
   if (thread < kCluster) ring.release_at(at, thread);
 }
 
-// d += a b over all of K, from slot `at` on. Calls issued() when all wgmmas are issued.
-template <Major kB, Operands kOperands, class Issued>
+// d += a b over all of K, from slot `at` on; kCopied: slots were filled by cp.async as well. Calls issued()
+// when all wgmmas are issued.
+template <Major kB, Operands kOperands, bool kCopied = false, class Issued>
 __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
                                          int thread, Issued&& issued) {
   const Ring<kSlots> ring = memory.ring();
@@ -77,6 +78,7 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
   for (int half = 0; half < kHalves; ++half) ptx::hold(d[half]);
   for (int step = 0; step < steps; ++step) {
     ring.wait_full(at);
+    if constexpr (kCopied) ptx::fence_shared_for_async();
     const auto a = memory.a(at.slot);
     const Tile<kTileColumns, kBlockK> b_rows{memory.b(at.slot)};
     const Tile<kBlockK, kTileColumns> b_columns{memory.b(at.slot)};

@@ -116,4 +116,17 @@ inline void red_add_release(uint32_t* address, uint32_t value) {
   std::atomic_ref(*address).fetch_add(value, std::memory_order_release);
 }
 
+inline void cp_async_16(uint32_t shared_address, const void* from, bool valid = true) {
+  if (shared_address % 16 != 0 || (valid && reinterpret_cast<uintptr_t>(from) % 16 != 0))
+    emulator::trap("a misaligned cp.async");
+  emulator::copy_later([=, to = emulator::at_shared(shared_address)] {
+    valid ? std::memcpy(to, from, 16) : std::memset(to, 0, 16);
+  });
+}
+inline void cp_async_commit() { emulator::close_copies(); }
+template <int kPending>
+void cp_async_wait() {
+  emulator::wait_for_copies(kPending);
+}
+
 }  // namespace tessera::ptx

@@ -54,6 +54,9 @@ inline void mbarrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
     --b.pending;
   });
 }
+inline void cp_async_arrive(uint32_t barrier) {
+  emulator::after_copies([at = emulator::at_shared(barrier)] { arrive(at); });
+}
 inline void mbarrier_wait(uint32_t barrier, uint32_t parity) {
   const std::atomic_ref word(*static_cast<uint64_t*>(emulator::at_shared(barrier)));
   emulator::wait_until("an mbarrier", [&] {
