@@ -21,8 +21,8 @@ struct RingPlace {
   }
 };
 
-// Each slot has two mbarriers: full (one arrival of each filler, and the bytes that one of them announces) and
-// empty (one arrival of each reader, after its last read).
+// Each slot has two mbarriers: full (one arrival of each filler, and the bytes that one of them announces)
+// and empty (one arrival of each reader, after its last read).
 template <int kSlots>
 struct Ring {
   static constexpr int kBytes = 2 * kSlots * 8;
@@ -50,7 +50,7 @@ struct Ring {
     wait_empty(at);
     return announce(at, bytes);
   }
-  // By every thread of a filler that uses cp.async, each of which is one: behind its copies to the slot
+  // By every thread that fills by cp.async, each of which is a filler: behind its copies to the slot
   __device__ __forceinline__ void fill_asynchronously(Place at) const { ptx::cp_async_arrive(full(at.slot)); }
   __device__ __forceinline__ void wait_full(Place at) const { ptx::mbarrier_wait(full(at.slot), at.turn); }
   // By one thread of each reader, when all of its threads have read

@@ -105,7 +105,7 @@ std::vector<WrongInput> wrong_command_lines() {
       {"No benchmark", BENCH_BINARY, {"stp"}},
       {"Sequence lengths that are none", BENCH_BINARY, {"attention", "--seq-lens", "512..64"}},
       {"A shape that is none", BENCH_BINARY, {"attention", "--shape", "1,2,3"}},
-      {"A share that is none", BENCH_BINARY, {"attention", "--dropout", "1"}},
+      {"A share that is none", BENCH_BINARY, {"attention", "--with", "dropout:1"}},
       {"No prompt", GENERATE_BINARY, {"finished"}},
       {"A temperature below 0", GENERATE_BINARY, {"finished", "--prompt", "x", "--temperature", "-1"}},
       {"An empty --stop", GENERATE_BINARY, {"finished", "--prompt", "x", "--stop", ""}},

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
-#include "kernels/base/dropout.h"
 #include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "train/plot/svg_plot.h"
@@ -24,25 +23,21 @@ const AttentionCell* yardstick(std::span<const AttentionCell> cells, const AttnP
   return nullptr;
 }
 
-// The cell of the same rung and problem without dropout, if this one is with it and both were measured.
-const AttentionCell* without_dropout(std::span<const AttentionCell> cells, const AttentionCell& cell) {
-  if (cell.problem.dropout.threshold == 0 || !cell.why_not.empty()) return nullptr;
+// The cell of the same rung and problem without the extra, if this one has one and both were measured.
+const AttentionCell* without_extra(std::span<const AttentionCell> cells, const AttentionCell& cell) {
+  if (cell.extra.empty() || !cell.why_not.empty()) return nullptr;
   for (const AttentionCell& other : cells)
-    if (other.rung == cell.rung && other.problem.dropout.threshold == 0 && other.why_not.empty() &&
+    if (other.rung == cell.rung && other.extra.empty() && other.why_not.empty() &&
         same_problem(other.problem, cell.problem))
       return &other;
   return nullptr;
 }
 
-DropoutPrice price_of(const AttentionCell& with, const AttentionCell& without) {
+ExtraPrice price_of(const AttentionCell& with, const AttentionCell& without) {
   return {.forward = with.forward_ms / without.forward_ms - 1,
           .backward = with.backward_ms / without.backward_ms - 1,
           .both = (with.forward_ms + with.backward_ms) / (without.forward_ms + without.backward_ms) - 1,
           .problems = 1};
-}
-
-double dropped_share(const AttnProblem& problem) {
-  return static_cast<double>(problem.dropout.threshold) / Dropout::kResolution;
 }
 
 // Decimal, as bandwidth is.
@@ -94,7 +89,7 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results) {
   for (const AttentionCell& cell : results.cells) {
     const AttentionCell* other = yardstick(results.cells, cell.problem);
     if (cell.rung == kYardstick || !cell.why_not.empty() || !other) continue;
-    if (cell.problem.dropout.threshold > 0) continue;  // the yardstick drops nothing
+    if (!cell.extra.empty()) continue;  // the yardstick has none
     MeanRatio& mean = means[cell.rung];
     mean.forward += std::log(other->forward_ms / cell.forward_ms);
     mean.backward += std::log(other->backward_ms / cell.backward_ms);
@@ -107,19 +102,19 @@ std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results) {
   return means;
 }
 
-std::map<std::string, DropoutPrice> dropout_prices(const AttentionResults& results) {
-  std::map<std::string, DropoutPrice> means;  // sums of logarithms until the end
+std::map<std::pair<std::string, std::string>, ExtraPrice> extra_prices(const AttentionResults& results) {
+  std::map<std::pair<std::string, std::string>, ExtraPrice> means;  // sums of logarithms until the end
   for (const AttentionCell& cell : results.cells) {
-    const AttentionCell* other = without_dropout(results.cells, cell);
+    const AttentionCell* other = without_extra(results.cells, cell);
     if (!other) continue;
-    const DropoutPrice price = price_of(cell, *other);
-    DropoutPrice& mean = means[cell.rung];
+    const ExtraPrice price = price_of(cell, *other);
+    ExtraPrice& mean = means[{cell.rung, cell.extra}];
     mean.forward += std::log1p(price.forward);
     mean.backward += std::log1p(price.backward);
     mean.both += std::log1p(price.both);
     ++mean.problems;
   }
-  for (auto& [rung, mean] : means)
+  for (auto& [which, mean] : means)
     for (double* share : {&mean.forward, &mean.backward, &mean.both})
       *share = std::expm1(*share / static_cast<double>(mean.problems));
   return means;
@@ -150,9 +145,8 @@ std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak
   table += fmt::format(" {:>11} {:>11}", "saved", "workspace");
   table += traffic_known ? fmt::format(" {:>10} {:>10}\n", "moves fwd", "moves bwd") : "\n";
   for (const AttentionCell& cell : cells) {
-    const bool drops = cell.problem.dropout.threshold > 0;
-    const std::string dropping = fmt::format("  drops {:.3g}", dropped_share(cell.problem));
-    table += fmt::format("  {:<13}", drops ? dropping : cell.rung);
+    const bool is_plain = cell.extra.empty();
+    table += fmt::format("  {:<13}", is_plain ? cell.rung : "  " + cell.extra);
     if (!cell.why_not.empty()) {
       table += fmt::format(" skipped: {}\n", cell.why_not);
       continue;
@@ -163,14 +157,14 @@ std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak
                            1e14 * tflops(cell, backward) / gemm_peak);
       if (!other) continue;
       const double ratio = (backward ? other->backward_ms : other->forward_ms) / ms;
-      table += drops ? fmt::format(" {:>8}", "-") : fmt::format(" {:>8.2f}", ratio);
+      table += is_plain ? fmt::format(" {:>8.2f}", ratio) : fmt::format(" {:>8}", "-");
     }
     table +=
         fmt::format(" {:>11} {:>11}", format_bytes(cell.saved_bytes), format_bytes(cell.workspace_bytes));
     if (traffic_known)
       table += fmt::format(" {:>10} {:>10}", gigabytes(moved(cell.forward)), gigabytes(moved(cell.backward)));
-    if (const AttentionCell* without = without_dropout(cells, cell)) {
-      const DropoutPrice price = price_of(cell, *without);
+    if (const AttentionCell* without = without_extra(cells, cell)) {
+      const ExtraPrice price = price_of(cell, *without);
       table += fmt::format("   adds {:+.1f}% {:+.1f}%", 100 * price.forward, 100 * price.backward);
     }
     table += "\n";
@@ -187,18 +181,16 @@ nlohmann::ordered_json to_json(const AttentionResults& results) {
                                 {"tokens", p.tokens},     {"heads", p.heads},
                                 {"kv_heads", p.kv_heads}, {"dtype", p.dtype == ATTN_BF16 ? "bf16" : "fp32"}};
     json["visible_pairs"] = attention::visible_pairs(p);
-    const bool drops = p.dropout.threshold > 0;
-    if (drops) json["dropout"] = dropped_share(p);
+    if (!cell.extra.empty()) json["with"] = cell.extra;
     if (cell.why_not.empty()) {
-      const AttentionCell* other = drops ? nullptr : yardstick(results.cells, p);
+      const AttentionCell* other = cell.extra.empty() ? yardstick(results.cells, p) : nullptr;
       json["forward"] = direction_json(cell, other, false, results.gemm_peak);
       json["backward"] = direction_json(cell, other, true, results.gemm_peak);
       json["saved_bytes"] = cell.saved_bytes;
       json["workspace_bytes"] = cell.workspace_bytes;
-      if (const AttentionCell* without = without_dropout(results.cells, cell)) {
-        const DropoutPrice price = price_of(cell, *without);
-        json["dropout_adds"] = {
-            {"forward", price.forward}, {"backward", price.backward}, {"both", price.both}};
+      if (const AttentionCell* without = without_extra(results.cells, cell)) {
+        const ExtraPrice price = price_of(cell, *without);
+        json["adds"] = {{"forward", price.forward}, {"backward", price.backward}, {"both", price.both}};
       }
     } else {
       json["not_measured"] = cell.why_not;
@@ -223,7 +215,7 @@ std::string to_svg(const AttentionResults& results) {
                .panels = {},
                .one_scale = true};
   for (const AttentionCell& cell : results.cells) {
-    if (!cell.in_sweep || !cell.why_not.empty() || cell.problem.dropout.threshold > 0) continue;
+    if (!cell.in_sweep || !cell.why_not.empty() || !cell.extra.empty()) continue;
     for (const bool backward : {false, true}) {
       const std::string title = fmt::format("head dim {}, {}, {}", cell.problem.head_dim, cell.mask.name,
                                             backward ? "backward" : "forward");

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention/traffic.h"
@@ -18,7 +19,8 @@ inline constexpr const char* kYardstick = "cudnn";  // what ratios compare with
 struct AttentionCell {
   std::string rung;
   BenchMask mask;         // problem.mask, by its name
-  AttnProblem problem{};  // with dropout where this rung drops: beside the same without
+  AttnProblem problem{};
+  std::string extra;      // see AttentionExtra: beside the same rung without; empty: none
   bool in_sweep = true;   // of sequence lengths: plotted
   std::string why_not;    // in a word or two why it was not measured; empty: it was
   double forward_ms = 0, backward_ms = 0;
@@ -40,7 +42,7 @@ struct AttentionResults {
 // backward. As usual a causal query's own key counts half: a causal mask is half of 4 B H N^2 D.
 double attention_flops(const AttnProblem& problem, bool backward);
 
-bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes and dropout
+bool same_problem(const AttnProblem& a, const AttnProblem& b);  // whatever their dtypes and extras
 std::string to_string(const AttentionCell& cell);               // "64 x 1024 tokens, 12 heads of 64, causal"
 
 // How many times faster than the yardstick, by the geometric mean over
@@ -51,13 +53,14 @@ struct MeanRatio {
 };
 std::map<std::string, MeanRatio> mean_ratios(const AttentionResults& results);
 
-// What dropout adds to a rung's time, as a share of its time without; by geometric means over the problems
+// What an extra adds to a rung's time, as a share of its time without; by geometric means over the problems
 // that were measured with and without.
-struct DropoutPrice {
+struct ExtraPrice {
   double forward = 0, backward = 0, both = 0;
   int64_t problems = 0;
 };
-std::map<std::string, DropoutPrice> dropout_prices(const AttentionResults& results);
+// By rung and extra
+std::map<std::pair<std::string, std::string>, ExtraPrice> extra_prices(const AttentionResults& results);
 
 // A table of the cells of one problem; `cudnn` as in AttentionResults.
 std::string problem_table(std::span<const AttentionCell> cells, double gemm_peak, const std::string& cudnn);

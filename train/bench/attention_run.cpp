@@ -27,7 +27,8 @@ AttentionShape shape_of(const AttnProblem& p) {
           .head_dim = p.head_dim,
           .mask = mask,
           .kv_heads = p.kv_heads,
-          .kv_tokens = p.kv_tokens};
+          .kv_tokens = p.kv_tokens,
+          .scores = {.sinks = p.sinks != 0, .alibi_heads = p.alibi_heads, .cap = p.score_cap}};
 }
 
 // Through the Backend, as the model calls it: naive, and on the CPU all kinds.
@@ -35,18 +36,23 @@ class BackendRun final : public AttentionRun {
  public:
   BackendRun(AttentionKind kind, const Stream& stream, const AttentionInputs& inputs)
       : stream_(stream), arena_(make_arena(stream.backend().traits())) {
-    const AttnProblem& p = inputs.problem;
+    AttnProblem p = inputs.problem;
+    inputs.extra.add_to(p);
     plan_ = choose_attention({.kind = kind,
                               .shape = shape_of(p),
                               .dtype = inputs.qkv.dtype,
                               .device = stream.backend().traits(),
-                              .dropout = static_cast<bool>(inputs.dropout)});
-    dropout_ = inputs.dropout;
+                              .dropout = static_cast<bool>(inputs.extra.dropout)});
+    dropout_ = inputs.extra.dropout;
     documents_ = inputs.documents;
     qkv_ = inputs.qkv;
     dout_ = inputs.dout;
     out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
     dqkv_ = arena_.alloc(MemoryTag::kAttention, "gradients", qkv_.dtype, qkv_.shape);
+    if (inputs.extra.sinks) {
+      sinks_ = inputs.sinks;
+      dsinks_ = arena_.alloc(MemoryTag::kAttention, "gradients of sinks", sinks_.dtype, sinks_.shape);
+    }
     saved_ = arena_.alloc(MemoryTag::kAttention, plan_.saved_name, plan_.saved_dtype, plan_.saved_shape);
     saved_bytes_ = static_cast<int64_t>(saved_.bytes());
     workspace_bytes_ = std::max(plan_.forward_workspace_bytes, plan_.backward_workspace_bytes);
@@ -63,7 +69,8 @@ class BackendRun final : public AttentionRun {
                                  .saved = saved_,
                                  .workspace = workspace_,
                                  .dropout = dropout_,
-                                 .tables = {.documents = documents_}});
+                                 .tables = {.documents = documents_},
+                                 .sinks = sinks_});
   }
   void backward() override {
     const PackedHeads in(qkv_, plan_.shape), out(dqkv_, plan_.shape);
@@ -79,7 +86,10 @@ class BackendRun final : public AttentionRun {
                                   .dv = out.v,
                                   .workspace = workspace_,
                                   .dropout = dropout_,
-                                  .tables = {.documents = documents_}});
+                                  .tables = {.documents = documents_},
+                                  .sinks = sinks_,
+                                  .dsinks = dsinks_,
+                                  .accumulate = false});
   }
 
  private:
@@ -87,7 +97,7 @@ class BackendRun final : public AttentionRun {
   Arena arena_;
   AttentionPlan plan_;
   Dropout dropout_;
-  Tensor documents_, qkv_, dout_, out_, dqkv_, saved_, workspace_;
+  Tensor documents_, qkv_, dout_, sinks_, dsinks_, out_, dqkv_, saved_, workspace_;
 };
 
 #ifdef TESSERA_HAS_CUDA
@@ -98,7 +108,7 @@ class FusedRun final : public AttentionRun {
            bool cudnn_deterministic)
       : rung_(contender.rung), stream_(stream), arena_(make_arena(stream.backend().traits())) {
     AttnProblem p = inputs.problem;
-    p.dropout = attn_dropout(inputs.dropout);
+    inputs.extra.add_to(p);
     if (inputs.documents) p.mask.documents = inputs.documents.as<int32_t>();
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
@@ -125,7 +135,10 @@ class FusedRun final : public AttentionRun {
                 .lse = lse.as<float>(),
                 .workspace = workspace.data,
                 .workspace_bytes = workspace.bytes(),
+                .sinks = p.sinks ? inputs.sinks.data : nullptr,
                 .problem = p};
+    void* dsinks = nullptr;
+    if (p.sinks) dsinks = alloc("gradients of sinks", inputs.sinks.dtype, inputs.sinks.shape).data;
     backward_ = {.q = forward_.q,
                  .k = forward_.k,
                  .v = forward_.v,
@@ -138,6 +151,8 @@ class FusedRun final : public AttentionRun {
                  .workspace = workspace.data,
                  .workspace_bytes = workspace.bytes(),
                  .deterministic = cudnn_deterministic,
+                 .sinks = forward_.sinks,
+                 .dsinks = dsinks,
                  .problem = p};
   }
   void forward() override {
@@ -213,6 +228,13 @@ std::string Contender::why_not(const AttnProblem& problem, const DeviceTraits& d
 #endif
 }
 
+void AttentionExtra::add_to(AttnProblem& problem) const {
+  problem.dropout = attn_dropout(dropout);
+  problem.sinks = sinks;
+  problem.alibi_heads = alibi ? static_cast<int>(problem.heads) : 0;
+  problem.score_cap = cap;
+}
+
 double Contender::least_flops(Device device) const {
   if (device == Device::kCpu) return 1e10;
   constexpr double kCudnn = 3e13;
@@ -232,14 +254,14 @@ AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProb
   const int64_t H = p.heads, K = p.kv_heads;
   AttentionInputs inputs{
       p, arena.alloc(MemoryTag::kData, "projections", dtype, {p.batch, p.tokens, H + 2 * K, p.head_dim}),
-      arena.alloc(MemoryTag::kData, "output gradient", dtype, {p.batch, p.tokens, H, p.head_dim})};
+      arena.alloc(MemoryTag::kData, "output gradient", dtype, {p.batch, p.tokens, H, p.head_dim}),
+      arena.alloc(MemoryTag::kData, "sinks", dtype, {H})};
   if (p.mask.documents != nullptr) {
     inputs.documents = arena.alloc(MemoryTag::kData, "documents", DType::kI32, {p.batch, p.tokens, 2});
     auto* from = const_cast<int32_t*>(p.mask.documents);  // a Tensor has no const
     stream.run(Copy{{from, DType::kI32, inputs.documents.shape, Device::kCpu}, inputs.documents});
   }
-  fill_random(stream, inputs.qkv);
-  fill_random(stream, inputs.dout);
+  for (const Tensor& tensor : {inputs.qkv, inputs.dout, inputs.sinks}) fill_random(stream, tensor);
   return inputs;
 }
 

@@ -10,12 +10,22 @@
 
 namespace tessera {
 
+// What a contender computes beside the plain problem: a member of attention's family
+struct AttentionExtra {
+  std::string name;  // as --with has it; empty: nothing
+  Dropout dropout = {};
+  bool sinks = false, alibi = false;
+  float cap = 0;
+
+  void add_to(AttnProblem& problem) const;
+};
+
 // A way to attend as the benchmark knows it: a rung of the ladder,
 // cuDNN, or on the CPU a kind of its backend.
 struct Contender {
   std::string name;
   const attention::Rung* rung = nullptr;  // none: cuDNN, or a kind of the CPU's
-  bool drops = false;                     // whether it drops probabilities
+  AttentionExtra extra = {};
 
   DType dtype(Device device) const;
   // Empty, or in a word or two why it cannot run.
@@ -25,13 +35,13 @@ struct Contender {
 };
 std::vector<Contender> all_contenders(Device device);
 
-// Packed projections [B, T, H + 2 K, D] and the gradient of the output [B, T, H, D], both random; and the
-// problem's documents on the device, int32 [B, T, 2].
+// Packed projections [B, T, H + 2 K, D], the gradient of the output [B, T, H, D], and sinks [H], all random;
+// and the problem's documents on the device, int32 [B, T, 2].
 struct AttentionInputs {
   AttnProblem problem;
-  Tensor qkv, dout;
+  Tensor qkv, dout, sinks;
   Tensor documents = {};
-  Dropout dropout = {};
+  AttentionExtra extra = {};
 };
 // Standard normal, the same each time
 void fill_random(const Stream& stream, const Tensor& tensor);

@@ -1,6 +1,7 @@
 #include "train/bench/attention_sweep.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "kernels/base/check.h"
@@ -72,23 +73,40 @@ std::vector<Contender> contenders_of(const std::vector<std::string>& names, cons
   return chosen;
 }
 
-std::vector<Contender> with_dropout(const std::vector<Contender>& contenders) {
+static AttentionExtra parse_extra(const std::string& text) {
+  AttentionExtra extra{.name = text};
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string kind = text.substr(0, colon), number = text.substr(std::min(colon + 1, text.size()));
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  const bool has_number = colon < text.size() && error == std::errc() && end == number.data() + number.size();
+  if (text == "sinks" || text == "alibi") {
+    (text == "sinks" ? extra.sinks : extra.alibi) = true;
+  } else if (kind == "cap" && has_number && value > 0) {
+    extra.cap = static_cast<float>(value);
+  } else {
+    const double threshold = std::round(value * Dropout::kResolution);
+    check(kind == "dropout" && has_number && threshold >= 1 && threshold < Dropout::kResolution,
+          "--with must be dropout:P, a share from 1/{0} to {1}/{0}, sinks, alibi or cap:C, above 0; found "
+          "\"{2}\"",
+          Dropout::kResolution, Dropout::kResolution - 1, text);
+    extra.dropout = {.threshold = static_cast<int>(threshold), .key = 1, .place = Dropout::kHeads};
+  }
+  return extra;
+}
+
+std::vector<Contender> with_extras(const std::vector<Contender>& contenders,
+                                   const std::vector<std::string>& extras) {
   std::vector<Contender> all;
   for (const Contender& contender : contenders) {
     all.push_back(contender);
-    if (contender.name == kYardstick) continue;
-    all.push_back(contender);
-    all.back().drops = true;
+    for (const std::string& extra : extras) {
+      if (contender.name == kYardstick) continue;
+      all.push_back(contender);
+      all.back().extra = parse_extra(extra);
+    }
   }
   return all;
-}
-
-Dropout dropout_of(const BenchAttentionOptions& options) {
-  const double threshold = std::round(options.dropout * Dropout::kResolution);
-  check(options.dropout == 0 || (threshold >= 1 && threshold < Dropout::kResolution),
-        "--dropout must be a share of the probabilities, 0 or from 1/{0} to {1}/{0}, found {2}",
-        Dropout::kResolution, Dropout::kResolution - 1, options.dropout);
-  return {.threshold = static_cast<int>(threshold), .key = 1, .place = Dropout::kHeads};
 }
 
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device) {
@@ -126,8 +144,8 @@ std::vector<int64_t> parse_attention_shape(const std::string& text) {
 }
 
 std::vector<AttnDecodeProblem> decode_problems_of(const BenchAttentionOptions& options, Device device) {
-  check(options.rungs.empty() && options.dropout == 0 && options.tokens == 0 && options.svg.empty(),
-        "--decode has no use for --rungs, --dropout, --tokens and --svg: remove them");
+  check(options.rungs.empty() && options.extras.empty() && options.tokens == 0 && options.svg.empty(),
+        "--decode has no use for --rungs, --with, --tokens and --svg: remove them");
   const bool cuda = device == Device::kCuda;
   std::vector<int64_t> contexts = options.seq_lens;
   if (contexts.empty())

@@ -17,9 +17,9 @@ struct PlannedProblem {
 
 // Error: a name that is unknown on this device, a mask, shape or group that cannot be.
 std::vector<Contender> contenders_of(const std::vector<std::string>& names, const DeviceTraits& device);
-// With --dropout, each but cuDNN, whose random numbers are its own, is followed by itself that drops.
-std::vector<Contender> with_dropout(const std::vector<Contender>& contenders);
-Dropout dropout_of(const BenchAttentionOptions& options);  // Error: a share that is none
+// Each of ours is followed by itself with each of these: dropout:P, sinks, alibi, cap:C. Error: another
+std::vector<Contender> with_extras(const std::vector<Contender>& contenders,
+                                   const std::vector<std::string>& extras);
 std::vector<PlannedProblem> problems_of(const BenchAttentionOptions& options, Device device);
 // With --decode. Error: an option that it has no use for, a shape or group that cannot be.
 std::vector<AttnDecodeProblem> decode_problems_of(const BenchAttentionOptions& options, Device device);

@@ -59,9 +59,10 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
       .type_name("B,N,H,D")
       .one_at_a_time();
   command
-      .add("--dropout", o.dropout,
-           "Also measure Tessera's kernels with this share of the probabilities dropped, and what it costs")
-      .type_name("P");
+      .add("--with", o.extras,
+           "Also measure Tessera's kernels with each of these, and what it costs: dropout:P (a share P of the "
+           "probabilities), sinks, alibi, cap:C (scores s as C tanh(s / C))")
+      .separated_by(',');
   command.add("--repeats", o.repeats, "Calls timed, of which the median is reported")
       .positive()
       .show_default();
@@ -250,7 +251,7 @@ Options& add_attention(Options& app, Command& c) {
       "Examples:\n"
       "  ./bench attention --rungs all --head-dims 64 --masks causal --seq-lens 1024,4096\n"
       "  ./bench attention --shape 64,1024,12,64 --json attention.json\n"
-      "  ./bench attention --dropout 0.1 --head-dims 64 --seq-lens 1024\n"
+      "  ./bench attention --with dropout:0.1,sinks,alibi,cap:50 --head-dims 64 --seq-lens 1024\n"
       "  ./bench attention --head-dims 64 --seq-lens 1024,32768 --masks causal,window:1024,documents:1024\n"
       "  ./bench attention --decode --head-dims 128 --group 4 --batches 1,16 --seq-lens 1024..131072");
   return attention;

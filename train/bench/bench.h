@@ -81,7 +81,7 @@ struct BenchAttentionOptions {
   std::vector<std::string> shapes;         // further problems: "B,N,H,D"
   bool decode = false;                     // one query of each sequence over seq_lens cached tokens
   std::vector<int64_t> batches = {1, 16};  // with decode
-  double dropout = 0;                      // above 0: each of ours also drops this share of its probabilities
+  std::vector<std::string> extras;         // each of ours also with each: see with_extras()
   int64_t repeats = 11;
   bool cudnn_deterministic = false;  // its backward, which pays for it
   double longest_ms = 500;           // a cell whose call should take longer is skipped

@@ -3,8 +3,8 @@
 // The protocol of a time: inputs are random and larger than, or driven out of, the L2 cache; each contender
 // is warmed up; then the contenders take turns, call by call, so that a drift of the clock hits all alike; a
 // call's time is that between two events around it, enqueued while the device is busy with something else, so
-// that the host's launches are hidden where they can be; the median is reported. With --dropout, a contender
-// that drops takes its turns behind the same one that does not.
+// that the host's launches are hidden where they can be; the median is reported. A contender with an
+// extra takes its turns behind the same one without.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -45,15 +45,14 @@ class Bench {
   Bench(const BenchAttentionOptions& options, const DeviceTraits& device)
       : options_(options),
         device_(device),
-        dropout_(dropout_of(options)),
         backend_(make_backend(device)),
         arena_(make_arena(device)),
         stream_(*backend_, arena_.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
                                         {workspace_bytes(device.device, 1, 1, 1) / 4})) {}
 
   AttentionResults run() {
-    std::vector<Contender> contenders = contenders_of(options_.rungs, device_);
-    if (dropout_) contenders = with_dropout(contenders);
+    const std::vector<Contender> contenders =
+        with_extras(contenders_of(options_.rungs, device_), options_.extras);
     const std::vector<PlannedProblem> problems = problems_of(options_, device_.device);
     AttentionResults results{.device = device_.name,
                              .cudnn = has_yardstick(contenders) ? attention::cudnn_version() : "",
@@ -90,7 +89,7 @@ class Bench {
     return attention_flops(p, backward) / speed * 1e3;
   }
   static std::string series(const Contender& contender, const AttnProblem& p, bool backward) {
-    return fmt::format("{} {} {} {} {} {} {}", contender.name, contender.drops, p.head_dim, p.mask.causal,
+    return fmt::format("{} {} {} {} {} {} {}", contender.name, contender.extra.name, p.head_dim, p.mask.causal,
                        p.mask.window > 0, p.mask.documents != nullptr, backward);
   }
 
@@ -106,7 +105,8 @@ class Bench {
       cell.mask = planned.mask;
       cell.problem = planned.problem;
       cell.problem.dtype = attn_dtype(contender.dtype(device_.device));
-      if (contender.drops) cell.problem.dropout = attn_dropout(dropout_);
+      contender.extra.add_to(cell.problem);
+      cell.extra = contender.extra.name;
       cell.in_sweep = planned.in_sweep;
       cell.why_not = contender.why_not(cell.problem, device_);
       if (cell.why_not.empty() && std::max(estimate(contender, cell.problem, false),
@@ -117,11 +117,11 @@ class Bench {
         auto& input = inputs[cell.problem.dtype];
         if (!input.qkv) input = random_inputs(stream_, arena, cell.problem);
         AttentionInputs own = input;
-        if (contender.drops) own.dropout = dropout_;
+        own.extra = contender.extra;
         entries[i].run = make_attention_run(contender, stream_, own, options_.cudnn_deterministic);
         cell.saved_bytes = entries[i].run->saved_bytes();
         cell.workspace_bytes = entries[i].run->workspace_bytes();
-        if (contender.rung && !contender.drops) {
+        if (contender.rung && contender.extra.name.empty()) {
           cell.forward = contender.rung->forward_traffic(cell.problem, device_.arch);
           cell.backward = contender.rung->backward_traffic(cell.problem, device_.arch);
         }
@@ -180,7 +180,6 @@ class Bench {
 
   const BenchAttentionOptions& options_;
   DeviceTraits device_;
-  Dropout dropout_;
   std::unique_ptr<Backend> backend_;
   Arena arena_;
   Stream stream_;
@@ -201,11 +200,11 @@ void bench_attention(const BenchAttentionOptions& options) {
   for (const auto& [rung, mean] : means)
     fmt::print("  {:<13}{:>8.3f}{:>8.3f}   over {} problems\n", rung, mean.forward, mean.backward,
                mean.problems);
-  const auto prices = dropout_prices(results);
-  if (!prices.empty()) fmt::print("\nwhat dropout adds, geometric means: forward, backward, both\n");
-  for (const auto& [rung, price] : prices)
-    fmt::print("  {:<13}{:>+7.1f}%{:>+7.1f}%{:>+7.1f}%   over {} problems\n", rung, 100 * price.forward,
-               100 * price.backward, 100 * price.both, price.problems);
+  const auto prices = extra_prices(results);
+  if (!prices.empty()) fmt::print("\nwhat these add, geometric means: forward, backward, both\n");
+  for (const auto& [which, price] : prices)
+    fmt::print("  {:<13}{:<13}{:>+7.1f}%{:>+7.1f}%{:>+7.1f}%   over {} problems\n", which.first, which.second,
+               100 * price.forward, 100 * price.backward, 100 * price.both, price.problems);
   write_output(options.json, to_json(results).dump(2) + "\n");
   write_output(options.svg, to_svg(results));
 }

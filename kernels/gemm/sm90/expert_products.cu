@@ -2,7 +2,7 @@
 // What a tile has behind the expert's last row is multiplied, and not stored.
 #include <algorithm>
 
-#include "kernels/gemm/sm90/experts.cuh"
+#include "kernels/gemm/sm90/expert_tiles.cuh"
 #include "kernels/gemm/sm90/launch.cuh"
 
 namespace tessera::gemm {

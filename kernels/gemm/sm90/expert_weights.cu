@@ -4,7 +4,7 @@
 // that TMA loads beside them add nothing.
 #include <algorithm>
 
-#include "kernels/gemm/sm90/experts.cuh"
+#include "kernels/gemm/sm90/expert_tiles.cuh"
 #include "kernels/gemm/sm90/launch.cuh"
 
 namespace tessera::gemm {
@@ -52,8 +52,8 @@ struct Walk {
   }
 };
 
-// By a warpgroup: a thread has the chunk thread % 16 of the rows thread / 16 + 8 i. Of its warp's 16 rows each
-// of 16 lanes loads the number of one, two steps ahead.
+// By a warpgroup: a thread has the chunk thread % 16 of the rows thread / 16 + 8 i. Of its warp's 16 rows
+// each of 16 lanes loads the number of one, two steps ahead.
 __device__ __forceinline__ void gather(const Memory& memory, const ExpertArguments& args, int cluster,
                                        int clusters, uint32_t rank) {
   constexpr int kChunks = kTileRows / 8, kRowsAtOnce = kWarpgroup / kChunks, kCopies = kBlockK / kRowsAtOnce;

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-#include "kernels/gemm/sm90/problem.h"
 
 namespace tessera::gemm {
 

@@ -159,29 +159,30 @@ TEST(AttentionResults, JsonHoldsEveryCell) {
   EXPECT_EQ(json["geometric_mean_of_ratios_to_cudnn"]["hopper"]["problems"], 2);
 }
 
-TEST(AttentionResults, PricesOfDropoutCompareWithTheSameWithout) {
+TEST(AttentionResults, PricesOfExtrasCompareWithTheSameWithout) {
   AttentionResults results = made_up_attention();
   results.cells.push_back(cell("hopper", 1024, 1.1, 4.4));
   results.cells.push_back(cell("hopper", 2048, 2.2, 5.6));
   results.cells.push_back(cell("row", 4096, 3, 3));  // which was not measured without
-  for (AttentionCell& with : std::span(results.cells).last(3)) with.problem.dropout.threshold = 64;
-  const auto prices = dropout_prices(results);
+  for (AttentionCell& with : std::span(results.cells).last(3)) with.extra = "dropout:0.25";
+  const auto prices = extra_prices(results);
+  const std::pair<std::string, std::string> which{"hopper", "dropout:0.25"};
   ASSERT_EQ(prices.size(), 1u);
-  EXPECT_NEAR(prices.at("hopper").forward, 0.1, 1e-12);
-  EXPECT_NEAR(prices.at("hopper").backward, std::sqrt(1.1 * 1.4) - 1, 1e-12);
-  EXPECT_NEAR(prices.at("hopper").both, std::sqrt(1.1 * 1.3) - 1, 1e-12);
-  EXPECT_EQ(prices.at("hopper").problems, 2);
-  EXPECT_EQ(mean_ratios(results).at("hopper").problems, 2) << "the yardstick drops nothing";
+  EXPECT_NEAR(prices.at(which).forward, 0.1, 1e-12);
+  EXPECT_NEAR(prices.at(which).backward, std::sqrt(1.1 * 1.4) - 1, 1e-12);
+  EXPECT_NEAR(prices.at(which).both, std::sqrt(1.1 * 1.3) - 1, 1e-12);
+  EXPECT_EQ(prices.at(which).problems, 2);
+  EXPECT_EQ(mean_ratios(results).at("hopper").problems, 2) << "the yardstick has no extra";
 
   const std::vector<AttentionCell> cells{results.cells[0], results.cells[1], results.cells[5]};
   const std::string table = problem_table(cells, results.gemm_peak, results.cudnn);
-  EXPECT_NE(table.find("drops 0.25"), std::string::npos) << table;
+  EXPECT_NE(table.find("    dropout:0.25"), std::string::npos) << table;
   EXPECT_NE(table.find("adds +10.0% +10.0%\n"), std::string::npos) << table;
   const auto json = nlohmann::json::parse(to_json(results).dump());
-  EXPECT_DOUBLE_EQ(json["cells"][5]["dropout"], 0.25);
-  EXPECT_NEAR(json["cells"][5]["dropout_adds"]["forward"], 0.1, 1e-12);
+  EXPECT_EQ(json["cells"][5]["with"], "dropout:0.25");
+  EXPECT_NEAR(json["cells"][5]["adds"]["forward"], 0.1, 1e-12);
   EXPECT_FALSE(json["cells"][5]["forward"].contains("ratio_to_cudnn"));
-  EXPECT_FALSE(json["cells"][0].contains("dropout"));
+  EXPECT_FALSE(json["cells"][0].contains("with"));
 }
 
 TEST(AttentionResults, SvgHasAPanelForEachDirectionAndEscapes) {
@@ -275,19 +276,21 @@ TEST_F(BenchAttention, MeasuresWindowsAndDocuments) {
   for (const auto& made : json["cells"]) EXPECT_GT(made["backward"]["ms"], 0) << made;
 }
 
-TEST_F(BenchAttention, TellsWhatDropoutAdds) {
+TEST_F(BenchAttention, TellsWhatAMemberOfTheFamilyAdds) {
+  const std::vector<std::string> extras{"dropout:0.1", "sinks", "alibi", "cap:50"};
   const ProcessResult result =
       bench({"--device", "cpu", "--seq-lens", "64", "--head-dims", "16", "--channels", "32", "--tokens", "64",
-             "--masks", "causal", "--repeats", "1", "--dropout", "0.1", "--json", "a.json"});
+             "--masks", "causal", "--repeats", "1", "--with", "dropout:0.1,sinks,alibi,cap:50", "--json",
+             "a.json"});
   ASSERT_EQ(result.status, 0) << result.error;
-  for (const char* part : {"drops 0.102", "dropout adds"})
-    EXPECT_NE(result.out.find(part), std::string::npos) << part << "\n" << result.out;
+  EXPECT_NE(result.out.find("what these add"), std::string::npos) << result.out;
   std::ifstream file(folder_ / "a.json");
   const auto json = nlohmann::json::parse(file);
-  ASSERT_EQ(json["cells"].size(), 4u) << "naive and flash, each with and without";
-  for (const int with : {1, 3}) {
-    EXPECT_DOUBLE_EQ(json["cells"][with]["dropout"], 26 / 256.0);
-    EXPECT_TRUE(json["cells"][with].contains("dropout_adds"));
+  ASSERT_EQ(json["cells"].size(), 10u) << "naive and flash, each without and with";
+  for (size_t i = 0; i < 10; ++i) {
+    if (i % 5 == 0) continue;
+    EXPECT_EQ(json["cells"][i]["with"], extras[i % 5 - 1]);
+    EXPECT_TRUE(json["cells"][i].contains("adds"));
   }
 }
 
@@ -312,8 +315,9 @@ TEST_F(BenchAttention, RefusesLoudly) {
   refused({"--shape", "1,2,3"}, "B,N,H,D");
   refused({"--head-dims", "60"}, "head dim 60");
   refused({"--group", "3"}, "--group 3 does not divide");
-  for (const char* share : {"1", "-0.1", "0.999", "1e-9", "nan"})
-    refused({"--dropout", share}, "--dropout must be");
+  for (const char* extra : {"dropout:1", "dropout:-0.1", "dropout:0.999", "dropout:1e-9", "dropout:nan",
+                            "dropout", "cap:0", "cap:x", "sink"})
+    refused({"--with", extra}, "--with must be");
   for (const char* lengths : {"0", ""}) refused({"--seq-lens", lengths}, "--seq-lens");
   refused({"--seq-lens", "16", "--repeats", "1", "--head-dims", "64", "--json", "no/such/folder/a.json"},
           "cannot write");
@@ -324,7 +328,7 @@ TEST_F(BenchAttention, HelpNamesEveryOption) {
   EXPECT_EQ(help.status, 0);
   for (const char* part :
        {"--rungs", "--head-dims", "--masks", "--seq-lens", "--tokens", "--channels", "--group", "--shape",
-        "--dropout", "--repeats", "--cudnn-deterministic", "--longest-ms", "--json", "--svg"})
+        "--with", "--repeats", "--cudnn-deterministic", "--longest-ms", "--json", "--svg"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 

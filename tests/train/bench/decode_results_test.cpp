@@ -77,7 +77,7 @@ TEST(DecodeResults, ProblemsAreBatchesTimesContextsTimesHeadDims) {
   options.group = 3;
   EXPECT_THROW(decode_problems_of(options, Device::kCuda), Error);
   options.group = 1;
-  options.dropout = 0.1;
+  options.extras = {"sinks"};
   EXPECT_THROW(decode_problems_of(options, Device::kCuda), Error);
 }
 
