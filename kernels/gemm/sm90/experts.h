@@ -8,7 +8,6 @@
 
 #include <cstdint>
 
-
 namespace tessera::gemm {
 
 struct ExpertRows {
