@@ -1,4 +1,4 @@
-// The kernels that there are, each compiled in a file of its own.
+// The kernels that there are. Those of a file are compiled one after another.
 #pragma once
 
 #include <cuda_runtime_api.h>
