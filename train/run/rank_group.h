@@ -30,6 +30,9 @@ class RankGroup {
   // This rank on an axis
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
+  std::string machine() const;  // its name
+  bool on_one_machine();        // whether all ranks are
+
   // The machines of the run, if their ranks are neighbours and each has as many; else 1. Equal at all ranks
   int64_t nodes();
 
@@ -45,6 +48,8 @@ class RankGroup {
   MemoryLimit memory_limit(Device device);
   // Error unless all ranks have the same text; `what` says what it is, and what to do.
   void check_same(std::string_view mine, std::string_view what);
+  // The same of many lines: the Error names the first rank that has others, its machine, and the first line.
+  void check_same_lines(std::string_view mine, std::string_view what);
 
   std::vector<std::string> exchange(std::string_view mine);  // the texts of all ranks, at every rank
   // Rank 0's text, at every rank
