@@ -71,6 +71,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (!backend) backend = make_backend(device.traits);
   peak_flops = gemm_peak(*backend, bool(shape().fp8));
   mesh_ = &ranks.connect(*backend, shape().mesh);
+  if (!ranks.network().empty()) add_notices({"machines reach one another: " + ranks.network()});
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);

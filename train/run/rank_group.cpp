@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/checksum.h"
 #include "kernels/base/system_error.h"
@@ -59,6 +60,8 @@ const Mesh& RankGroup::connect(Backend& be, const MeshShape& shape) {
   if (group_) {
     ranks.exchange = [this](std::string_view mine) { return group_->exchange(mine); };
     ranks.time_limit_seconds = std::max(kCollectiveSeconds, time_limit_);
+    if (!std::exchange(found_network_, true)) network_ = find_network(ranks, be.device());
+    ranks.interface = network_.interface;
   }
   disconnect();
   mesh_ = std::make_unique<Mesh>(be, shape, ranks);

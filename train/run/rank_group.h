@@ -14,6 +14,7 @@
 #include "train/config/config.h"
 #include "train/launch/process_group.h"
 #include "train/parallel/mesh.h"
+#include "train/parallel/network.h"
 #include "train/session/memory_limit.h"
 
 namespace tessera {
@@ -35,6 +36,9 @@ class RankGroup {
 
   // The machines of the run, if their ranks are neighbours and each has as many; else 1. Equal at all ranks
   int64_t nodes();
+
+  // How the machines reach one another: Network::text; "" on one host, or before connect()
+  const std::string& network() const { return network_.text; }
 
   // For tensors of the backend's device, until finish(), in place of the mesh before. The backend must
   // outlive it. All ranks call it together.
@@ -70,6 +74,8 @@ class RankGroup {
   double time_limit_;  // seconds
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<Mesh> mesh_;
+  bool found_network_ = false;
+  Network network_;
   std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw communication fail
 };
 
