@@ -67,8 +67,8 @@ TEST(Rope, AnglesOfEveryScalingFarBeyondTheContext) {
 }
 
 // Positions up to 4 million, beside the formula in fp64 and in long double: the angle is the product of the
-// position and a frequency, so fp64's error of it is 2^22 x 2^-53 x the roundings of both. In fp32 it would be
-// a quarter of a turn.
+// position and a frequency, so fp64's error of it is 2^22 x 2^-53 x the roundings of both. In fp32 it would
+// be a quarter of a turn.
 TEST(Rope, AnglesUpTo4MillionPositions) {
   constexpr int64_t kPositions = int64_t{1} << 22, kPairs = 2;
   ModelConfig model = rotary(RopeScaling::kNone);

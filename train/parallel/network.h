@@ -29,9 +29,9 @@ struct HostInterfaces {
   std::string host, named;  // named: the variable's value; "": not set
   std::vector<Interface> interfaces;
 };
-// The interface of hosts[own]: one that `named` means; else the first that is no loopback and whose address no
-// other host has, as docker0's is the same on all: if possible in a subnet of every other host. Error: there
-// is none, or `named` is a loopback interface; it lists what the host has, and names the variable.
+// The interface of hosts[own]: one that `named` means; else the first that is no loopback and whose address
+// no other host has, as docker0's is the same on all: if possible in a subnet of every other host. Error:
+// there is none, or `named` is a loopback interface; it lists what the host has, and names the variable.
 Interface choose_interface(Device device, const std::vector<HostInterfaces>& hosts, size_t own);
 
 struct Network {

@@ -32,12 +32,12 @@ class Disks {
   std::vector<std::string> machines_;  // for people: their names, each rank's
 };
 
-// All ranks call it. Ranks of one machine share its disk. Those of several look for one another's files: each
-// writes one beside `folder`, or in it, and removes it. Error: there is no permission to write there.
+// All ranks call it. Ranks of one machine share its disk. Those of several look for one another's files:
+// each writes one beside `folder`, or in it, and removes it. Error: there is no permission to write there.
 Disks find_disks(const std::filesystem::path& folder, RankGroup& ranks);
 
-// Facts of files that all ranks have to have: size and checksum of a sample, a line each. Of a folder those of
-// every file in it, in the order of names.
+// Facts of files that all ranks have to have: size and checksum of a sample, a line each. Of a folder those
+// of every file in it, in the order of names.
 std::string lines_of_files(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Which interface a host is reached by, from what the hosts have. That it is found, and refused where it leads
-// nowhere: tests/train/run/nodes_test.cpp.
+// Which interface a host is reached by, from what the hosts have. That it is found, and refused where it
+// leads nowhere: tests/train/run/nodes_test.cpp.
 #include "train/parallel/network.h"
 
 #include <gtest/gtest.h>

@@ -1,8 +1,9 @@
-// Every way to share a step, against one rank: ranks of the data and of the context, accumulation, splits and
-// replicas, with losses of text, of experts and of pairs, where ranks count unequal numbers of tokens or none.
+// Every way to share a step, against one rank: ranks of the data and of the context, accumulation, splits
+// and replicas, with losses of text, of experts and of pairs, where ranks count unequal numbers of tokens or
+// none.
 //
-// AdamW's update hides the size of a gradient: with a wrong divisor it makes the same step. So its epsilon is 1
-// here, far above any gradient: an update is then the gradient times the rate, and nothing is clipped.
+// AdamW's update hides the size of a gradient: with a wrong divisor it makes the same step. So its epsilon
+// is 1 here, far above any gradient: an update is then the gradient times the rate, and nothing is clipped.
 #include "model/preference_loss.h"
 #include "tests/data_parallel.h"
 #include "tests/model_families.h"
@@ -19,8 +20,8 @@ constexpr OptimizerConfig kLinear{
 enum class Loss : uint8_t { kText, kExperts, kPairs };
 enum class Counts : uint8_t { kUnequal, kNoneOnLast };
 
-// Sequences of documents. Of sequence i the first targets count, between none and all; or none of the last half
-// of all sequences, which are those of the last ranks.
+// Sequences of documents. Of sequence i the first targets count, between none and all; or none of the last
+// half of all sequences, which are those of the last ranks.
 Sequences texts(Counts counts) {
   Sequences all;
   DocumentLengths lengths;

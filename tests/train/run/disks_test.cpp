@@ -37,8 +37,8 @@ struct RanksOfTwoDisks : RanksByHand {
   std::vector<std::string> losses_of_a() const { return losses("a/out"); }
 };
 
-// As a run on one disk, bit for bit, also after it went on: each disk has a part of the newest checkpoints, is
-// brought what it lacks of the last, and keeps as many as it should.
+// As a run on one disk, bit for bit, also after it went on: each disk has a part of the newest checkpoints,
+// is brought what it lacks of the last, and keeps as many as it should.
 TEST_F(RanksOfTwoDisks, HaveAPartOfEachCheckpointAndGoOn) {
   const Words to_9{"--set", "train.steps=9"};
   const std::string said = run(with(to_9, sets({"checkpoint.keep=2"}))).out;
@@ -63,7 +63,8 @@ TEST_F(RanksOfTwoDisks, BeginPhasesFromTheirParts) {
   EXPECT_EQ(values("a/out", "loss").size(), 4u);
 }
 
-// A machine is replaced by an empty one. Without its part nothing can go on; with the part elsewhere all can.
+// A machine is replaced by an empty one. Without its part nothing can go on; with the part elsewhere all
+// can.
 TEST_F(RanksOfTwoDisks, SayWhatIsMissing) {
   run({});
   fs::rename(folder / "b/out", folder / "old");
