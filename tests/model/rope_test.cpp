@@ -66,11 +66,11 @@ TEST(Rope, AnglesOfEveryScalingFarBeyondTheContext) {
   }
 }
 
-// Positions up to 4 million, beside the formula in fp64 and in long double: the angle is the product of the
-// position and a frequency, so fp64's error of it is 2^22 x 2^-53 x the roundings of both. In fp32 it would
-// be a quarter of a turn.
+// Positions up to 4 million, beside the formula in fp64 and in long double: an angle is the product of the
+// position and a frequency, and the roundings of both to fp64 are some 2^-53 of it. In fp32 its cosine would be
+// wrong by percents.
 TEST(Rope, AnglesUpTo4MillionPositions) {
-  constexpr int64_t kPositions = int64_t{1} << 22, kPairs = 2;
+  constexpr int64_t kPositions = int64_t{1} << 22, kPairs = 4;
   ModelConfig model = rotary(RopeScaling::kNone);
   model.channels = model.head_dim = 2 * kPairs;
   for (const double theta : {10000.0, 500000.0, 1e6}) {

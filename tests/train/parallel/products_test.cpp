@@ -100,14 +100,12 @@ RunShape shape_of(const Case& c, const MeshShape& mesh, int64_t micro_steps, Sha
   return shape;
 }
 
-Result run(const Ranks& ranks, const Case& c, const RunShape& shape) {
+Result run(Backend& be, const Mesh& mesh, const Ranks& ranks, const Case& c, const RunShape& shape) {
   int64_t number = 0;
   const Sequences all = c.loss == Loss::kPairs ? pairs(c.counts, number) : texts(c.counts);
   if (c.loss != Loss::kPairs) number = counted(all.targets);
-  const std::unique_ptr<Backend> be = make_backend({});
-  const Mesh mesh(*be, shape.mesh, ranks);
   Arena arena = make_arena({});
-  TrainState state(*be, arena, shape, mesh.step_axes());
+  TrainState state(be, arena, shape, mesh.step_axes());
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
   const int64_t mine = shape.sequences_per_rank() * kTokens;
@@ -157,11 +155,13 @@ TEST_P(Products, HaveTheStepsOfOneRank) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
   const auto compare = [&](const Ranks& ranks) {
+    const std::unique_ptr<Backend> be = make_backend({});
+    const Mesh together(*be, mesh, ranks), alone(*be, {}, {});  // connected once for all cases
     for (const Loss loss : {Loss::kText, Loss::kExperts, Loss::kPairs})
       for (const Counts counts : {Counts::kUnequal, Counts::kNoneOnLast}) {
         if (loss == Loss::kPairs && mesh.context > 1) continue;  // refused by the configuration
         const Case c{loss, counts};
-        const Result one = run({}, c, shape_of(c, {}, 1, Shard::kNone));
+        const Result one = run(*be, alone, {}, c, shape_of(c, {}, 1, Shard::kNone));
         EXPECT_NE(one.losses[0], one.losses[1]);
         for (const int64_t micro_steps : {1, 4})
           for (const Shard shard : kAllShards) {
@@ -169,7 +169,7 @@ TEST_P(Products, HaveTheStepsOfOneRank) {
             if (mesh.ranks() == 1 && shard != Shard::kNone) continue;
             SCOPED_TRACE(fmt::format("loss {}, counts {}, {} micro-batches, {}", int(loss), int(counts),
                                      micro_steps, name_of(shard)));
-            expect_equal(run(ranks, c, shape_of(c, mesh, micro_steps, shard)), one);
+            expect_equal(run(*be, together, ranks, c, shape_of(c, mesh, micro_steps, shard)), one);
           }
       }
   };
