@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"

@@ -1,5 +1,7 @@
 // ./bench links: which figures are slow, and the program's run on two ranks.
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/train_ranks.h"
 #include "train/bench/links_results.h"
