@@ -67,8 +67,8 @@ TEST(Rope, AnglesOfEveryScalingFarBeyondTheContext) {
 }
 
 // Positions up to 4 million, beside the formula in fp64 and in long double: an angle is the product of the
-// position and a frequency, and the roundings of both to fp64 are some 2^-53 of it. In fp32 its cosine would be
-// wrong by percents.
+// position and a frequency, and the roundings of both to fp64 are some 2^-53 of it. In fp32 its cosine would
+// be wrong by percents.
 TEST(Rope, AnglesUpTo4MillionPositions) {
   constexpr int64_t kPositions = int64_t{1} << 22, kPairs = 4;
   ModelConfig model = rotary(RopeScaling::kNone);
