@@ -87,6 +87,10 @@ inline constexpr double kFirstLossOfRanks = 1e-6, kLossesOfRanks = 1e-4;
 // Relative to the largest of a bucket: a gradient is a sum over the tokens, and each of its parts went
 // through sums of some hundred terms in another order.
 inline constexpr double kGradientsOfContext = 1e-6;
+// Relative to the largest update of a parameter, or to a norm, after two steps: each is a sum of some hundred
+// terms, so some ten roundings to 2^-24 at random, and the second step feels those of the first; five times
+// that.
+inline constexpr double kUpdatesOfRanks = 5e-6;
 // In bf16, the error of gradients beside fp32 as a multiple of one GPU's: partial sums of dK and dV are
 // rounded once more, and these are few of all roundings.
 inline constexpr double kErrorOfContext = 1.1;

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 #endif
 
+#include "kernels/base/host_limits.h"
 #include "kernels/base/text.h"
 
 namespace tessera {
@@ -119,9 +120,10 @@ void Arena::add_piece(int64_t bytes, std::string_view name) {
     const bool on_gpu = device_ == Device::kCuda && !pinned_;
     const DeviceMemory memory = device_memory(on_gpu ? device_ : Device::kCpu);
     throw OutOfMemory(fmt::format(
-        "out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}",
+        "out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}{}",
         on_gpu ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
-        format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current())));
+        format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current()),
+        on_gpu ? "" : limits_text(pinned_)));
   }
   pieces_.push_back({base, bytes});
 }
@@ -161,14 +163,8 @@ DeviceMemory device_memory(Device device) {
   }
 #endif
   if (device == Device::kCpu) {
-    std::ifstream info("/proc/meminfo");
-    std::string key, unit;
-    int64_t kib = 0;
-    while (info >> key >> kib) {
-      std::getline(info, unit);
-      if (key == "MemTotal:") memory.total = kib << 10;
-      if (key == "MemAvailable:") memory.free = kib << 10;
-    }
+    const HostMemory host = host_memory();
+    memory.free = host.free, memory.total = host.total;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     memory.used_by_process = static_cast<int64_t>(usage.ru_maxrss) << 10;

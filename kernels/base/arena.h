@@ -105,7 +105,7 @@ class Arena {
 
 struct DeviceMemory {
   int64_t free = 0;             // bytes that can be obtained now
-  int64_t total = 0;            // bytes of the device (host: of the machine)
+  int64_t total = 0;            // bytes of the device (host: of the machine, or what limits this container)
   int64_t used_by_process = 0;  // host: peak resident set; cuda: total - free, other processes included
 };
 DeviceMemory device_memory(Device device);

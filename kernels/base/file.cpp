@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/host_limits.h"
 #include "kernels/base/lfs_pointer.h"
 #include "kernels/base/system_error.h"
 
@@ -32,7 +33,9 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   if (info.st_size == 0) return;  // mmap refuses a length of 0
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
-  check_system(data != MAP_FAILED, "cannot map {} into memory: {}", path.string());
+  const SystemCall mapped = data != MAP_FAILED;
+  check_system(mapped, "cannot map {} into memory{}: {}", path.string(),
+               mapped.error == ENOMEM ? limits_text(/*pinned=*/false) : "");
   data_ = decltype(data_)(static_cast<const std::byte*>(data), Unmap{size});
   refuse_lfs_pointer({reinterpret_cast<const char*>(bytes().data()), size}, path_);
 }

@@ -66,6 +66,40 @@ TEST(Rope, AnglesOfEveryScalingFarBeyondTheContext) {
   }
 }
 
+// Positions up to 4 million, beside the formula in fp64 and in long double: an angle is the product of the
+// position and a frequency, and the roundings of both to fp64 are some 2^-53 of it. In fp32 its cosine would
+// be wrong by percents.
+TEST(Rope, AnglesUpTo4MillionPositions) {
+  constexpr int64_t kPositions = int64_t{1} << 22, kPairs = 4;
+  ModelConfig model = rotary(RopeScaling::kNone);
+  model.channels = model.head_dim = 2 * kPairs;
+  for (const double theta : {10000.0, 500000.0, 1e6}) {
+    model.rope.theta = theta;
+    CpuStream cpu;
+    Arena arena = Arena::host();
+    const Tensor angles = allocate_angles(cpu, arena, model, {kPositions});
+    double worst = 0;
+    for (int64_t i = 0; i < kPairs; ++i) {
+      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / (2 * kPairs));
+      const long double exact =
+          std::pow(static_cast<long double>(theta), -2.0L * static_cast<long double>(i) / (2 * kPairs));
+      for (int64_t t = 0; t < kPositions; t += t < 1000 || t > kPositions - 1000 ? 1 : 997) {
+        const float* pair = angles.as<float>() + (t * kPairs + i) * 2;
+        const double allowed = 1.5 * 0x1p-24 + 4 * static_cast<double>(t) * 0x1p-53;
+        const double angle = static_cast<double>(t) * frequency;
+        const long double angle_exact = static_cast<long double>(t) * exact;
+        ASSERT_NEAR(pair[0], std::cos(angle), allowed) << t;
+        ASSERT_NEAR(pair[1], std::sin(angle), allowed) << t;
+        ASSERT_NEAR(pair[0], static_cast<double>(std::cos(angle_exact)), allowed) << t;
+        ASSERT_NEAR(pair[1], static_cast<double>(std::sin(angle_exact)), allowed) << t;
+        const float narrow = static_cast<float>(t) * static_cast<float>(frequency);
+        worst = std::max(worst, std::abs(std::cos(static_cast<double>(narrow)) - std::cos(angle)));
+      }
+    }
+    EXPECT_GT(worst, 1e-3) << "fp32 angles would do, and this test says nothing";
+  }
+}
+
 TEST(Rope, TheContextIsTheOriginalUnlessItIsGiven) {
   ModelConfig given = rotary(RopeScaling::kLlama3), open = given;
   open.rope.original_context = 0;

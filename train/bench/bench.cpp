@@ -124,7 +124,8 @@ struct Command {
   BenchDecodeOptions decode;
   std::string decode_model;
   BenchNeedleOptions needle;
-  AskedRanks needle_ranks = {.on_cpu = "--device cpu"};
+  BenchLinksOptions links;
+  AskedRanks needle_ranks = {.on_cpu = "--device cpu"}, links_ranks = needle_ranks;
 };
 
 void add_common_options(Options& command, Command& c, std::string& json) {
@@ -275,6 +276,26 @@ Options& add_needle(Options& app, Command& c) {
   return needle;
 }
 
+Options& add_links(Options& app, Command& c) {
+  Options& links = app.add_subcommand(
+      "links",
+      "What the ranks of a run have, before the run: of each the speed of a GEMM, of a copy in its device's "
+      "and its host's memory, and to the ranks of its machine; of each machine the disk; of each pair of "
+      "machines, or of ranks where there is one machine, rate and latency in both directions. Names what is "
+      "below 0.7 of the median.");
+  links.add_word("--device", c.links.device, "auto, cpu or cuda").show_default(name_of(c.links.device));
+  links.add("--folder", c.links.folder, "The folder whose disk is measured, as train.folder")
+      .type_name("FOLDER")
+      .show_default();
+  links.add("--json", c.links.json, "Also write the figures to this file").type_name("FILE");
+  add_rank_options(links, c.links_ranks);
+  links.footer(
+      "Examples:\n"
+      "  ./bench links --gpus 8\n"
+      "  srun --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 ./bench links --folder runs");
+  return links;
+}
+
 // A configuration that finetunes has no model of its own to measure.
 Config config_of(const Command& c) {
   Config config = load_config(find_config(c.config_name), c.overrides);
@@ -326,6 +347,7 @@ int main(int argc, char** argv) {
       "  ./bench attention --seq-lens 512..8192 --svg attention.svg\n"
       "  ./bench memory gpt2_small.yaml --seq-lens 1024..65536\n"
       "  ./bench needle runs/quickstart/checkpoints/step_00001200\n"
+      "  ./bench links --ranks 4 --device cpu\n"
       "  ./bench step --help\n\n"
       "Exit codes: 0: measured; 1: the command line is wrong, or the benchmark was refused or failed, and "
       "the message says why; 3, with several ranks: another rank failed and printed the message.");
@@ -337,8 +359,9 @@ int main(int argc, char** argv) {
   const Options& attention = add_attention(app, command);
   const Options& decode = add_decode(app, command);
   const Options& needle = add_needle(app, command);
+  const Options& links = add_links(app, command);
   const auto advice = [&](std::string_view word) {
-    return attention.parsed() || needle.parsed() ? "" : option_is_a_key(word);
+    return attention.parsed() || needle.parsed() || links.parsed() ? "" : option_is_a_key(word);
   };
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
   try {
@@ -349,6 +372,8 @@ int main(int argc, char** argv) {
     if (decode.parsed()) run_decode(command);
     if (needle.parsed())
       bench_needle(command.needle, start_ranks(command.needle.device, command.needle_ranks, argv));
+    if (links.parsed())
+      bench_links(command.links, start_ranks(command.links.device, command.links_ranks, argv));
     return 0;
   } catch (const PeerFailed&) {
     return kExitPeerFailed;

@@ -93,4 +93,12 @@ void bench_attention(const BenchAttentionOptions& options);
 // With options.decode: one query of each sequence over its cached keys and values, and what bounds it.
 void bench_decode_attention(const BenchAttentionOptions& options);
 
+struct BenchLinksOptions {
+  DeviceRequest device = DeviceRequest::kAuto;
+  std::string folder = ".";  // whose disk is measured
+  std::string json;          // file to write; empty: none
+};
+// What the ranks of a run have, each and between one another, and what of it is slow beside the others
+void bench_links(const BenchLinksOptions& options, const World& world);
+
 }  // namespace tessera

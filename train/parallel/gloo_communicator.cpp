@@ -10,9 +10,6 @@
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -26,41 +23,17 @@
 #include "kernels/base/check.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/system_error.h"
+#include "train/parallel/network.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
 namespace {
 
-constexpr const char* kInterfaceVariable = "GLOO_SOCKET_IFNAME";  // PyTorch's Gloo reads it too
-
-std::string host_name() {
-  char name[256] = {};
-  check_system(gethostname(name, sizeof name - 1) == 0, "cannot read the name of this host: {}");
-  return name;
-}
-
-// The network interface that other hosts reach
-std::string outward_interface() {
-  if (const char* named = std::getenv(kInterfaceVariable)) return named;
-  ifaddrs* first = nullptr;
-  check_system(getifaddrs(&first) == 0, "cannot list the network interfaces: {}");
-  std::string found;
-  for (const ifaddrs* at = first; at != nullptr && found.empty(); at = at->ifa_next) {
-    const bool up = (at->ifa_flags & IFF_RUNNING) != 0 && (at->ifa_flags & IFF_LOOPBACK) == 0;
-    if (up && at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_INET) found = at->ifa_name;
-  }
-  freeifaddrs(first);
-  check(!found.empty(),
-        "no network interface of {} has an address that other hosts can reach. Set {} to the name of one",
-        host_name(), kInterfaceVariable);
-  return found;
-}
-
 std::shared_ptr<gloo::transport::Device> make_device(const Ranks& ranks) {
-  const std::vector<std::string> hosts = ranks.exchange(host_name());
-  const bool one_host = std::all_of(hosts.begin(), hosts.end(), [&](const auto& h) { return h == hosts[0]; });
+  const std::string interface =
+      ranks.interface.empty() ? find_network(ranks, Device::kCpu).interface : ranks.interface;
   gloo::transport::tcp::attr attributes;
-  (one_host ? attributes.hostname : attributes.iface) = one_host ? "127.0.0.1" : outward_interface();
+  (interface.empty() ? attributes.hostname : attributes.iface) = interface.empty() ? "127.0.0.1" : interface;
   return gloo::transport::tcp::CreateDevice(attributes);
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -19,6 +20,7 @@
 #include "kernels/cuda/pointwise.h"
 #include "train/parallel/nccl_library.h"
 #include "train/parallel/nccl_stream.h"
+#include "train/parallel/network.h"
 #include "train/parallel/transports.h"
 
 namespace tessera {
@@ -68,6 +70,7 @@ class NcclCommunicator final : public Communicator {
         nccl_(nccl_library()),
         time_limit_seconds_(ranks.time_limit_seconds),
         backend_stream_(backend.stream()) {
+    if (!ranks.interface.empty()) setenv(kNcclInterface, ("=" + ranks.interface).c_str(), /*replace=*/0);
     const ncclUniqueId id = agree_on_id(ranks.exchange);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;

@@ -15,6 +15,9 @@ struct Ranks {
   int rank = 0, size = 1;
   Exchange exchange = {};          // may be empty for a single rank; used by make_communicator alone
   double time_limit_seconds = 60;  // of every collective; of connecting (through Gloo, five times that)
+  // By which other hosts are reached: Network::interface. Empty: all ranks are on one host, or the
+  // communicator is to find it
+  std::string interface = {};
 };
 
 }  // namespace tessera

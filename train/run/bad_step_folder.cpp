@@ -194,18 +194,22 @@ fs::path choose_name(const BadStepWriting& what) {
 
 fs::path write_bad_step(const BadStepWriting& what) {
   what.ranks.enter_phase("the folder of a bad step", Timeout::kNone);
-  const fs::path path = what.ranks.of_rank_0(what.ranks.is_rank_0() ? choose_name(what).string() : "");
+  const bool leads = what.options.disks.leads(what.ranks.rank());
+  // The largest number that a disk needs
+  const std::vector<std::string> names = what.ranks.exchange(leads ? choose_name(what).string() : "");
+  const fs::path path =
+      std::ranges::max(names, {}, [](const std::string& name) { return std::pair(name.size(), name); });
   const fs::path pending = unfinished(path);
   CheckpointOptions options = what.options;
   options.dtype = DType::kF32;
   options.any_values = true;
-  if (what.ranks.is_rank_0()) {
+  if (leads) {
     options.check_folder();
     fs::remove_all(pending);  // of a run that was killed
     fs::create_directories(pending);
   }
   save_checkpoint(pending, what.state, what.before, options);
-  if (what.ranks.is_rank_0()) {
+  if (leads) {
     options.check_folder();
     write_rest(pending, what);
     options.check_folder();

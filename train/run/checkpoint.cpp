@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "kernels/base/arena.h"
@@ -134,7 +135,8 @@ std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions&
       adapter.parts.push_back({{.prefix = "", .values = kMaster, .has = is_adapter}, b});
     files.push_back(std::move(adapter));
   }
-  for (size_t i = 0; i < files.size(); ++i) files[i].rank = static_cast<int64_t>(i) % shape.ranks();
+  const std::vector<int64_t> writers = options.disks.writers(shape.ranks());
+  for (size_t i = 0; i < files.size(); ++i) files[i].rank = writers[i % writers.size()];
   return files;
 }
 
@@ -305,6 +307,9 @@ void write_texts(const Writing& to, TrainState& state, const std::vector<TensorF
   RunState with_scales = run;
   with_scales.fp8_scales = state.fp8().scales(state.stream());
   texts[kStateFile] = json_of(with_scales);
+  if (options.disks.several())  // the same bytes on every disk
+    texts[kStateFile] = nlohmann::ordered_json::parse(options.exchange(texts[kStateFile].dump()).front());
+  if (!options.disks.leads(state.rank())) return;
   for (const char* stem : {kWeightsStem, kOptimizerStem})
     if (std::ranges::none_of(files, [&](const auto& f) { return f.name == tensor_file_name(stem, 0, 1); }))
       texts[index_name(stem)] = index_of(state, files, stem);
@@ -330,6 +335,15 @@ FileVerdict look_at_file(const fs::path& path) {
     verdict.fault = error.what();
   }
   return verdict;
+}
+
+// Where a checkpoint's files are on the disks of several machines; "" if the file should be here
+std::string fault_of_missing(const fs::path& checkpoint, const std::string& file) {
+  const std::string machine = machine_of_file(checkpoint, file);
+  if (machine.empty()) return "";
+  return fmt::format(
+      "{0} is not on this machine: {1} wrote it to its own disk. Copy it from there: scp {1}:{2} {0}",
+      (checkpoint / file).string(), machine, fs::absolute(checkpoint / file).string());
 }
 
 // Reads all of every earlier one until one is whole.
@@ -369,18 +383,22 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
       step_(run.step),
       bytes_(0),
       rank_(state.rank()),
+      disks_(options.disks),
+      exchange_(options.exchange),
       replaces_(options.replaces),
       check_folder_(options.check_folder) {
   try {
     const std::vector<TensorFile> files = tensor_files(state, options);
     bytes_ = bytes_of(state, files);
-    if (rank_ == 0) {
+    std::set<int64_t> writers;
+    for (const TensorFile& file : files) writers.insert(file.rank);
+    if (disks_.leads(rank_)) {
       check_folder_();
       fs::create_directories(folder);
       remove_unfinished(folder);  // first, to free space
       fs::create_directory(pending_);
-      for (int64_t rank = 1; rank < std::min(state.shape().ranks(), std::ssize(files)); ++rank)
-        others_.push_back(rank);
+      for (const int64_t rank : writers)
+        if (rank != rank_ && disks_.leader_of(rank) == rank_) others_.push_back(rank);
     }
     options.barrier();  // the folder is there
     queue_ = std::make_unique<WriteQueue>(device_memory(Device::kCpu).free / 2 / state.shape().ranks());
@@ -390,9 +408,8 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
                      .values = options.any_values ? Values::kAny : Values::kFinite,
                      .check_folder = check_folder_};
     write_tensors(to, state, files, options.base);
-    if (rank_ == 0)
-      write_texts(to, state, files, run, options);
-    else if (rank_ < std::ssize(files))
+    if (disks_.leads(rank_) || disks_.several()) write_texts(to, state, files, run, options);
+    if (!disks_.leads(rank_) && writers.contains(rank_))
       to.push(0, [this] { write_json(pending_ / rank_file_name(rank_), json_of(files_)); });
   } catch (const CommunicationError&) {
     throw;  // the checkpoint is not the cause: the watchdog knows which rank is gone
@@ -428,17 +445,49 @@ void PendingCheckpoint::take_files_of_others() {
   }
 }
 
+// What every disk has, and which machine has the rest
+void PendingCheckpoint::take_files_of_disks() {
+  const bool leads = disks_.leads(rank_);
+  const std::vector<std::string> of_disks = exchange_(leads ? json_of(files_).dump() : "");
+  FileChecksums all;
+  std::map<std::string, std::vector<size_t>> places;
+  for (size_t rank = 0; rank < of_disks.size(); ++rank) {
+    if (of_disks[rank].empty()) continue;
+    for (const auto& [name, sum] : read_checksums(nlohmann::json::parse(of_disks[rank]), "a disk's files")) {
+      const auto& found = all.try_emplace(name, sum).first->second;
+      places[name].push_back(rank);
+      check(found == sum, "{} of {} is not that of {}. Both have to train from the same files", name,
+            disks_.machine_of(static_cast<int64_t>(rank)),
+            disks_.machine_of(static_cast<int64_t>(places[name].front())));
+    }
+  }
+  if (!leads) return;
+  std::map<std::string, std::string> machines;
+  for (const auto& [name, ranks] : places)
+    if (ranks.size() == 1) machines[name] = disks_.machine_of(static_cast<int64_t>(ranks[0]));
+  files_ = std::move(all);
+  files_[kMachinesFile] = write_file(pending_ / kMachinesFile, machines_text(machines));
+}
+
 fs::path PendingCheckpoint::finish() {
   try {
     queue_->finish();
-    if (rank_ != 0) return path_;
-    take_files_of_others();
-    check_folder_();
+    const bool leads = disks_.leads(rank_);
+    if (leads) {
+      take_files_of_others();
+      check_folder_();
+    }
+    if (disks_.several()) take_files_of_disks();
+    if (!leads) {
+      if (disks_.several()) exchange_("");  // as below
+      return path_;
+    }
     write_file(pending_ / kChecksumsFile, checksums_text(files_));
     sync_folder(pending_);
     check_folder_();
     give_name(pending_, path_, replaces_);  // a resumed run may write the same step again
     sync_folder(folder_);
+    if (disks_.several()) exchange_("");  // it is whole on every disk
     check_folder_();
     leftovers_ = remove_unfinished(folder_);
   } catch (const std::exception& error) {
@@ -452,7 +501,7 @@ void PendingCheckpoint::fail_with(const std::exception& error) const {
   check_folder_();  // if the folder is another one now, that is the cause
   const std::string advice = advice_on_space(folder_, bytes_);
   std::error_code ignored;
-  if (rank_ == 0) fs::remove_all(pending_, ignored);
+  if (disks_.leads(rank_)) fs::remove_all(pending_, ignored);
   fail("the checkpoint of step {} was not written: {}. Earlier checkpoints in {} are whole.{}", step_, why,
        folder_.string(), advice);
 }
@@ -552,19 +601,29 @@ std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {
       verdicts.push_back(look_at_file(checkpoint / file));
   else
     verdicts = verify_files(checkpoint, files);
+  for (FileVerdict& verdict : verdicts)
+    if (!fs::exists(verdict.path))
+      if (const std::string fault =
+              fault_of_missing(checkpoint, fs::relative(verdict.path, checkpoint).generic_string());
+          !fault.empty())
+        verdict.fault = fault;
   return verdicts;
 }
 
 bool check_undamaged(const fs::path& checkpoint, CheckpointPart part) {
   std::vector<FileVerdict> verdicts;
+  FileChecksums files;
   try {
-    FileChecksums files = written_checksums(checkpoint);
+    files = written_checksums(checkpoint);
     if (files.empty()) return false;
     std::erase_if(files, [&](const auto& file) { return !is_of(part, file.first); });
     verdicts = verify_files(checkpoint, files);
   } catch (const Error& error) {
     verdicts.push_back({.path = checkpoint / kChecksumsFile, .fault = error.what()});
   }
+  for (const auto& [name, sum] : files)
+    if (!fs::exists(checkpoint / name))
+      if (const std::string fault = fault_of_missing(checkpoint, name); !fault.empty()) fail("{}", fault);
   const auto bad = std::ranges::find_if(verdicts, [](const FileVerdict& v) { return !v.fault.empty(); });
   if (bad == verdicts.end()) return true;
   const std::string earlier = earlier_whole_checkpoint(checkpoint);

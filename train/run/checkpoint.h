@@ -18,13 +18,17 @@
 // With train.gemm_dtype=fp8, state.json also has the scales that the next step uses: powers of two, so
 // exponents. A run in FP8 that resumes from a checkpoint without them finds its own in its first step.
 //
-// With train.lora, model.safetensors holds the weights with the adapters added, so that every program can use
-// it, and optimizer.safetensors the fp32 adapters and their moments alone. The weights that the adapters
+// With train.lora, model.safetensors holds the weights with the adapters added, so that every program can
+// use it, and optimizer.safetensors the fp32 adapters and their moments alone. The weights that the adapters
 // belong to are not in the checkpoint: a run that resumes loads them from train.init_from again, and their
 // checksum has to be that of state.json.
 //
-// Each file of tensors is written by one rank, file after file by rank after rank. Which tensors are in which
-// file depends on their sizes alone, so any number of ranks writes the same files.
+// Each file of tensors is written by one rank, file after file by rank after rank. Which tensors are in
+// which file depends on their sizes alone, so any number of ranks writes the same files.
+//
+// Ranks whose folders are on several disks write the same files, each on its own. What is no tensor is then
+// on every disk, and machines.json says which machine wrote which of the others. It gets its name on all
+// disks, before an older one is removed from any.
 //
 // A checkpoint is written under another name, synced to the disk and renamed, so a folder with this name is
 // complete; later damage to its files is found by the checksums. Values that are not finite are never saved.
@@ -40,6 +44,7 @@
 #include "kernels/base/file_checksums.h"
 #include "model/formats/folder.h"
 #include "train/run/checkpoint_files.h"
+#include "train/run/disks.h"
 #include "train/run/run_state.h"
 #include "train/run/write_queue.h"
 #include "train/session/train_state.h"
@@ -59,6 +64,8 @@ struct CheckpointOptions {
   std::function<void()> check_folder = [] {};
   // Several ranks: waits for all of them. Called once, by each.
   std::function<void()> barrier = [] {};
+  Disks disks = {};        // where the ranks write
+  Exchange exchange = {};  // for several disks
 };
 
 // A checkpoint that is being written, from copies, beside whatever its rank does: training may go on, and
@@ -73,9 +80,10 @@ class PendingCheckpoint {
   ~PendingCheckpoint();  // without finish(): the files stay unfinished, as if the run had been killed
 
   bool done_within(double seconds);  // whether finish() would not wait; waits for that at most so long
-  // Waits until all of this rank is on the disk; the first rank waits for all ranks and gives the checkpoint
-  // its name. Every rank calls it. Returns the path. Error: disk full, no permission, weights or moments that
-  // are not finite; no other checkpoint is touched.
+  // Waits until all of this rank is on the disk; the rank that leads a disk waits for all that write there,
+  // and gives the checkpoint its name. Every rank calls it; with several disks they call it together.
+  // Returns the path. Error: disk full, no permission, weights or moments that are not finite; no other
+  // checkpoint is touched.
   std::filesystem::path finish();
   // After finish(), on the first rank: what is left of older ones and could not be removed, and why
   const std::vector<std::string>& leftovers() const { return leftovers_; }
@@ -84,11 +92,14 @@ class PendingCheckpoint {
   [[noreturn]] void fail_with(const std::exception& error) const;
   bool others_are_done() const;
   void take_files_of_others();
+  void take_files_of_disks();
 
   std::filesystem::path folder_, path_, pending_;
   int64_t step_, bytes_, rank_;
-  std::vector<int64_t> others_ = {};  // rank 0: the ranks that write, too
-  FileChecksums files_ = {};          // that this rank has written, and on rank 0 in the end all
+  Disks disks_;
+  Exchange exchange_;
+  std::vector<int64_t> others_ = {};  // who leads: the ranks that write on the same disk, too
+  FileChecksums files_ = {};          // that this rank has written, and where it leads in the end all
   bool replaces_;
   std::function<void()> check_folder_;
   std::vector<std::string> leftovers_ = {};

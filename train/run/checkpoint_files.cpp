@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kChecksumsFormat = "tessera checksums 1";
+constexpr const char *kChecksumsFormat = "tessera checksums 1", *kMachinesFormat = "tessera machines 1";
 
 }  // namespace
 
@@ -121,6 +121,18 @@ FileChecksums written_checksums(const fs::path& checkpoint) {
           path.string(), file);
   }
   return files;
+}
+
+std::string machines_text(const std::map<std::string, std::string>& machine_of_file) {
+  const nlohmann::ordered_json json{{"format", kMachinesFormat}, {"files", machine_of_file}};
+  return json.dump(2) + "\n";
+}
+
+std::string machine_of_file(const fs::path& checkpoint, const std::string& file) {
+  if (!fs::exists(checkpoint / kMachinesFile)) return "";
+  const nlohmann::json files = read_json(checkpoint / kMachinesFile).value("files", nlohmann::json::object());
+  return files.is_object() && files.contains(file) && files[file].is_string() ? files[file].get<std::string>()
+                                                                              : "";
 }
 
 }  // namespace tessera

@@ -20,9 +20,12 @@ inline constexpr const char* kOptimizerStem = "optimizer";
 inline constexpr const char* kModelFile = "config.json";
 inline constexpr const char* kConfigFile = "config.yaml";  // the run's configuration when it was written
 inline constexpr const char* kChecksumsFile = "checksums.json";
+// Which machine wrote which file, where they are on several disks
+inline constexpr const char* kMachinesFile = "machines.json";
 inline constexpr const char* kAdapterFolder = "adapter";  // with train.lora
-inline constexpr std::array<std::string_view, 6> kCheckpointFiles{kModelFile,
+inline constexpr std::array<std::string_view, 7> kCheckpointFiles{kModelFile,
                                                                   kConfigFile,
+                                                                  kMachinesFile,
                                                                   kStateFile,
                                                                   kChecksumsFile,
                                                                   "adapter/adapter_config.json",
@@ -70,5 +73,10 @@ FileChecksums read_checksums_file(const std::filesystem::path& path);
 // The checksums.json of a checkpoint; empty for a checkpoint of the first format and for weights that another
 // program wrote. Error: it is malformed, or it is missing although state.json is of a format that has one.
 FileChecksums written_checksums(const std::filesystem::path& checkpoint);
+
+// The machine that wrote a file, as machines.json says; "" if it says none
+std::string machine_of_file(const std::filesystem::path& checkpoint, const std::string& file);
+// The text of machines.json
+std::string machines_text(const std::map<std::string, std::string>& machine_of_file);
 
 }  // namespace tessera

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Standing = NamedCheckpoint::Standing;
 
 constexpr std::string_view kPrefix = "step_", kUnfinished = ".unfinished", kTemporary = ".tmp";
-constexpr std::string_view kReplaced = ".replaced", kRemoved = ".removed";
+constexpr std::string_view kReplaced = ".replaced", kRemoved = ".removed", kMoved = ".moved";
 
 bool is_file_of_ours(std::string_view name) {
   if (name.ends_with(kTemporary)) name.remove_suffix(kTemporary.size());
@@ -48,7 +48,7 @@ struct Contents {
 bool is_unfinished_name(std::string_view name) {
   if (!name.ends_with(kUnfinished)) return false;
   name.remove_suffix(kUnfinished.size());
-  for (const std::string_view part : {kReplaced, kRemoved})
+  for (const std::string_view part : {kReplaced, kRemoved, kMoved})
     if (name.ends_with(part)) {
       name.remove_suffix(part.size());
       break;
@@ -127,6 +127,10 @@ std::optional<int64_t> step_of_name(std::string_view name) {
 
 fs::path unfinished(const fs::path& checkpoint) { return checkpoint.string() + std::string(kUnfinished); }
 
+fs::path name_while_moved(const fs::path& checkpoint) {
+  return unfinished(checkpoint.string() + std::string(kMoved));
+}
+
 std::vector<NamedCheckpoint> named_checkpoints(const fs::path& folder) {
   std::vector<NamedCheckpoint> found = names_in(folder);
   for (NamedCheckpoint& one : found) inspect(one);
@@ -145,6 +149,18 @@ std::optional<fs::path> latest_checkpoint(const fs::path& folder) {
 std::set<int64_t> steps_in(const fs::path& folder) {
   std::set<int64_t> steps;
   for (const NamedCheckpoint& one : names_in(folder)) steps.insert(one.step);
+  return steps;
+}
+
+std::set<int64_t> unfinished_steps_in(const fs::path& folder) {
+  std::set<int64_t> steps;
+  if (!fs::is_directory(folder)) return steps;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(kUnfinished)) continue;
+    const auto step = step_of_name(name.substr(0, name.size() - kUnfinished.size()));
+    if (step) steps.insert(*step);
+  }
   return steps;
 }
 

@@ -19,6 +19,8 @@ namespace tessera {
 std::string checkpoint_name(int64_t step);                   // step_00001000
 std::optional<int64_t> step_of_name(std::string_view name);  // nothing: not the name of a checkpoint
 std::filesystem::path unfinished(const std::filesystem::path& checkpoint);  // its name while it is written
+// And while it comes from other disks
+std::filesystem::path name_while_moved(const std::filesystem::path& checkpoint);
 
 struct NamedCheckpoint {
   enum class Standing : uint8_t {
@@ -32,6 +34,8 @@ struct NamedCheckpoint {
   std::string why = {};  // if it is damaged
 };
 std::set<int64_t> steps_in(const std::filesystem::path& folder);  // of the names of checkpoints
+// Those whose writing was never finished
+std::set<int64_t> unfinished_steps_in(const std::filesystem::path& folder);
 // All folders with the name of a checkpoint, by step
 std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& folder);
 

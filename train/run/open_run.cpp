@@ -71,13 +71,16 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (!backend) backend = make_backend(device.traits);
   peak_flops = gemm_peak(*backend, bool(shape().fp8));
   mesh_ = &ranks.connect(*backend, shape().mesh);
+  if (!ranks.network().empty()) add_notices({"machines reach one another: " + ranks.network()});
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);
-  if (ranks.is_rank_0()) {
+  if (leads_disk()) {
     add_notices(present(run_folder_).take());
     write_file(folder / "config.yaml", print_config(given));
     if (!gemms_.table.choices.empty()) write_gemms_file(folder, gemms_.table);
+  }
+  if (ranks.is_rank_0()) {
     log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
   }
   keep_tokenizer();
@@ -109,10 +112,38 @@ void OpenRun::check_options(const TrainerOptions& options) {
                    : options.overwrite ? "--overwrite"
                                        : "",
                    "--resume or --overwrite: start all ranks with the same command");
-  run_folder_.emplace(config, options, ranks.is_rank_0());
+  disks = find_disks(folder, ranks);
+  if (disks.several()) {
+    check_same_files();
+    add_notices({fmt::format("{} is not on a shared disk: each machine keeps its part of every checkpoint",
+                             folder.string())});
+  }
+  run_folder_.emplace(config, options, disks, ranks);
   const std::optional<fs::path>& checkpoint = run_folder_->checkpoint();
   ranks.check_same(checkpoint ? checkpoint->string() : "none",
                    "the newest checkpoint: train.folder has to be the same folder for all ranks");
+  if (run_folder_->lacks_files()) bring_files();
+}
+
+// Files that the ranks read from disks of their own: weights that differ would train models that differ.
+void OpenRun::check_same_files() {
+  for (const auto& [key, path] : {std::pair("train.init_from", config.train.init_from),
+                                  {"train.reference", config.train.reference},
+                                  {"train.teacher", config.train.teacher}})
+    ranks.check_same_lines(
+        path.empty() || path == kRequired || !fs::exists(path) ? "" : lines_of_files(path),
+        fmt::format("{}={} has other files on another machine: copy the folder from one to the other", key,
+                    path));
+}
+
+// What disks lack of the checkpoint, before anything of it is read
+void OpenRun::bring_files() {
+  ranks.enter_phase("files of the checkpoint", Timeout::kNone);
+  backend = make_backend(device.traits);
+  const Mesh& mesh = ranks.connect(*backend, {.data = ranks.size()});
+  add_notices(
+      present(run_folder_).bring_files(*present(run_folder_).checkpoint(), *backend, mesh.axis(Axis::kAll)));
+  ranks.disconnect();
 }
 
 // A run that a bad step has stopped could not write it to a checkpoint.
@@ -229,9 +260,8 @@ void OpenRun::take_data(Checkpoint checkpoint) {
   check(now.step <= config.steps(), "{} is at step {}, and nothing is left to do: {}", resumed.string(),
         now.step, advice_on_length(config));
   now.fingerprint = data.fingerprint();
-  std::string samples;
-  for (const auto& source : now.fingerprint->train) samples += source.stream.sample + source.packing;
-  ranks.check_same(samples, "a checksum of data.train: all ranks have to read the same data");
+  ranks.check_same_lines(lines_of(*now.fingerprint),
+                         "all ranks have to read the same data: copy the files of one machine to the other");
   if (ranks.is_rank_0()) add_notices(data.verify());
   add_notices(data.packing_notices());
   add_notices(
@@ -239,6 +269,9 @@ void OpenRun::take_data(Checkpoint checkpoint) {
   if (!checkpoint) return;
   add_notices(compare_with_checkpoint(*checkpoint, was_, now, config, data));
   take_best(*checkpoint, was_, now, config);
+  // A disk that got the checkpoint from others has no older ones.
+  if (now.best && ranks.sum({now.best ? 1.0 : 0.0})[0] < static_cast<double>(ranks.size()))
+    now.best.reset(), now.evaluations_since_best = 0;
 }
 
 // A choice has to fit into a sequence of every phase to come.
@@ -309,6 +342,7 @@ void OpenRun::reopen(size_t index) {
   const fs::path checkpoint = checkpoints / checkpoint_name(now.step);
   ranks.sum({0});  // all ranks wait for the checkpoint
   phase.reset();   // two phases need not fit together
+  if (now.step > 0) present(run_folder_).bring_files(checkpoint, *backend, mesh_->axis(Axis::kAll));
   phase = std::make_unique<RunPhase>(config, index, plans_[index], now.shift);
   phase->fetch_step(now.data_position, ranks.place(Axis::kData));
   allocate(/*resuming=*/true);
@@ -401,7 +435,7 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   if (config.train.stored_reference) take_stored_reference(checkpoint);
   if (config.train.teacher_logits > 0) take_stored_teacher(checkpoint);
   if (checkpoint) {
-    if (ranks.is_rank_0()) {
+    if (leads_disk()) {
       check_undamaged(*checkpoint);
       take_over(*checkpoint);
     }
@@ -415,7 +449,7 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
                    has_weights ? InitialOf::kAdapters : InitialOf::kAll);
   if (!has_weights) return;
   const fs::path source = config.train.init_from;
-  if (ranks.is_rank_0()) {
+  if (leads_disk()) {
     check_undamaged(source, CheckpointPart::kWeights);
     take_over(source);
   }
@@ -435,7 +469,7 @@ void OpenRun::keep_tokenizer() {
   if (!tokenizer) return;
   if (!tokenizer->json().empty() && !copied.contains(kTokenizerFile) && !copied.contains("vocab.json"))
     copied[kTokenizerFile] = tokenizer->json();
-  if (ranks.is_rank_0()) add_notices(keep_chat(read_chat_data(data.paths()), *tokenizer, token_ids, copied));
+  if (leads_disk()) add_notices(keep_chat(read_chat_data(data.paths()), *tokenizer, token_ids, copied));
 }
 
 RunDescription OpenRun::description() const {

@@ -10,6 +10,7 @@
 
 #include "kernels/base/present.h"
 #include "train/run/checkpoint.h"
+#include "train/run/disks.h"
 #include "train/run/gemm_choices.h"
 #include "train/run/progress.h"
 #include "train/run/rank_group.h"
@@ -51,6 +52,7 @@ class OpenRun {
   Config config;  // as it was given, with the steps of train.epochs
   RankGroup& ranks;
   const std::filesystem::path folder, checkpoints;
+  Disks disks;                    // on which the ranks find the folder
   std::filesystem::path profile;  // folder of the memory profile; empty: none
   std::filesystem::path resumed;  // the checkpoint; empty: a fresh run
   DeviceChoice device;
@@ -60,7 +62,7 @@ class OpenRun {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<RunPhase> phase;  // that runs now
   RunLog log;
-  CopiedFiles copied;                                   // into every checkpoint; on rank 0
+  CopiedFiles copied;                                   // into every checkpoint; where a rank leads a disk
   nlohmann::json token_ids = nlohmann::json::object();  // the same
   std::vector<std::string> notices;                     // for rank 0 to print when the run starts
 
@@ -68,6 +70,9 @@ class OpenRun {
   using Checkpoint = const std::filesystem::path*;  // to resume from; null: a fresh run
 
   void check_options(const TrainerOptions& options);
+  void check_same_files();
+  void bring_files();
+  bool leads_disk() const { return disks.leads(ranks.rank()); }
   void check_other_weights();
   struct ChecksumBefore {
     std::string was, now;  // was: "" where it is not known

@@ -1,10 +1,15 @@
 #include "train/run/rank_group.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <climits>
 #include <fstream>
 #include <iterator>
 #include <thread>
+#include <utility>
 
+#include "kernels/base/checksum.h"
 #include "kernels/base/system_error.h"
 #include "train/config/print_config.h"
 
@@ -36,6 +41,13 @@ RankGroup::RankGroup(const World& world, const Config& config)
         ProcessGroup::join(world, {.build = program_hash(), .config = config_lines(config)}, time_limit_);
 }
 
+std::string RankGroup::machine() const {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+bool RankGroup::on_one_machine() { return sum({world_.local_size < world_.size ? 1.0 : 0.0})[0] == 0; }
+
 int64_t RankGroup::nodes() {
   const bool in_order = world_.rank % world_.local_size == world_.local_rank;
   const std::vector<double> sizes = gather(in_order ? world_.local_size : 0);
@@ -48,6 +60,8 @@ const Mesh& RankGroup::connect(Backend& be, const MeshShape& shape) {
   if (group_) {
     ranks.exchange = [this](std::string_view mine) { return group_->exchange(mine); };
     ranks.time_limit_seconds = std::max(kCollectiveSeconds, time_limit_);
+    if (!std::exchange(found_network_, true)) network_ = find_network(ranks, be.device());
+    ranks.interface = network_.interface;
   }
   disconnect();
   mesh_ = std::make_unique<Mesh>(be, shape, ranks);
@@ -99,6 +113,25 @@ void RankGroup::check_same(std::string_view mine, std::string_view what) {
   const std::vector<std::string> all = exchange(mine);
   for (size_t r = 1; r < all.size(); ++r)
     check(all[r] == all[0], "{}: rank 0 has \"{}\", rank {} has \"{}\"", what, all[0], r, all[r]);
+}
+
+void RankGroup::check_same_lines(std::string_view mine, std::string_view what) {
+  const std::vector<std::string> sums = exchange(checksum_of(std::as_bytes(std::span(mine))));
+  if (std::ranges::count(sums, sums[0]) == std::ssize(sums)) return;
+  const std::vector<std::string> all = exchange(mine), machines = exchange(machine());
+  const auto other = static_cast<size_t>(
+      std::ranges::find_if(sums, [&](const std::string& one) { return one != sums[0]; }) - sums.begin());
+  std::string_view first = all[0], second = all[other];
+  const auto take = [](std::string_view& lines) {
+    const std::string_view line = lines.substr(0, lines.find('\n'));
+    lines.remove_prefix(std::min(lines.size(), line.size() + 1));
+    return line;
+  };
+  std::string_view ours, theirs;
+  do ours = take(first), theirs = take(second);
+  while (ours == theirs);
+  fail("{}: rank 0 on {} has \"{}\", rank {} on {} has \"{}\"", what, machines[0], ours, other,
+       machines[other], theirs);
 }
 
 std::vector<std::string> RankGroup::exchange(std::string_view mine) {

@@ -14,6 +14,7 @@
 #include "train/config/config.h"
 #include "train/launch/process_group.h"
 #include "train/parallel/mesh.h"
+#include "train/parallel/network.h"
 #include "train/session/memory_limit.h"
 
 namespace tessera {
@@ -30,8 +31,14 @@ class RankGroup {
   // This rank on an axis
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
+  std::string machine() const;  // its name
+  bool on_one_machine();        // whether all ranks are
+
   // The machines of the run, if their ranks are neighbours and each has as many; else 1. Equal at all ranks
   int64_t nodes();
+
+  // How the machines reach one another: Network::text; "" on one host, or before connect()
+  const std::string& network() const { return network_.text; }
 
   // For tensors of the backend's device, until finish(), in place of the mesh before. The backend must
   // outlive it. All ranks call it together.
@@ -45,6 +52,8 @@ class RankGroup {
   MemoryLimit memory_limit(Device device);
   // Error unless all ranks have the same text; `what` says what it is, and what to do.
   void check_same(std::string_view mine, std::string_view what);
+  // The same of many lines: the Error names the first rank that has others, its machine, and the first line.
+  void check_same_lines(std::string_view mine, std::string_view what);
 
   std::vector<std::string> exchange(std::string_view mine);  // the texts of all ranks, at every rank
   // Rank 0's text, at every rank
@@ -65,6 +74,8 @@ class RankGroup {
   double time_limit_;  // seconds
   std::unique_ptr<ProcessGroup> group_;
   std::unique_ptr<Mesh> mesh_;
+  bool found_network_ = false;
+  Network network_;
   std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw communication fail
 };
 

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 
 #include "kernels/base/check.h"
 #include "kernels/base/present.h"
+#include "kernels/base/text.h"
 #include "train/report/metrics.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/rank_group.h"
 
 namespace tessera {
 namespace {
@@ -40,17 +43,26 @@ void check_none_newer_is_damaged(const fs::path& folder, const std::optional<fs:
 
 }  // namespace
 
-RunFolder::RunFolder(const Config& config, const TrainerOptions& options, bool leads)
-    : folder_(config.train.folder), checkpoints_(folder_ / "checkpoints"), options_(options), leads_(leads) {
-  if (leads && fs::is_directory(folder_)) lock_.emplace(folder_);
+RunFolder::RunFolder(const Config& config, const TrainerOptions& options, const Disks& disks,
+                     RankGroup& ranks)
+    : folder_(config.train.folder),
+      checkpoints_(folder_ / "checkpoints"),
+      options_(options),
+      on_{.folder = checkpoints_,
+          .rank = ranks.rank(),
+          .disks = disks,
+          .exchange = [&ranks](std::string_view mine) { return ranks.exchange(mine); }},
+      leads_(disks.leads(ranks.rank())) {
+  if (leads_ && fs::is_directory(folder_)) lock_.emplace(folder_);
   latest_ = latest_checkpoint(checkpoints_);
   if (options.resume) {
-    check_none_newer_is_damaged(checkpoints_, latest_);
+    const std::optional<fs::path> newest = disks.several() ? newest_on_disks(on_) : latest_;
+    check_none_newer_is_damaged(checkpoints_, newest);
     check(
-        latest_ || options.or_start,
+        newest || options.or_start,
         "there is nothing to resume: {} holds no checkpoint. --resume auto starts a new run if there is none",
         checkpoints_.string());
-    checkpoint_ = latest_;
+    checkpoint_ = newest;
   } else {
     check_free(config);
   }
@@ -84,6 +96,32 @@ void RunFolder::rename_metrics(std::vector<std::string>& notices) const {
   fs::rename(folder_ / kMetricsFile, folder_ / kept);
   notices.push_back(
       fmt::format("an earlier run wrote no checkpoint; its {} was renamed to {}", kMetricsFile, kept));
+}
+
+bool RunFolder::lacks_files() {
+  return on_.disks.several() && checkpoint_ && !files_to_move(on_, *checkpoint_).empty();
+}
+
+void RunFolder::hold() {
+  fs::create_directories(folder_);
+  if (!lock_) lock_.emplace(folder_);
+}
+
+std::vector<std::string> RunFolder::bring_files(const fs::path& checkpoint, Backend& be, Communicator& all) {
+  std::vector<std::string> notices;
+  if (!on_.disks.several()) return notices;
+  const std::vector<MovedFile> files = files_to_move(on_, checkpoint);
+  if (files.empty()) return notices;
+  if (leads_) hold();
+  move_files(on_, checkpoint, files, be, all);
+  std::map<int64_t, std::pair<int64_t, int64_t>> got;  // by rank: files and bytes
+  for (const MovedFile& file : files)
+    for (const int64_t to : file.to) ++got[to].first, got[to].second += file.sum.bytes;
+  for (const auto& [rank, found] : got)
+    notices.push_back(fmt::format("{} (rank {}) lacked files of {}: {} of {} in all came from other machines",
+                                  on_.disks.machine_of(rank), rank, checkpoint.filename().string(),
+                                  found.first, format_bytes(found.second)));
+  return notices;
 }
 
 std::vector<std::string> RunFolder::take() {

@@ -269,4 +269,22 @@ RunState read_run_state(const fs::path& checkpoint, int64_t least_step) {
   return run;
 }
 
+std::string lines_of(const DataFingerprint& data) {
+  std::string lines;
+  const auto add = [&](const std::string& key, const StreamFingerprint& stream) {
+    lines += fmt::format("{}: {} tokens of the tokenizer {}\n", key, stream.tokens, stream.tokenizer);
+    for (const StreamFingerprint::Source& file : stream.sources)
+      lines +=
+          fmt::format("{}: {}, {} bytes, checksum of its start {}\n", key, file.file, file.bytes, file.start);
+    lines += fmt::format("{}: checksum of a sample of all its files {}\n", key, stream.sample);
+    lines += fmt::format("{}: checksum of where its documents begin {}\n", key, stream.documents);
+  };
+  for (const DataFingerprint::Source& source : data.train) {
+    add("data.train", source.stream);
+    lines += fmt::format("data.train: checksum of its packing {}\n", source.packing);
+  }
+  if (data.validation) add("data.validation", *data.validation);
+  return lines;
+}
+
 }  // namespace tessera

@@ -30,6 +30,9 @@ struct DataFingerprint {
   std::optional<StreamFingerprint> validation;  // nothing: the rest of `train`, or the run does not evaluate
 };
 
+// A fact of the data in each line, so that ranks can say where theirs differ
+std::string lines_of(const DataFingerprint& data);
+
 struct BestEvaluation {
   int64_t step = 0;
   double validation_loss = 0;

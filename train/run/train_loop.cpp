@@ -160,7 +160,9 @@ CheckpointOptions TrainLoop::checkpoint_options() const {
           .file_bytes = run_.config.checkpoint.file_gib << 30,
           .replaces = run_.own_checkpoints().contains(run_.now.step),
           .check_folder = [this] { run_.check_folder(); },
-          .barrier = [this] { run_.ranks.sum({0}); }};
+          .barrier = [this] { run_.ranks.sum({0}); },
+          .disks = run_.disks,
+          .exchange = [this](std::string_view mine) { return run_.ranks.exchange(mine); }};
 }
 
 // Training goes on while a large checkpoint is written. One is written at a time.
@@ -184,16 +186,23 @@ void TrainLoop::save() {
              .step = run_.now.step,
              .is_best = keeps_best && present(run_.now.best).step == run_.now.step,
              .start = start};
-  if (saving_->checkpoint->done_within(kSecondsBeforeTrainingGoesOn)) finish_saving(/*waits=*/true);
+  if (saved_within(kSecondsBeforeTrainingGoesOn)) finish_saving(/*waits=*/true);
+}
+
+// Ranks with several disks finish a checkpoint together: all have to agree.
+bool TrainLoop::saved_within(double seconds) {
+  const bool mine = saving_->checkpoint->done_within(seconds);
+  if (!run_.disks.several()) return mine;
+  return run_.ranks.sum({mine ? 1.0 : 0.0})[0] == static_cast<double>(run_.ranks.size());
 }
 
 void TrainLoop::finish_saving(bool waits) {
-  if (!saving_ || (!waits && !saving_->checkpoint->done_within(0))) return;
+  if (!saving_ || (!waits && !saved_within(0))) return;
   if (waits) run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
   const Saving saving = std::move(*saving_);
   saving_.reset();
   const fs::path path = saving.checkpoint->finish();
-  if (!run_.ranks.is_rank_0()) return;
+  if (!run_.disks.leads(run_.ranks.rank())) return;
   run_.own_checkpoints().insert(saving.step);
   std::vector<std::string> left =
       prune_checkpoints(run_.checkpoints, saving.keep,
@@ -388,7 +397,7 @@ fs::path TrainLoop::keep(const BadStep& bad, const std::string& report) {
                 .device = run_.device.traits.name,
                 .last_checkpoint = saved_};
   Sequences batch;
-  if (run_.ranks.is_rank_0()) {
+  if (run_.disks.leads(run_.ranks.rank())) {
     phase().data().train().fetch(first, n, batch);
     for (int64_t i = 0; i < n; ++i) kept.origins.push_back(phase().data().origin(first + i));
   }
@@ -557,8 +566,8 @@ void TrainLoop::run() {
     train_all();
   } catch (const std::exception& error) {
     try {
-      finish_saving(/*waits=*/true);
-    } catch (const std::exception&) {  // the first error is reported
+      if (!run_.disks.several()) finish_saving(/*waits=*/true);  // the others may never come
+    } catch (const std::exception&) {                            // the first error is reported
     }
     try {
       run_.log.stop("error", error_text(error));

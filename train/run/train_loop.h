@@ -63,7 +63,8 @@ class TrainLoop {
   std::vector<TaskResult> evaluate_tasks();
   void sample();
   void save();
-  void finish_saving(bool waits);  // false: only if it is on the disk
+  bool saved_within(double seconds);  // whether it is on the disk, or on all disks
+  void finish_saving(bool waits);     // false: only if it is on the disk
   void end();
   void report_ranks();
   void write_profile();

@@ -90,7 +90,6 @@ TEST_F(ContextParallel, TwiceTheSameBits) {
     EXPECT_EQ(run_shared(ranks, run), run_shared(ranks, run));
   });
 }
-TEST_F(ContextParallel, WithOtherSequences) { expect_one_rank({.data = 2, .context = 2}); }
 TEST_F(ContextParallel, Documents) {
   for (const int64_t longest : {1, 5}) expect_one_rank({.context = 3, .longest_document = longest});
   expect_one_rank({.context = 2, .longest_document = 17, .steps = kManySteps});
@@ -133,11 +132,6 @@ TEST_F(ContextParallel, WindowsByBlock) {
   expect_one_rank({.data = 2, .context = 2, .model = gpt2});
   gpt2.dropout.attention = 0.2;
   expect_one_rank({.context = 2, .model = gpt2, .keep = kKeepAttention});
-}
-TEST_F(ContextParallel, EverySplit) {
-  const ModelConfig qwen3 = families_of(kSharedModel).back().model;
-  for (const Shard shard : kAllShards)
-    expect_one_rank({.data = 2, .context = 2, .model = qwen3, .longest_document = 9, .shard = shard});
 }
 TEST_F(ContextParallel, Recomputation) {
   for (const Keep keep : {Keep::nothing(), kKeepAttention, kKeepOutputs})

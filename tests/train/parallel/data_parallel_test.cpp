@@ -77,20 +77,6 @@ TEST_F(DataParallel, TwoRanksOfTheRacesModel) {
   for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) expect_the_losses_of_one(2, shard, race);
 }
 
-// Rank 0 counts 10 targets of its sequences, rank 1 26 and rank 2 42.
-TEST_F(DataParallel, RanksWithUnequalNumbersOfCountedTokens) {
-  for (const Shard shard : kAllShards)
-    on_ranks(3, [&](const Ranks& ranks) {
-      const auto run = [&](const Ranks& of, int size) {
-        return run_shared(of, {.shape = shared_shape(size, shard), .steps = 20, .uneven = true});
-      };
-      const std::vector<double> one = run({}, 1), ours = run(ranks, 3);
-      EXPECT_LT(one.back(), 0.9 * one.front()) << "nothing was learned";
-      EXPECT_LT(largest_difference({ours[0]}, {one[0]}), tolerance::kFirstLossOfRanks);
-      EXPECT_LT(largest_difference(ours, one), tolerance::kLossesOfRanks);
-    });
-}
-
 // After every step, not only at the end: an error that later steps repair would go unseen.
 TEST_F(DataParallel, WeightsAreTheSameBitsAfterEveryStep) {
   on_ranks(3, [](const Ranks& ranks) {

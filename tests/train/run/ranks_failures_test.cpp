@@ -1,5 +1,6 @@
 // Runs of several ranks that are stopped, refused, or lose a rank: one message, an exit code that tells, no
 // process left over, and a last checkpoint to resume from.
+#include "tests/ranks_by_hand.h"
 #include "tests/train_ranks.h"
 #include "train/launch/connection.h"
 
@@ -223,35 +224,6 @@ TEST_F(RanksThatEnd, RefusalsAreToldOnce) {
   refuses(by(3, "out"), {"out holds checkpoints", "--resume", "--overwrite"});
   EXPECT_EQ(train({"--ranks", "0"}).status, 1);
 }
-
-// Processes that somebody started by hand, with torchrun's variables, on machines of two ranks
-struct RanksByHand : TrainRanks {
-  int port = port_of(listen_at("127.0.0.1", 0, Reach::kThisMachine));  // free, when it is asked
-
-  void start(int rank, const Words& more = {}, int size = 2) {
-    const std::string number = std::to_string(rank), local = std::to_string(rank % 2),
-                      own = "process_" + std::to_string(processes.size());
-    fs::create_directory(folder / own);
-    const Words common = sets({"data.train=" + (folder / "text.txt").string(),
-                               "train.folder=" + (folder / "out").string(), "train.steps=5"});
-    processes.emplace_back(
-        "/usr/bin/env",
-        with(with({"RANK=" + number, "WORLD_SIZE=" + std::to_string(size), "LOCAL_RANK=" + local,
-                   "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
-                   TRAIN_BINARY, "--config", (folder / "small.yaml").string()},
-                  common),
-             more),
-        Process::Options{.folder = folder / own});
-  }
-  std::vector<ProcessResult> end() {
-    std::vector<ProcessResult> results;
-    for (Process& process : processes) results.push_back(process.finish());
-    processes.clear();
-    return results;
-  }
-
-  std::vector<Process> processes;
-};
 
 // Ranks of two machines, as they believe: with a replica on each, with one of all ranks, and as auto finds
 // it. A run that goes on keeps its replicas, and any number of ranks can go on.

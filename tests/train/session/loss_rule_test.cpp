@@ -7,7 +7,7 @@
 namespace tessera::testing {
 namespace {
 
-RunShape shape_with(bool fused, int64_t chunk = 20) {
+RunShape shape_of_loss(bool fused, int64_t chunk = 20) {
   return {.model = {.vocab_size = 201, .context = 24, .layers = 2, .heads = 2, .channels = 32},
           .micro_batch = 2,
           .micro_steps = 2,
@@ -72,7 +72,7 @@ TEST(LossRule, WeightsScaleTheLossesAndGradientsOfTheirRows) {
   for (const bool fused : {false, true}) {
     SCOPED_TRACE(fused ? "fused" : "separate");
     HostTensors make;
-    const RunShape shape = shape_with(fused);
+    const RunShape shape = shape_of_loss(fused);
     // Rows of weight 0 are as those without a target: half of them, so that the others count twice.
     expect_equal(step_of(shape, weighted_by(2, 0), true, make), step_of(shape, cross_entropy(), false, make));
     expect_equal(step_of(shape, weighted_by(1, 1), true, make), step_of(shape, cross_entropy(), true, make));
@@ -98,7 +98,7 @@ TEST(LossRule, WeightsMayBeLossesOfThePassOrOfAReference) {
                          {.model = *pass.model.reference, .batch = pass.batch, .losses = to});
         },
         /*needs_reference=*/true);
-    RunShape shape = shape_with(fused);
+    RunShape shape = shape_of_loss(fused);
     const StepsResult own = step_of(shape, by_own, true, make),
                       plain = step_of(shape, cross_entropy(), true, make);
     EXPECT_GT(own.losses[0], 2 * plain.losses[0]);  // the mean of the squares of about ln(201)
@@ -112,8 +112,8 @@ TEST(LossRule, WithoutAFormInOneTheHeadIsSeparate) {
   HostTensors make;
   LossRule rule = cross_entropy();
   rule.run_fused = nullptr;
-  expect_equal(step_of(shape_with(true), rule, true, make),
-               step_of(shape_with(false), cross_entropy(), true, make));
+  expect_equal(step_of(shape_of_loss(true), rule, true, make),
+               step_of(shape_of_loss(false), cross_entropy(), true, make));
 }
 
 }  // namespace
