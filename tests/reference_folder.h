@@ -55,6 +55,8 @@ inline constexpr std::array kFamilyFixtures = {"llama",
                                                "olmoe_balance",
                                                "mixtral",
                                                "gpt_oss",
+                                               "qwen2_moe",
+                                               "granitemoe",
                                                "gpt_oss_balance",
                                                "bloom"};
 
