@@ -168,4 +168,20 @@ void SumExperts::check_on(Device device) const {
                 {"add", add, y.dtype, y.shape, true}});
 }
 
+void AddShared::check_on(Device device) const {
+  check_anchor(kName, "y", y, 2, device);
+  check_fields(kName, device,
+               {{"x", x, y.dtype, y.shape},
+                {"logits", logits, DType::kF32, {y.shape[0], 1}},
+                {"add", add, y.dtype, y.shape}});
+}
+
+void AddSharedBackward::check_on(Device device) const {
+  check_anchor(kName, "dy", dy, 2, device);
+  check_fields(kName, device,
+               {{"x", x, dy.dtype, dy.shape},
+                {"d_logits", d_logits, DType::kF32, {dy.shape[0], 1}},
+                {"dx", dx, dy.dtype, dy.shape}});
+}
+
 }  // namespace tessera

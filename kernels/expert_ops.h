@@ -152,4 +152,24 @@ struct SumExperts {
   void check_on(Device device) const;
 };
 
+// What an expert adds that every token goes through (Qwen1.5-MoE): y[n] = add[n] + sigmoid(logits[n]) x[n]
+struct AddShared {
+  static constexpr const char* kName = "add shared expert";
+  Tensor x;       // [N, C]
+  Tensor logits;  // [N, 1] fp32
+  Tensor add;     // [N, C]; may be y itself
+  Tensor y;       // [N, C]
+
+  void check_on(Device device) const;
+};
+// With s = sigmoid(logit): dx = s dy,  d_logit = s (1 - s) sum over c of dy x
+struct AddSharedBackward {
+  static constexpr const char* kName = "add shared expert backward";
+  Tensor dy, x;     // [N, C]
+  Tensor d_logits;  // [N, 1] fp32: the logits, overwritten by their gradients
+  Tensor dx;        // [N, C]; may be x itself
+
+  void check_on(Device device) const;
+};
+
 }  // namespace tessera

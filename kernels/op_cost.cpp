@@ -136,6 +136,8 @@ OpCost cost(const GatedExpertsBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights, a.d_sum, a.bias);
 }
 OpCost cost(const SumExperts& a) { return moved(a.x, a.places, a.weights, a.add, a.y); }
+OpCost cost(const AddShared& a) { return moved(a.x, a.logits, a.add, a.y); }
+OpCost cost(const AddSharedBackward& a) { return moved(a.dy, a.x, a.dx, a.d_logits, a.d_logits); }
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }

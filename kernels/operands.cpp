@@ -164,6 +164,14 @@ void list(const SumExperts& a, const Lists& to) {
   to.read("x", a.x)("weights", a.weights)("add", a.add);
   to.written("y", a.y);
 }
+void list(const AddShared& a, const Lists& to) {
+  to.read("x", a.x)("logits", a.logits)("add", a.add);
+  to.written("y", a.y);
+}
+void list(const AddSharedBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("d_logits", a.d_logits);
+  to.written("dx", a.dx)("d_logits", a.d_logits);
+}
 void list(const Quantise& a, const Lists& to) {
   to.read("x", a.x);
   if (!a.current && a.y) to.read("its scale", a.y.scale);

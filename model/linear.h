@@ -2,6 +2,7 @@
 // of them (stages.h). The layout of the parameters, their counts, FP8 and adapters walk these lists.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -45,13 +46,16 @@ struct Linear {
   int64_t columns;   // inputs
   bool bias;
   Init init;          // of the weight
-  int64_t count = 1;  // layers of these sizes, one after another in each tensor: the experts
+  int64_t count = 0;  // of experts, whose layers follow one another in each tensor; 0: it is one layer
 
   int64_t outputs() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
-  Shape weight_shape() const {
-    return count == 1 ? Shape{outputs(), columns} : Shape{count, outputs(), columns};
+  bool of_experts() const { return count > 0; }
+  int64_t layers() const { return std::max<int64_t>(count, 1); }
+  Shape matrix_shape(int64_t rows, int64_t of_row) const {
+    return of_experts() ? Shape{count, rows, of_row} : Shape{rows, of_row};
   }
-  Shape bias_shape() const { return count == 1 ? Shape{outputs()} : Shape{count, outputs()}; }
+  Shape weight_shape() const { return matrix_shape(outputs(), columns); }
+  Shape bias_shape() const { return of_experts() ? Shape{count, outputs()} : Shape{outputs()}; }
 };
 
 // Whether it has an adapter. Layers with a count have none.

@@ -34,7 +34,8 @@ inline constexpr std::array kFamilyFixtures = {
     "gemma3",         "olmo2",      "gemma3_images",   "mistral",           "qwen3_windows",
     "phi3",           "phi3_whole", "phi3_window",     "phi3_longrope",     "phi3_longrope_short",
     "llama_longrope", "qwen3_moe",  "qwen3_moe_dense", "qwen3_moe_balance", "olmoe",
-    "olmoe_balance",  "mixtral",    "gpt_oss",         "gpt_oss_balance",   "bloom"};
+    "olmoe_balance",  "mixtral",    "gpt_oss",         "gpt_oss_balance",   "bloom",
+    "qwen2_moe",      "granitemoe"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;

@@ -39,6 +39,8 @@ void run(const ExpertsForward& a, const Launch& on);
 void run(const ExpertsBackward& a, const Launch& on);
 void run(const GatedExpertsBackward& a, const Launch& on);
 void run(const SumExperts& a, const Launch& on);
+void run(const AddShared& a, const Launch& on);
+void run(const AddSharedBackward& a, const Launch& on);
 void run(const Quantise& a, const Launch& on);
 void run(const CountSaturated& a, const Launch& on);
 void run(const Dequantise& a, const Launch& on);

@@ -311,4 +311,26 @@ void run(const SumExperts& a, const Launch& /*on*/) {
   }
 }
 
+void run(const AddShared& a, const Launch& /*on*/) {
+  const int64_t N = a.y.shape[0], C = a.y.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float gate = 1 / (1 + std::exp(-a.logits.as<float>()[n]));
+    const float *x = a.x.as<float>() + n * C, *add = a.add.as<float>() + n * C;
+    for (int64_t c = 0; c < C; ++c) a.y.as<float>()[n * C + c] = add[c] + gate * x[c];
+  }
+}
+
+void run(const AddSharedBackward& a, const Launch& /*on*/) {
+  const int64_t N = a.dy.shape[0], C = a.dy.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    float& logit = a.d_logits.as<float>()[n];
+    const float gate = 1 / (1 + std::exp(-logit));
+    const float *dy = a.dy.as<float>() + n * C, *x = a.x.as<float>() + n * C;
+    logit = gate * (1 - gate) * std::inner_product(dy, dy + C, x, 0.0f);
+    for (int64_t c = 0; c < C; ++c) a.dx.as<float>()[n * C + c] = gate * dy[c];
+  }
+}
+
 }  // namespace tessera::cpu

@@ -11,8 +11,8 @@
 #include <initializer_list>
 
 #include "kernels/backend.h"
-#include "kernels/expert_ops.h"
 #include "kernels/cuda/gemm_runner.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera {
 
@@ -74,6 +74,8 @@ class CudaBackend final : public Backend {
   void run_op(const ExpertsBackward& a, const Launch& on);
   void run_op(const GatedExpertsBackward& a, const Launch& on);
   void run_op(const SumExperts& a, const Launch& on);
+  void run_op(const AddShared& a, const Launch& on);
+  void run_op(const AddSharedBackward& a, const Launch& on);
   void run_op(const Quantise& a, const Launch& on);
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);

@@ -40,8 +40,8 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     lead += std::string(table.lead) + fmt::format(fmt::runtime(table.block), info.block);
     ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
   }
-  const int64_t count = info.linear ? info.linear->count : 1;
-  const bool is_matrix = info.shape.rank() >= (count > 1 ? 3 : 2),
+  const int64_t count = info.linear ? info.linear->layers() : 1;
+  const bool is_matrix = info.shape.rank() >= (info.linear && info.linear->of_experts() ? 3 : 2),
              is_adapter = info.adapter != AdapterMatrix::kNone;
   const int64_t columns = is_matrix ? info.shape[-1] : 1;
   const int64_t all = info.shape.numel() / columns - info.padding, each = all / count;

@@ -18,20 +18,34 @@ const Tensor& no_adapter(const BlockSaved&) {
   return none;
 }
 
-// router: logits = norm2 W^T + bias, in fp32
+// router: logits = norm2 W^T + bias, in fp32; and the logit of the shared expert
 
-std::vector<LinearOfStage> router_linears(const ModelConfig& c, const BlockSpec&) {
-  return {{.linear = {.name = "experts.router",
-                      .part = ParamPart::kRouter,
-                      .rows = {c.experts.count},
-                      .columns = c.channels,
-                      .bias = c.has_mlp_bias(),
-                      .init = Init::kNormal},
-           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.router; },
-           .adapter = no_adapter}};
+std::vector<LinearOfStage> router_linears(const ModelConfig& c, const BlockSpec& spec) {
+  std::vector<LinearOfStage> all{
+      {.linear = {.name = "experts.router",
+                  .part = ParamPart::kRouter,
+                  .rows = {c.experts.count},
+                  .columns = c.channels,
+                  .bias = c.has_mlp_bias(),
+                  .init = Init::kNormal},
+       .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.router; },
+       .adapter = no_adapter}};
+  if (spec.shared_expert)
+    all.push_back(
+        {.linear = {.name = "experts.shared_gate",
+                    .part = ParamPart::kRouter,
+                    .rows = {1},
+                    .columns = c.channels,
+                    .bias = false,
+                    .init = Init::kNormal},
+         .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.shared_gate; },
+         .adapter = no_adapter});
+  return all;
 }
 void router_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   take({"router logits", DType::kF32, {shape.rows(), shape.config.experts.count}}, s.experts.logits);
+  if (shape.kind.spec.shared_expert)
+    take({"logit of the shared expert", DType::kF32, {shape.rows(), 1}}, s.experts.shared_logit);
 }
 const Tensor& experts_input(const Block& b) { return read_by(b, b.s.norm2.y, b.s.residual_mid); }
 void router_forward(const Block& b, const Neighbours&) {
@@ -39,18 +53,31 @@ void router_forward(const Block& b, const Neighbours&) {
                              .weight = b.w.experts.router.weight,
                              .logits = b.s.experts.logits,
                              .bias = b.w.experts.router.bias});
+  if (b.spec.shared_expert)
+    b.stream.run(RouterForward{
+        .x = experts_input(b), .weight = b.w.experts.shared_gate.weight, .logits = b.s.experts.shared_logit});
 }
-// The gradient of the tokens is that of the router and those of their rows, which kExperts left.
+// The gradient of the tokens is that of the router, those of their rows and that of the shared expert, which
+// kExperts left.
 void router_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   const Tensor& x = experts_input(b);
   const Tensor& dx = read_by(b, x, g.d);
+  const Tensor& of_shared = b.s.experts.shared_y;
+  if (b.spec.shared_expert)
+    b.stream.run(RouterBackward{.d_logits = b.s.experts.shared_logit,
+                                .x = x,
+                                .weight = b.w.experts.shared_gate.weight,
+                                .dx = of_shared,
+                                .dweight = g.w.experts.shared_gate.weight,
+                                .add = of_shared,
+                                .accumulate = g.accumulate});
   b.stream.run(RouterBackward{.d_logits = b.s.experts.logits,
                               .x = x,
                               .weight = b.w.experts.router.weight,
                               .dx = dx,
                               .dweight = g.w.experts.router.weight,
                               .dbias = g.w.experts.router.bias,
-                              .add = read_by(b, {}, g.d),
+                              .add = b.spec.shared_expert ? of_shared : read_by(b, {}, g.d),
                               .accumulate = g.accumulate});
   b.stream.run(SumExperts{.x = b.expert_rows, .places = b.s.experts.places, .add = dx, .y = dx});
 }
@@ -98,23 +125,40 @@ void choices_backward(const Block& b, const BlockGradients&, const Neighbours&) 
   b.stream.run(op);
 }
 
-// experts: gate_up = norm2 W^T + bias of each row's expert
+// experts: gate_up = norm2 W^T + bias of each row's expert, and of the shared one
 
-std::vector<LinearOfStage> experts_expand_linears(const ModelConfig& c, const BlockSpec&) {
+std::vector<LinearOfStage> experts_expand_linears(const ModelConfig& c, const BlockSpec& spec) {
   const int64_t F = c.experts.width;
-  return {{.linear = {.name = "experts.expand",
-                      .part = ParamPart::kMlp,
-                      .rows = {F, F},
-                      .columns = c.channels,
-                      .bias = c.has_mlp_bias(),
-                      .init = Init::kNormal,
-                      .count = c.experts.count},
-           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.expand; },
-           .adapter = no_adapter}};
+  std::vector<LinearOfStage> all{
+      {.linear = {.name = "experts.expand",
+                  .part = ParamPart::kMlp,
+                  .rows = {F, F},
+                  .columns = c.channels,
+                  .bias = c.has_mlp_bias(),
+                  .init = Init::kNormal,
+                  .count = c.experts.count},
+       .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.expand; },
+       .adapter = no_adapter}};
+  if (spec.shared_expert)
+    all.push_back(
+        {.linear = {.name = "experts.shared_expand",
+                    .part = ParamPart::kMlp,
+                    .rows = {c.experts.shared_width, c.experts.shared_width},
+                    .columns = c.channels,
+                    .bias = false,
+                    .init = Init::kNormal},
+         .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.shared_expand; },
+         .adapter = no_adapter});
+  return all;
 }
 void experts_expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   take({"gate and up of experts", shape.plan.dtype, {choices_of(shape), 2 * shape.config.experts.width}},
        s.experts.gate_up);
+  if (shape.kind.spec.shared_expert)
+    take({"gate and up of the shared expert",
+          shape.plan.dtype,
+          {shape.rows(), 2 * shape.config.experts.shared_width}},
+         s.experts.shared_gate_up);
 }
 void experts_expand_forward(const Block& b, const Neighbours&) {
   b.stream.run(ExpertsForward{.x = experts_input(b),
@@ -123,6 +167,9 @@ void experts_expand_forward(const Block& b, const Neighbours&) {
                               .offsets = b.s.experts.offsets,
                               .x_rows = b.s.experts.rows,
                               .bias = b.w.experts.expand.bias});
+  if (b.spec.shared_expert)
+    b.stream.run(LinearForward{
+        .x = experts_input(b), .weight = b.w.experts.shared_expand.weight, .y = b.s.experts.shared_gate_up});
 }
 void experts_expand_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   b.stream.run(ExpertsBackward{.dy = b.s.experts.gate_up,
@@ -134,6 +181,14 @@ void experts_expand_backward(const Block& b, const BlockGradients& g, const Neig
                                .offsets = b.s.experts.offsets,
                                .x_rows = b.s.experts.rows,
                                .accumulate = g.accumulate});
+  if (b.spec.shared_expert)
+    b.stream.run(LinearBackward{.dy = b.s.experts.shared_gate_up,
+                                .x = experts_input(b),
+                                .weight = b.w.experts.shared_expand.weight,
+                                .dx = b.s.experts.shared_y,
+                                .dweight = g.w.experts.shared_expand.weight,
+                                .add = read_by(b, {}, g.d),
+                                .accumulate = g.accumulate});
 }
 
 // activation: hidden = a(gate, up)
@@ -141,10 +196,18 @@ void experts_expand_backward(const Block& b, const BlockGradients& g, const Neig
 void experts_hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   take({"hidden layer of experts", shape.plan.dtype, {choices_of(shape), shape.config.experts.width}},
        s.experts.hidden);
+  if (shape.kind.spec.shared_expert)
+    take({"hidden layer of the shared expert",
+          shape.plan.dtype,
+          {shape.rows(), shape.config.experts.shared_width}},
+         s.experts.shared_hidden);
 }
 void experts_activation_forward(const Block& b, const Neighbours&) {
   b.stream.run(
       GatedForward{.gate_up = b.s.experts.gate_up, .y = b.s.experts.hidden, .gate = gate_of(b.spec.mlp)});
+  if (b.spec.shared_expert)
+    b.stream.run(GatedForward{
+        .gate_up = b.s.experts.shared_gate_up, .y = b.s.experts.shared_hidden, .gate = gate_of(b.spec.mlp)});
 }
 void experts_activation_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   const ExpertsSaved& s = b.s.experts;
@@ -157,20 +220,38 @@ void experts_activation_backward(const Block& b, const BlockGradients& g, const 
                                     .d_sum = g.branch,
                                     .bias = b.w.experts.contract.bias,
                                     .choices = s.choices});
+  if (b.spec.shared_expert)
+    b.stream.run(GatedBackward{.dy = s.shared_hidden,
+                               .gate_up = s.shared_gate_up,
+                               .d_gate_up = s.shared_gate_up,
+                               .gate = gate_of(b.spec.mlp)});
 }
 
-// sum: residual_out = residual_mid + dropout(the sum over a token's rows of weight (hidden W^T + bias))
+// sum: residual_out = residual_mid + dropout(the sum over a token's rows of weight (hidden W^T + bias), and
+// sigmoid(logit) hidden W^T of the shared expert)
 
-std::vector<LinearOfStage> sum_linears(const ModelConfig& c, const BlockSpec&) {
-  return {{.linear = {.name = "experts.contract",
-                      .part = ParamPart::kMlp,
-                      .rows = {c.channels},
-                      .columns = c.experts.width,
-                      .bias = c.has_mlp_bias(),
-                      .init = Init::kNormalResidual,
-                      .count = c.experts.count},
-           .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.contract; },
-           .adapter = no_adapter}};
+std::vector<LinearOfStage> sum_linears(const ModelConfig& c, const BlockSpec& spec) {
+  std::vector<LinearOfStage> all{
+      {.linear = {.name = "experts.contract",
+                  .part = ParamPart::kMlp,
+                  .rows = {c.channels},
+                  .columns = c.experts.width,
+                  .bias = c.has_mlp_bias(),
+                  .init = Init::kNormalResidual,
+                  .count = c.experts.count},
+       .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.contract; },
+       .adapter = no_adapter}};
+  if (spec.shared_expert)
+    all.push_back(
+        {.linear = {.name = "experts.shared_contract",
+                    .part = ParamPart::kMlp,
+                    .rows = {c.channels},
+                    .columns = c.experts.shared_width,
+                    .bias = false,
+                    .init = Init::kNormalResidual},
+         .weights = [](const BlockParams& w) -> const LinearWeights& { return w.experts.shared_contract; },
+         .adapter = no_adapter});
+  return all;
 }
 void sum_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
   const Shape rows{shape.rows(), shape.config.channels};
@@ -178,6 +259,11 @@ void sum_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
     take({"MLP branch", shape.plan.dtype, rows}, s.mlp_branch.x);
   else
     take({"residual after MLP", shape.plan.dtype, rows}, s.residual_out);
+  if (shape.kind.spec.shared_expert)
+    take({"what the shared expert adds", shape.plan.dtype, rows}, s.experts.shared_y);
+}
+const Tensor& experts_output(const Block& b) {
+  return b.spec.norms_after() ? b.s.mlp_branch.x : b.s.residual_out;
 }
 void sum_forward(const Block& b, const Neighbours&) {
   const ExpertsSaved& s = b.s.experts;
@@ -190,7 +276,12 @@ void sum_forward(const Block& b, const Neighbours&) {
                           .places = s.places,
                           .weights = s.weights,
                           .add = residual_of(b, DropoutKind::kMlpBranch, b.s.residual_mid),
-                          .y = b.spec.norms_after() ? b.s.mlp_branch.x : b.s.residual_out});
+                          .y = experts_output(b)});
+  if (!b.spec.shared_expert) return;
+  b.stream.run(
+      LinearForward{.x = s.shared_hidden, .weight = b.w.experts.shared_contract.weight, .y = s.shared_y});
+  b.stream.run(
+      AddShared{.x = s.shared_y, .logits = s.shared_logit, .add = experts_output(b), .y = experts_output(b)});
 }
 void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   b.stream.run(ExpertsBackward{.dy = g.branch,
@@ -203,6 +294,16 @@ void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
                                .dy_rows = b.s.experts.rows,
                                .weights = b.s.experts.weights,
                                .accumulate = g.accumulate});
+  if (!b.spec.shared_expert) return;
+  const ExpertsSaved& s = b.s.experts;
+  b.stream.run(
+      AddSharedBackward{.dy = g.branch, .x = s.shared_y, .d_logits = s.shared_logit, .dx = s.shared_y});
+  b.stream.run(LinearBackward{.dy = s.shared_y,
+                              .x = s.shared_hidden,
+                              .weight = b.w.experts.shared_contract.weight,
+                              .dx = s.shared_hidden,
+                              .dweight = g.w.experts.shared_contract.weight,
+                              .accumulate = g.accumulate});
 }
 
 }  // namespace

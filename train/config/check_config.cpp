@@ -103,6 +103,7 @@ void check_experts(const SourcedConfig& sourced) {
   };
   needs(experts.active == none.active, "model.experts.active");
   needs(experts.width == none.width, "model.experts.width");
+  needs(experts.shared_width == none.shared_width, "model.experts.shared_width");
   needs(experts.router == none.router, "model.experts.router");
   needs(experts.renormalise == none.renormalise, "model.experts.renormalise");
   needs(experts.every == none.every, "model.experts.every");
@@ -118,6 +119,9 @@ void check_experts(const SourcedConfig& sourced) {
                   "set the width of their hidden layer, such as --set model.experts.width=512");
   sourced.require(is_gated(model.mlp), count, "is of gated MLPs, unlike", "model.mlp",
                   "set model.mlp=swiglu, geglu or clamped_swiglu");
+  sourced.require(experts.shared_width == 0 || !model.has_mlp_bias(), "model.experts.shared_width",
+                  "is of an expert without biases, unlike", "model.bias",
+                  "set model.bias=none, qkv or attention");
   sourced.require(experts.router == Router::kSoftmax || !experts.renormalise, "model.experts.renormalise",
                   "has no effect with", "model.experts.router", "those weights always sum to 1");
   const int64_t last = experts.dense_layers.empty() ? -1 : experts.dense_layers.back();
