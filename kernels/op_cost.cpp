@@ -132,6 +132,20 @@ OpCost cost(const ExpertsBackward& a) {
   if (a.dbias) one += moved(a.dy) + gradients(a.accumulate, a.dbias);
   return one;
 }
+// Every row goes through the A and the B of one expert.
+OpCost lora_gemms(const Tensor& u, int64_t columns) {
+  return {.flops = 2 * static_cast<double>(u.numel()) * static_cast<double>(columns)};
+}
+OpCost cost(const ExpertsLoraForward& a) {
+  return lora_gemms(a.u, a.x.shape[1] + a.y.shape[1]) + moved(a.x, a.a, a.b, a.u, a.y, a.y, a.x_rows);
+}
+OpCost cost(const ExpertsLoraBackward& a) {
+  return lora_gemms(a.u, a.x.shape[1] + 2 * a.dy.shape[1]) + moved(a.dy, a.x, a.b, a.u, a.u) +
+         gradients(a.accumulate, a.da, a.db);
+}
+OpCost cost(const ExpertsLoraInput& a) {
+  return lora_gemms(a.u, a.dx.shape[1]) + moved(a.u, a.a, a.dx, a.dx);
+}
 OpCost cost(const GatedExpertsBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights, a.d_sum, a.bias);
 }

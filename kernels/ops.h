@@ -978,6 +978,9 @@ struct AssignExperts;
 struct ExpertsForward;
 struct ExpertsBackward;
 struct GatedExpertsBackward;
+struct ExpertsLoraForward;
+struct ExpertsLoraBackward;
+struct ExpertsLoraInput;
 struct RouterSample;
 struct SumExperts;
 struct AddShared;
@@ -990,7 +993,8 @@ using AnyOp = std::variant<
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
     const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
     const ChooseExpertsBackward*, const AssignExperts*, const RouterSample*, const ExpertsForward*,
-    const ExpertsBackward*, const GatedExpertsBackward*, const SumExperts*, const AddShared*,
+    const ExpertsBackward*, const GatedExpertsBackward*, const ExpertsLoraForward*,
+    const ExpertsLoraBackward*, const ExpertsLoraInput*, const SumExperts*, const AddShared*,
     const AddSharedBackward*, const Quantise*, const CountSaturated*, const Dequantise*,
     const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*, const UpdateScales*,
     const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,

@@ -26,6 +26,9 @@ struct ExpertsSaved {
   Tensor shared_logit;             // [N, 1] fp32
   Tensor shared_gate_up;           // [N, 2 S]
   Tensor shared_hidden, shared_y;  // [N, S] [N, C]
+  // As MlpSaved's, where there are adapters: [N, r] of a router, [R, r] of experts
+  Tensor router_adapter, shared_gate_adapter, expand_adapter, contract_adapter;
+  Tensor shared_expand_adapter, shared_contract_adapter;
 };
 
 // What a training adds to its loss for the routers, as ChooseExpertsBackward has it

@@ -58,19 +58,21 @@ struct Linear {
   Shape bias_shape() const { return of_experts() ? Shape{count, outputs()} : Shape{outputs()}; }
 };
 
-// Whether it has an adapter. Layers with a count have none.
+// Whether it has an adapter
 inline bool adapts(const LoraConfig& lora, const Linear& linear) {
-  return linear.count == 1 && ((linear.part == ParamPart::kAttention && lora.adapts(Adapted::kAttention)) ||
-                               (linear.part == ParamPart::kMlp && lora.adapts(Adapted::kMlp)));
+  return lora.adapts(linear.part == ParamPart::kAttention ? Adapted::kAttention
+                     : linear.part == ParamPart::kMlp     ? Adapted::kMlp
+                                                          : Adapted::kRouter);
 }
-// Outputs of the layers that have an A each
+// Outputs of the layers that have an A each: an expert's are one, as in transformers' memory and so in PEFT.
 inline LayerParts adapter_rows(const LoraConfig& lora, const Linear& linear) {
-  return lora.split_qkv ? linear.rows : LayerParts{linear.outputs()};
+  return lora.split_qkv && !linear.of_experts() ? linear.rows : LayerParts{linear.outputs()};
 }
 
 struct LinearWeights {
-  Tensor weight, bias;    // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
-  Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
+  Tensor weight, bias;  // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
+  // The adapter: [P r, I] [O, r], see LoraForward, with a count [count, r, I] [count, O, r]; none: there is none
+  Tensor lora_a, lora_b;
 };
 
 }  // namespace tessera

@@ -48,7 +48,7 @@ void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig
   const std::string name = prefix + linear.name;
   const LayerParts layers = adapter_rows(lora, linear);
   ParamInfo info{.name = name + ".lora_a",
-                 .shape = {count_of(layers) * lora.rank, linear.columns},
+                 .shape = linear.matrix_shape(count_of(layers) * lora.rank, linear.columns),
                  .init = Init::kUniform,
                  .decay = true,
                  .block = layer,
@@ -59,7 +59,7 @@ void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig
                  .linear = linear};
   std::fill_n(info.matrices.begin(), count_of(layers), lora.rank);
   visit(info, weights.lora_a);
-  info.name = name + ".lora_b", info.shape = {linear.outputs(), lora.rank}, info.init = Init::kZero;
+  info.name = name + ".lora_b", info.shape = linear.matrix_shape(linear.outputs(), lora.rank), info.init = Init::kZero;
   info.adapter = AdapterMatrix::kB, info.matrices = layers;
   visit(info, weights.lora_b);
 }

@@ -72,6 +72,9 @@ class CudaBackend final : public Backend {
   void run_op(const RouterSample& a, const Launch& on);
   void run_op(const ExpertsForward& a, const Launch& on);
   void run_op(const ExpertsBackward& a, const Launch& on);
+  void run_op(const ExpertsLoraForward& a, const Launch& on);
+  void run_op(const ExpertsLoraBackward& a, const Launch& on);
+  void run_op(const ExpertsLoraInput& a, const Launch& on);
   void run_op(const GatedExpertsBackward& a, const Launch& on);
   void run_op(const SumExperts& a, const Launch& on);
   void run_op(const AddShared& a, const Launch& on);

@@ -75,6 +75,12 @@ struct WithImages {
   std::string_view image_tensors = {};              // a regular expression
 };
 
+// The modules of a mixture of experts in transformers' memory, which PEFT's adapters are named by. Files may
+// have other names: experts are two tensors there, gate_up_proj and down_proj.
+struct ExpertModules {
+  std::string_view experts = "mlp.experts.", router = "mlp.gate.";
+};
+
 inline constexpr RopeScaling kAllScalings[] = {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn,
                                                RopeScaling::kLongrope};
 
@@ -99,6 +105,7 @@ struct Family {
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
   WithImages with_images = {};
+  ExpertModules modules = {};
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 

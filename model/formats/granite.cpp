@@ -55,6 +55,7 @@ constinit const Family kGraniteMoe{
     .block = "layers.{}.",
     .tensors = kGraniteMoeTensors,
     .buffers = kLlamaBuffers,
+    .modules = {.experts = "block_sparse_moe.experts.", .router = "block_sparse_moe.router."},
 };
 
 }  // namespace tessera

@@ -111,6 +111,7 @@ void check_experts(const SourcedConfig& sourced) {
   needs(train.experts.balance == 0, "train.experts.balance");
   needs(train.experts.z == 0, "train.experts.z");
   needs(!train.freeze.names(ParamPart::kRouter), "train.freeze");
+  needs(!train.lora.parts.names(Adapted::kRouter), "train.lora.parts");
   if (!experts) return;
   sourced.require(experts.active > 0, count, "is given without", "model.experts.active",
                   "set how many of them a token goes through, such as --set model.experts.active=2");
@@ -134,9 +135,6 @@ void check_experts(const SourcedConfig& sourced) {
                   "set model.experts.every=1 and model.experts.dense_layers=none");
   sourced.require(!train.fp8, "train.gemm_dtype", "has no GEMM for experts, which there are with", count,
                   "set train.gemm_dtype=bf16");
-  sourced.require(!train.lora || !train.lora.parts.names(Adapted::kMlp), "train.lora.parts",
-                  "names layers that are experts, which have no adapters yet, with", count,
-                  "set train.lora.parts=attention");
   sourced.require(train.mlp_chunk == 0, "train.mlp_chunk", "cannot divide the rows of experts, with", count,
                   "set train.mlp_chunk=0; train.recompute=mlp saves memory too");
 }

@@ -284,7 +284,8 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
   visit("train.lora.alpha", lora.alpha, Number{.above = 0, .at_most = 1e6},
         "LoRA: what the two matrices compute is multiplied by alpha / rank");
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
-        "LoRA: the layers that get adapters: those of attention, those of the MLP, or both");
+        "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
+        "router of experts");
   visit("train.lora.base", base, OneOf<LoraBase>{},
         "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
         "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
