@@ -176,7 +176,7 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
     m.experts = {.count = 4, .active = 2, .width = m.channels, .shared_width = m.channels / 2};
   });
   add("a shared expert with norms after", llama, [](ModelConfig& m) {
-    m.norm_place = NormPlace::kAfter, m.dropout.residual = 0.1;
+    m.norm_place = NormPlace::kAfter;
     m.experts = {.count = 3, .active = 1, .width = m.channels, .shared_width = 2 * m.channels, .every = 2};
   });
   add("granite", llama, [](ModelConfig& m) {

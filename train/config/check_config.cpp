@@ -53,6 +53,8 @@ void check_norms(const SourcedConfig& sourced) {
                   with_rms);
   sourced.require(before || model.dropout.residual == 0, "model.dropout.residual", "cannot be used with",
                   "model.norm_place", "what a norm has written is not dropped");
+  sourced.require(before || model.residual_scale == 1, "model.residual_scale", "cannot be used with",
+                  "model.norm_place", "the weights of the norm after a branch scale it");
   sourced.require(
       model.positions != Positions::kAlibi || model.position_extension == PositionExtension::kNone,
       "model.position_extension", "has no effect with", "model.positions",
