@@ -146,7 +146,9 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
   }
   EXPECT_EQ(adapters, expected);
   const int64_t parts = model.lora.adapts(Adapted::kAttention) + model.lora.adapts(Adapted::kMlp);
-  if (!model.experts) EXPECT_EQ(adapters, 2 * parts * model.layers);
+  if (!model.experts) {
+    EXPECT_EQ(adapters, 2 * parts * model.layers);
+  }
   EXPECT_NEAR(one.grad_norm, std::sqrt(squares), tolerance::kGradientNorm * one.grad_norm);
 
   for (int i = 2; i <= 3; ++i) adapted.step(i);
