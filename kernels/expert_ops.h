@@ -154,8 +154,8 @@ struct ExpertsLoraForward {
   void check_on(Device device) const;
 };
 // db[e] += sum over its rows of w dy u^T,  then u = scale dy b[e],  da[e] += sum over its rows of w u x^T.
-// The weights w are those of the rows' choices, or 1, and dy may be of tokens, as in ExpertsBackward. It reads
-// x, which the gradient of x may overwrite later: what the adapter adds to that is ExpertsLoraInput's.
+// The weights w are those of the rows' choices, or 1, and dy may be of tokens, as in ExpertsBackward. It
+// reads x, which the gradient of x may overwrite later: what the adapter adds to that is ExpertsLoraInput's.
 struct ExpertsLoraBackward {
   static constexpr const char* kName = "experts LoRA backward";
   Tensor dy, x, b;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; as in the forward

@@ -1,6 +1,6 @@
 // The weights of a mixture of experts: a router, and of each expert a gated MLP as in mlp.h. With biases
-// all of these layers have one. Every token may go through a shared expert as well: what it adds is multiplied
-// by a sigmoid of a logit of its own. The stages are in model/stages/experts.cpp.
+// all of these layers have one. Every token may go through a shared expert as well: what it adds is
+// multiplied by a sigmoid of a logit of its own. The stages are in model/stages/experts.cpp.
 #pragma once
 
 #include "model/lora.h"

@@ -16,7 +16,7 @@ Norm final_norm(const Model& model, const HeadParams& weights, const Saved& save
           .x = saved.block_input(saved.blocks.size())};
 }
 
-// Logits are divided where it costs least: in what they are computed from. `y`: the final norm's, or its gradient
+// Divides logits where it costs least: in `y`, the output of the final norm, and in its gradient
 void divide_logits(const Pass& pass, const Tensor& y) {
   const double divisor = pass.model.config.logit_divisor;
   drop(pass, {.x = y, .y = y, .dropout = {.factor = static_cast<float>(1 / divisor)}});

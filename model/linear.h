@@ -71,7 +71,7 @@ inline LayerParts adapter_rows(const LoraConfig& lora, const Linear& linear) {
 
 struct LinearWeights {
   Tensor weight, bias;  // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
-  // The adapter: [P r, I] [O, r], see LoraForward, with a count [count, r, I] [count, O, r]; none: there is none
+  // The adapter: [P r, I] [O, r], see LoraForward, with a count [count, r, I] [count, O, r]; or none
   Tensor lora_a, lora_b;
 };
 

@@ -267,7 +267,7 @@ void run(const ExpertsBackward& a, const Launch& /*on*/) {
   }
 }
 
-// Calls of(rows, e) for the rows of each expert e that has any; without offsets for all of them as expert 0's.
+// Calls of(rows, e) for the rows of each expert e that has any; without offsets for all as those of expert 0.
 template <class Of>
 static void each_expert(const Tensor& offsets, int64_t rows, const Of& of) {
   if (!offsets) return of(ExpertRows{.first = 0, .count = rows}, 0);

@@ -1,6 +1,6 @@
-// Granite 3 with experts: https://github.com/ibm-granite/granite-3.0-language-models. A Llama whose embeddings,
-// scores, branches and logits are multiplied by numbers of the file; the weights of a token's experts are a
-// softmax of the chosen logits, and the matrices of all experts of a block are one tensor.
+// Granite 3 with experts: https://github.com/ibm-granite/granite-3.0-language-models. A Llama whose
+// embeddings, scores, branches and logits are multiplied by numbers of the file; the weights of a token's
+// experts are a softmax of the chosen logits, and the matrices of all experts of a block are one tensor.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {

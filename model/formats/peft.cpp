@@ -43,8 +43,8 @@ std::vector<std::string> target_modules(const ModelConfig& model) {
   return targets;
 }
 
-// What transformers holds as parameters has an adapter of that. Beside experts each layer but attention's does:
-// of "gate_proj" among target_modules PEFT makes experts, whatever stands before it.
+// What transformers holds as a parameter has an adapter of that. Beside experts all layers but attention's
+// are named so: of "gate_proj" among target_modules PEFT makes experts, whatever stands before it.
 std::vector<std::string> target_parameters(const ModelConfig& model) {
   std::vector<std::string> targets;
   const Family& family = family_for(model);

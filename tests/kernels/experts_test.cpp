@@ -351,8 +351,8 @@ struct Adapter {
   }
 };
 
-// y += scale B A x, of the A and B of each row's expert; and the gradients of the sum of products of y and dy,
-// where y is weighted as the choices are
+// y += scale B A x, of the A and B of each row's expert; and the gradients of the sum of products of y and
+// dy, where y is weighted as the choices are
 TEST_F(ExpertOps, AdaptersAreTheirFormulaAndGradients) {
   constexpr int64_t r = 3;
   enum class Of { kRouter, kExpand, kContract };
