@@ -140,6 +140,69 @@ void ExpertsBackward::check_on(Device device) const {
   check(dy_rows || !weights, "{}: weights are of rows of dy that dy_rows gathers", kName);
 }
 
+namespace {
+
+// What the three operations of an adapter have in common. `y`: whose columns are outputs
+struct LoraShape {
+  int64_t rows, rank;
+  Shape a, b;
+};
+LoraShape check_lora(const char* op, const Tensor& u, const Tensor& matrix, const Tensor& offsets,
+                     Device device, int64_t inputs, int64_t outputs) {
+  check_anchor(op, "u", u, 2, device);
+  const int64_t rank = u.shape[1];
+  if (!offsets) return {u.shape[0], rank, {rank, inputs}, {outputs, rank}};
+  check_weight(op, matrix, offsets, device);
+  const int64_t experts = matrix.shape[0];
+  return {u.shape[0], rank, {experts, rank, inputs}, {experts, outputs, rank}};
+}
+
+}  // namespace
+
+void ExpertsLoraForward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "y", y, 2, device);
+  const LoraShape own = check_lora(kName, u, b, offsets, device, x.shape[1], y.shape[1]);
+  if (x_rows) check_gathered(kName, "x", x, own.rows);
+  check_fields(kName, device,
+               {{"x", x, u.dtype, {x_rows ? x.shape[0] : own.rows, x.shape[1]}},
+                {"a", a, u.dtype, own.a},
+                {"b", b, u.dtype, own.b},
+                {"y", y, offsets ? u.dtype : DType::kF32, {own.rows, y.shape[1]}},
+                {"x_rows", x_rows, DType::kI32, {own.rows}, true}});
+  check(offsets || !x_rows, "{}: x_rows are of rows that offsets give to experts", kName);
+  check(std::isfinite(scale), "{}: scale must be a number, found {}", kName, scale);
+}
+
+void ExpertsLoraBackward::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "dy", dy, 2, device);
+  const LoraShape own = check_lora(kName, u, b, offsets, device, x.shape[1], dy.shape[1]);
+  check(!x_rows || !dy_rows, "{}: x_rows and dy_rows exclude each other", kName);
+  check(offsets || (!x_rows && !dy_rows), "{}: x_rows and dy_rows are of rows that offsets give to experts",
+        kName);
+  if (x_rows) check_gathered(kName, "x", x, own.rows);
+  if (dy_rows) check_gathered(kName, "dy", dy, own.rows);
+  const int64_t of_dy = dy_rows ? dy.shape[0] : own.rows;
+  check_fields(kName, device,
+               {{"x", x, u.dtype, {x_rows ? x.shape[0] : own.rows, x.shape[1]}},
+                {"dy", dy, offsets ? u.dtype : DType::kF32, {of_dy, dy.shape[1]}},
+                {"b", b, u.dtype, own.b},
+                {"da", da, u.dtype, own.a},
+                {"db", db, u.dtype, own.b},
+                {"x_rows", x_rows, DType::kI32, {own.rows}, true},
+                {"dy_rows", dy_rows, DType::kI32, {own.rows}, true},
+                {"weights", weights, DType::kF32, {of_dy, own.rows / of_dy}, !dy_rows}});
+  check(dy_rows || !weights, "{}: weights are of rows of dy that dy_rows gathers", kName);
+  check(std::isfinite(scale), "{}: scale must be a number, found {}", kName, scale);
+}
+
+void ExpertsLoraInput::check_on(Device device) const {
+  check_anchor(kName, "dx", dx, 2, device);
+  const LoraShape own = check_lora(kName, u, a, offsets, device, dx.shape[1], 1);
+  check_fields(kName, device, {{"a", a, u.dtype, own.a}, {"dx", dx, u.dtype, {own.rows, dx.shape[1]}}});
+}
+
 void GatedExpertsBackward::check_on(Device device) const {
   check_anchor(kName, "dy", dy, 2, device);
   const int64_t rows = dy.shape[0], width = dy.shape[1];
@@ -166,6 +229,22 @@ void SumExperts::check_on(Device device) const {
                 {"x", x, y.dtype, {chosen.numel(), y.shape[1]}},
                 {"weights", weights, DType::kF32, chosen, true},
                 {"add", add, y.dtype, y.shape, true}});
+}
+
+void AddShared::check_on(Device device) const {
+  check_anchor(kName, "y", y, 2, device);
+  check_fields(kName, device,
+               {{"x", x, y.dtype, y.shape},
+                {"logits", logits, DType::kF32, {y.shape[0], 1}},
+                {"add", add, y.dtype, y.shape}});
+}
+
+void AddSharedBackward::check_on(Device device) const {
+  check_anchor(kName, "dy", dy, 2, device);
+  check_fields(kName, device,
+               {{"x", x, dy.dtype, dy.shape},
+                {"d_logits", d_logits, DType::kF32, {dy.shape[0], 1}},
+                {"dx", dx, dy.dtype, dy.shape}});
 }
 
 }  // namespace tessera

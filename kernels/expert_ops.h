@@ -140,6 +140,45 @@ struct GatedExpertsBackward {
   void check_on(Device device) const;
 };
 
+// The adapters of frozen layers of experts, as LoraForward's: each expert has an A and a B. Without offsets
+// they are one layer's, of all rows: a router's, whose y is fp32 whatever the dtype of the others is.
+//   u = scale x a[e]^T,  y += u b[e]^T
+struct ExpertsLoraForward {
+  static constexpr const char* kName = "experts LoRA forward";
+  Tensor x, a, b;  // [R, C], with x_rows [N, C]; [E, r, C] [E, O, r], without offsets [r, C] [O, r]
+  float scale;
+  Tensor u, y;          // [R, r], kept for the backward; [R, O], added to: of x's dtype, or fp32
+  Tensor offsets = {};  // [E + 1] int32
+  Tensor x_rows = {};   // [R] int32: AssignExperts::rows; only with offsets
+
+  void check_on(Device device) const;
+};
+// db[e] += sum over its rows of w dy u^T,  then u = scale dy b[e],  da[e] += sum over its rows of w u x^T.
+// The weights w are those of the rows' choices, or 1, and dy may be of tokens, as in ExpertsBackward. It
+// reads x, which the gradient of x may overwrite later: what the adapter adds to that is ExpertsLoraInput's.
+struct ExpertsLoraBackward {
+  static constexpr const char* kName = "experts LoRA backward";
+  Tensor dy, x, b;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; as in the forward
+  float scale;
+  Tensor u;       // [R, r], overwritten
+  Tensor da, db;  // like a and b, added to
+  Tensor offsets = {};
+  Tensor x_rows = {}, dy_rows = {};  // [R] int32: not both
+  Tensor weights = {};               // [N, k] fp32: only and always with dy_rows
+  bool accumulate = true;
+
+  void check_on(Device device) const;
+};
+// dx += u a[e]
+struct ExpertsLoraInput {
+  static constexpr const char* kName = "experts LoRA input";
+  Tensor u, a;  // [R, r], of the backward; as in the forward
+  Tensor dx;    // [R, C], added to
+  Tensor offsets = {};
+
+  void check_on(Device device) const;
+};
+
 // y[n] = add[n] + sum over j = 0, 1, .. of weights[n, j] x[places[n, j]], in fp32
 struct SumExperts {
   static constexpr const char* kName = "sum experts";
@@ -148,6 +187,26 @@ struct SumExperts {
   Tensor weights = {};  // [N, k] fp32; none: 1
   Tensor add = {};      // [N, C]; may be y itself
   Tensor y;             // [N, C]
+
+  void check_on(Device device) const;
+};
+
+// What an expert adds that every token goes through (Qwen1.5-MoE): y[n] = add[n] + sigmoid(logits[n]) x[n]
+struct AddShared {
+  static constexpr const char* kName = "add shared expert";
+  Tensor x;       // [N, C]
+  Tensor logits;  // [N, 1] fp32
+  Tensor add;     // [N, C]; may be y itself
+  Tensor y;       // [N, C]
+
+  void check_on(Device device) const;
+};
+// With s = sigmoid(logit): dx = s dy,  d_logit = s (1 - s) sum over c of dy x
+struct AddSharedBackward {
+  static constexpr const char* kName = "add shared expert backward";
+  Tensor dy, x;     // [N, C]
+  Tensor d_logits;  // [N, 1] fp32: the logits, overwritten by their gradients
+  Tensor dx;        // [N, C]; may be x itself
 
   void check_on(Device device) const;
 };

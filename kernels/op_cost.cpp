@@ -132,10 +132,26 @@ OpCost cost(const ExpertsBackward& a) {
   if (a.dbias) one += moved(a.dy) + gradients(a.accumulate, a.dbias);
   return one;
 }
+// Every row goes through the A and the B of one expert.
+OpCost lora_gemms(const Tensor& u, int64_t columns) {
+  return {.flops = 2 * static_cast<double>(u.numel()) * static_cast<double>(columns)};
+}
+OpCost cost(const ExpertsLoraForward& a) {
+  return lora_gemms(a.u, a.x.shape[1] + a.y.shape[1]) + moved(a.x, a.a, a.b, a.u, a.y, a.y, a.x_rows);
+}
+OpCost cost(const ExpertsLoraBackward& a) {
+  return lora_gemms(a.u, a.x.shape[1] + 2 * a.dy.shape[1]) + moved(a.dy, a.x, a.b, a.u, a.u) +
+         gradients(a.accumulate, a.da, a.db);
+}
+OpCost cost(const ExpertsLoraInput& a) {
+  return lora_gemms(a.u, a.dx.shape[1]) + moved(a.u, a.a, a.dx, a.dx);
+}
 OpCost cost(const GatedExpertsBackward& a) {
   return moved(a.dy, a.gate_up, a.d_gate_up, a.rows, a.weights, a.weights, a.d_sum, a.bias);
 }
 OpCost cost(const SumExperts& a) { return moved(a.x, a.places, a.weights, a.add, a.y); }
+OpCost cost(const AddShared& a) { return moved(a.x, a.logits, a.add, a.y); }
+OpCost cost(const AddSharedBackward& a) { return moved(a.dy, a.x, a.dx, a.d_logits, a.d_logits); }
 // x is read once, whether or not its scale is found first
 OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }

@@ -156,6 +156,20 @@ void list(const ExpertsBackward& a, const Lists& to) {
   gradient(to, "dbias", a.dbias, a.accumulate);
   to.written("dx", a.dx);
 }
+void list(const ExpertsLoraForward& a, const Lists& to) {
+  to.read("x", a.x)("a", a.a)("b", a.b)("y", a.y);
+  to.written("u", a.u)("y", a.y);
+}
+void list(const ExpertsLoraBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("b", a.b)("u", a.u)("weights", a.weights);
+  to.written("u", a.u);
+  gradient(to, "da", a.da, a.accumulate);
+  gradient(to, "db", a.db, a.accumulate);
+}
+void list(const ExpertsLoraInput& a, const Lists& to) {
+  to.read("u", a.u)("a", a.a)("dx", a.dx);
+  to.written("dx", a.dx);
+}
 void list(const GatedExpertsBackward& a, const Lists& to) {
   to.read("dy", a.dy)("gate_up", a.gate_up)("weights", a.weights)("d_sum", a.d_sum)("bias", a.bias);
   to.written("d_gate_up", a.d_gate_up)("weights", a.weights);
@@ -163,6 +177,14 @@ void list(const GatedExpertsBackward& a, const Lists& to) {
 void list(const SumExperts& a, const Lists& to) {
   to.read("x", a.x)("weights", a.weights)("add", a.add);
   to.written("y", a.y);
+}
+void list(const AddShared& a, const Lists& to) {
+  to.read("x", a.x)("logits", a.logits)("add", a.add);
+  to.written("y", a.y);
+}
+void list(const AddSharedBackward& a, const Lists& to) {
+  to.read("dy", a.dy)("x", a.x)("d_logits", a.d_logits);
+  to.written("dx", a.dx)("d_logits", a.d_logits);
 }
 void list(const Quantise& a, const Lists& to) {
   to.read("x", a.x);

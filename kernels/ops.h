@@ -978,8 +978,13 @@ struct AssignExperts;
 struct ExpertsForward;
 struct ExpertsBackward;
 struct GatedExpertsBackward;
+struct ExpertsLoraForward;
+struct ExpertsLoraBackward;
+struct ExpertsLoraInput;
 struct RouterSample;
 struct SumExperts;
+struct AddShared;
+struct AddSharedBackward;
 
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
@@ -988,15 +993,17 @@ using AnyOp = std::variant<
     const HeadsNormBackward*, const RotaryForward*, const RotaryBackward*, const GatedForward*,
     const GatedBackward*, const RouterForward*, const RouterBackward*, const ChooseExperts*,
     const ChooseExpertsBackward*, const AssignExperts*, const RouterSample*, const ExpertsForward*,
-    const ExpertsBackward*, const GatedExpertsBackward*, const SumExperts*, const Quantise*,
-    const CountSaturated*, const Dequantise*, const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*,
-    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
-    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
-    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
-    const Distillation*, const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
-    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const ExpertsBackward*, const GatedExpertsBackward*, const ExpertsLoraForward*,
+    const ExpertsLoraBackward*, const ExpertsLoraInput*, const SumExperts*, const AddShared*,
+    const AddSharedBackward*, const Quantise*, const CountSaturated*, const Dequantise*,
+    const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*, const UpdateScales*,
+    const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
+    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
+    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
+    const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
+    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -4,6 +4,7 @@ namespace tessera {
 
 BlockSpec block_spec(const ModelConfig& config, size_t layer) {
   const int64_t window = config.window.at(layer);
+  const bool experts = config.experts.in_block(static_cast<int64_t>(layer));
   const bool rotary = config.positions == Positions::kRope;
   return {.window = window,
           .rotary = rotary,
@@ -14,7 +15,8 @@ BlockSpec block_spec(const ModelConfig& config, size_t layer) {
           .norm = config.norm,
           .norm_place = config.norm_place,
           .mlp = config.mlp,
-          .experts = config.experts.in_block(static_cast<int64_t>(layer))};
+          .experts = experts,
+          .shared_expert = experts && config.experts.shared_width > 0};
 }
 
 }  // namespace tessera

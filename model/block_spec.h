@@ -14,7 +14,8 @@ struct BlockSpec {
   NormKind norm = NormKind::kLayerNorm;  // of all norms
   NormPlace norm_place = NormPlace::kBefore;
   Mlp mlp = Mlp::kGelu;
-  bool experts = false;  // of such MLPs, in place of one
+  bool experts = false;        // of such MLPs, in place of one
+  bool shared_expert = false;  // and one more, which every token goes through
 
   bool gated() const { return is_gated(mlp); }
   bool norms_before() const { return norm_place != NormPlace::kAfter; }

@@ -115,9 +115,10 @@ struct DropoutConfig {
 // A mixture of experts in place of the MLP of some blocks: each token goes through the `active` ones of
 // `count` gated MLPs that its router chooses, and what they compute is added up with the router's weights.
 struct ExpertsConfig {
-  int64_t count = 0;   // E; 0: no block has experts
-  int64_t active = 0;  // k
-  int64_t width = 0;   // the hidden layer of each
+  int64_t count = 0;         // E; 0: no block has experts
+  int64_t active = 0;        // k
+  int64_t width = 0;         // the hidden layer of each
+  int64_t shared_width = 0;  // that of an expert that every token goes through as well; 0: there is none
   Router router = Router::kSoftmax;
   bool renormalise = false;                // see RouterRule
   int64_t every = 1;                       // of so many blocks the last one has experts
@@ -149,6 +150,7 @@ inline constexpr SizeLimit kSizeLimits[] = {{"model.vocab_size", 1'000'000'000},
                                             {"model.experts.count", 4'096},
                                             {"model.experts.active", 64},
                                             {"model.experts.width", 4'000'000},
+                                            {"model.experts.shared_width", 4'000'000},
                                             {"model.experts.every", 10'000},
                                             {"model.query_scalar", 1'000'000},
                                             {"model.rope.original_context", 10'000'000}};
@@ -183,6 +185,9 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::kNone;
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
+  double embedding_scale = 1;             // and by this
+  double residual_scale = 1;              // of what attention and the MLP add to the residual stream
+  double logit_divisor = 1;               // the logits are divided by it
   double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
   double attention_cap = 0;               // c: a score s of attention becomes c tanh(s / c); 0: it stays
   bool attention_sinks = false;           // each head's softmax has one more score, that of no key
@@ -242,6 +247,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.experts.count", model.experts.count);
   visit("model.experts.active", model.experts.active);
   visit("model.experts.width", model.experts.width);
+  visit("model.experts.shared_width", model.experts.shared_width);
   visit("model.experts.router", model.experts.router);
   visit("model.experts.renormalise", model.experts.renormalise);
   visit("model.experts.every", model.experts.every);
@@ -271,6 +277,9 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.qk_norm", model.qk_norm);
   visit("model.tied", model.tied);
   visit("model.scale_embeddings", model.scale_embeddings);
+  visit("model.embedding_scale", model.embedding_scale);
+  visit("model.residual_scale", model.residual_scale);
+  visit("model.logit_divisor", model.logit_divisor);
   visit("model.logit_cap", model.logit_cap);
   visit("model.attention_cap", model.attention_cap);
   visit("model.attention_sinks", model.attention_sinks);

@@ -17,7 +17,9 @@ AttentionKind prefill_kind(AttentionKind kind) {
 std::string what_has_no_operation(const Model& model) {
   for (const BlockKind& kind : model.params->layout().kinds.distinct())
     if (std::string why = why_no_decode(kind, model.config); !why.empty()) return why;
-  if (model.config.scale_embeddings) return "scaled embeddings";
+  if (embedding_scale(model.config, DType::kF32) != 1) return "scaled embeddings";
+  if (model.config.residual_scale != 1) return "a scale of what is added to the residual stream";
+  if (model.config.logit_divisor != 1) return "a divisor of the logits";
   if (model.config.norm_embeddings) return "a norm of the embeddings";
   return norm_not_in_decode(model.config);  // the final one
 }

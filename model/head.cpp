@@ -16,6 +16,12 @@ Norm final_norm(const Model& model, const HeadParams& weights, const Saved& save
           .x = saved.block_input(saved.blocks.size())};
 }
 
+// Divides logits where it costs least: in `y`, the output of the final norm, and in its gradient
+void divide_logits(const Pass& pass, const Tensor& y) {
+  const double divisor = pass.model.config.logit_divisor;
+  drop(pass, {.x = y, .y = y, .dropout = {.factor = static_cast<float>(1 / divisor)}});
+}
+
 // Rows whose logits are computed at a time
 int64_t rows_of_logits(const Model& model) {
   return rows_at_a_time(model.classifier_chunk, model.attention.rows());
@@ -24,7 +30,9 @@ int64_t rows_of_logits(const Model& model) {
 // The x of the logits in FP8, written by the final norm; not where the gradient of some logits would
 // overwrite the x of the next ones
 Fp8Output logits_x(const Model& model, const Tensor& norm) {
-  return rows_of_logits(model) < norm.shape[0] ? Fp8Output{} : model.fp8_of_head().x_output(norm);
+  return rows_of_logits(model) < norm.shape[0] || model.config.logit_divisor != 1
+             ? Fp8Output{}
+             : model.fp8_of_head().x_output(norm);
 }
 
 void run_logits(const Stream& stream, const Model& model, LinearForward gemm, const Tensor& saturated = {}) {
@@ -74,6 +82,7 @@ void final_norm_forward(const Pass& pass, const Saved& saved) {
   pass.stream.enter(OpPlace::kHead, /*backward=*/false);
   const WeightLease<HeadParams> weights = pass.model.lease_head(LeaseFor::kForward);
   norm_forward(pass.stream, final_norm(pass.model, *weights, saved), logits_x(pass.model, saved.norm.y));
+  divide_logits(pass, saved.norm.y);
 }
 
 void logits_forward(const Stream& stream, const Logits& logits) {
@@ -157,6 +166,7 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
   }
   if (!gradients) return;
   if (model.loss.pairs) pass.stream.run(Copy{pass.batch.figures.rows(0, 1).view({N}), head.losses});
+  divide_logits(pass, saved.norm.y);
   const Handover below = to_block_below(pass, saved.blocks.size(), head.below);
   norm_backward(pass.stream, final_norm(model, *weights, saved),
                 {.gradients = gradients->norm,

@@ -12,7 +12,7 @@ void fill(const ParamInfo& info, int64_t filled, const Philox& random, float* va
   if (info.init == Init::kZero || info.init == Init::kOne) {
     std::fill_n(values, filled, info.init == Init::kOne ? 1.0f : 0.0f);
   } else {
-    const double bound = 1 / std::sqrt(static_cast<double>(info.shape[1]));
+    const double bound = 1 / std::sqrt(static_cast<double>(info.shape[-1]));
     for (int64_t i = 0; i < filled; ++i)
       values[i] = static_cast<float>(bound * (2 * random.uniform(static_cast<uint64_t>(i)) - 1));
   }

@@ -2,6 +2,7 @@
 // of them (stages.h). The layout of the parameters, their counts, FP8 and adapters walk these lists.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 
@@ -45,28 +46,33 @@ struct Linear {
   int64_t columns;   // inputs
   bool bias;
   Init init;          // of the weight
-  int64_t count = 1;  // layers of these sizes, one after another in each tensor: the experts
+  int64_t count = 0;  // of experts, whose layers follow one another in each tensor; 0: it is one layer
 
   int64_t outputs() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
-  Shape weight_shape() const {
-    return count == 1 ? Shape{outputs(), columns} : Shape{count, outputs(), columns};
+  bool of_experts() const { return count > 0; }
+  int64_t layers() const { return std::max<int64_t>(count, 1); }
+  Shape matrix_shape(int64_t rows, int64_t of_row) const {
+    return of_experts() ? Shape{count, rows, of_row} : Shape{rows, of_row};
   }
-  Shape bias_shape() const { return count == 1 ? Shape{outputs()} : Shape{count, outputs()}; }
+  Shape weight_shape() const { return matrix_shape(outputs(), columns); }
+  Shape bias_shape() const { return of_experts() ? Shape{count, outputs()} : Shape{outputs()}; }
 };
 
-// Whether it has an adapter. Layers with a count have none.
+// Whether it has an adapter
 inline bool adapts(const LoraConfig& lora, const Linear& linear) {
-  return linear.count == 1 && ((linear.part == ParamPart::kAttention && lora.adapts(Adapted::kAttention)) ||
-                               (linear.part == ParamPart::kMlp && lora.adapts(Adapted::kMlp)));
+  return lora.adapts(linear.part == ParamPart::kAttention ? Adapted::kAttention
+                     : linear.part == ParamPart::kMlp     ? Adapted::kMlp
+                                                          : Adapted::kRouter);
 }
-// Outputs of the layers that have an A each
+// Outputs of the layers that have an A each: an expert's are one, as in transformers' memory and so in PEFT.
 inline LayerParts adapter_rows(const LoraConfig& lora, const Linear& linear) {
-  return lora.split_qkv ? linear.rows : LayerParts{linear.outputs()};
+  return lora.split_qkv && !linear.of_experts() ? linear.rows : LayerParts{linear.outputs()};
 }
 
 struct LinearWeights {
-  Tensor weight, bias;    // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
-  Tensor lora_a, lora_b;  // [P r, I] [O, r]: the adapter, see LoraForward; none where there is none
+  Tensor weight, bias;  // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
+  // The adapter: [P r, I] [O, r], see LoraForward, with a count [count, r, I] [count, O, r]; or none
+  Tensor lora_a, lora_b;
 };
 
 }  // namespace tessera

@@ -47,17 +47,18 @@ void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradi
 
 void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,
                  float scale) {
-  const int64_t O = weight.shape[0], C = weight.shape[1], r = b.shape[1];
+  const int64_t O = weight.shape[-2], C = weight.shape[-1], r = b.shape[-1], rows = weight.numel() / C;
+  const int64_t of_expert = a.numel() * O / rows;  // elements of its A
 #pragma omp parallel for
-  for (int64_t o = 0; o < O; ++o) {
-    int64_t layer = 0;  // of this row
-    for (int64_t end = parts[0]; o >= end; end += parts[static_cast<size_t>(layer)]) ++layer;
-    float* row = weight.as<float>() + o * C;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t layer = 0;
+    for (int64_t end = parts[0]; row % O >= end; end += parts[static_cast<size_t>(layer)]) ++layer;
+    float* to = weight.as<float>() + row * C;
     for (int64_t k = 0; k < r; ++k) {
-      const float factor = scale * b.as<float>()[o * r + k];
-      const float* from = a.as<float>() + (layer * r + k) * C;
+      const float factor = scale * b.as<float>()[row * r + k];
+      const float* from = a.as<float>() + row / O * of_expert + (layer * r + k) * C;
 #pragma omp simd
-      for (int64_t c = 0; c < C; ++c) row[c] += factor * from[c];
+      for (int64_t c = 0; c < C; ++c) to[c] += factor * from[c];
     }
   }
 }

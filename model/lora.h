@@ -30,7 +30,7 @@ struct LinearGradients {
 };
 void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradients gradients);
 
-// weight [O, C] += scale B A, of fp32 tensors on the host; `parts` as in LoraForward
+// weight [O, C], or [E, O, C] of experts, += scale B A, of fp32 tensors on the host; `parts`: see LoraForward
 void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,
                  float scale);
 

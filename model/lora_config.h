@@ -3,22 +3,24 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/base/words.h"
 
 namespace tessera {
 
 // The linear layers with adapters, the words of train.lora.parts
-enum class Adapted : uint8_t { kAttention, kMlp };
+enum class Adapted : uint8_t { kAttention, kMlp, kRouter };  // kMlp: experts, too
 constexpr auto words_of(Adapted) {
-  return std::array{Word{"attention", Adapted::kAttention}, Word{"mlp", Adapted::kMlp}};
+  return std::array{Word{"attention", Adapted::kAttention}, Word{"mlp", Adapted::kMlp},
+                    Word{"router", Adapted::kRouter}};
 }
 
 class AdaptedParts {
  public:
-  static constexpr AdaptedParts all() {
+  static constexpr AdaptedParts of(std::initializer_list<Adapted> all) {
     AdaptedParts parts;
-    parts.add(Adapted::kAttention), parts.add(Adapted::kMlp);
+    for (const Adapted part : all) parts.add(part);
     return parts;
   }
   constexpr void add(Adapted part) { parts_ |= 1u << static_cast<int>(part); }
@@ -44,8 +46,9 @@ constexpr auto words_of(LoraBase) {
 struct LoraConfig {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;
-  AdaptedParts parts = AdaptedParts::all();
-  // q, k and v, and gate and up, have an A each. False where the family's files have them as one layer.
+  AdaptedParts parts = AdaptedParts::of({Adapted::kAttention, Adapted::kMlp});
+  // q, k and v, and gate and up, have an A each. False where the family's files have them as one layer; those
+  // of experts have one A.
   bool split_qkv = true;
 
   bool operator==(const LoraConfig&) const = default;

@@ -27,9 +27,10 @@ float attention_scale(const ModelConfig& config, size_t layer, float plans) {
 }
 
 float embedding_scale(const ModelConfig& config, DType dtype) {
-  if (!config.scale_embeddings) return 1;
+  const auto own = static_cast<float>(config.embedding_scale);
+  if (!config.scale_embeddings) return own;
   const float scale = std::sqrt(static_cast<float>(config.channels));
-  return dtype == DType::kBF16 ? float_from_bf16(bf16_from_float(scale)) : scale;
+  return own * (dtype == DType::kBF16 ? float_from_bf16(bf16_from_float(scale)) : scale);
 }
 
 MaskTables Batch::mask_tables(int64_t window) const {
@@ -43,6 +44,12 @@ MaskTables Batch::mask_tables(int64_t window) const {
 
 Tensor by_sequence(const Model& model, const Tensor& rows) {
   return rows.view({model.attention.batch(), model.attention.tokens(), rows.shape[1]});
+}
+
+Dropout branch_dropout(const Pass& pass, DropoutKind kind, size_t layer) {
+  Dropout dropout = pass.dropout.at(kind, layer);
+  dropout.factor = static_cast<float>(pass.model.config.residual_scale);
+  return dropout;
 }
 
 void drop(const Pass& pass, ApplyDropout op) {

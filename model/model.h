@@ -144,6 +144,9 @@ struct Pass {
 // [N, C] as [B, T, C]
 Tensor by_sequence(const Model& model, const Tensor& rows);
 
+// Of what a branch adds in a layer: dropout, and model.residual_scale
+Dropout branch_dropout(const Pass& pass, DropoutKind kind, size_t layer);
+
 // y = dropout(x), or add + dropout(x), all [N, C]; nothing without dropout
 void drop(const Pass& pass, ApplyDropout op);
 

@@ -72,7 +72,7 @@ void Muon::find_groups(const MuonConfig& config) {
     for (const ParamPlace& place : layout().places) {
       if (place.bucket != b || !place.trained || !place.info.decay) continue;
       int64_t first = place.first, row = config.variance ? store_.kept().first_row(kRowSquares, place) : 0;
-      const int64_t layers = place.info.linear ? place.info.linear->count : 1;
+      const int64_t layers = place.info.linear ? place.info.linear->layers() : 1;
       for (int64_t layer = 0; layer < layers; ++layer)
         for (const int64_t rows : place.info.matrices) {
           if (rows == 0) continue;

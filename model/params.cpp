@@ -48,7 +48,7 @@ void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig
   const std::string name = prefix + linear.name;
   const LayerParts layers = adapter_rows(lora, linear);
   ParamInfo info{.name = name + ".lora_a",
-                 .shape = {count_of(layers) * lora.rank, linear.columns},
+                 .shape = linear.matrix_shape(count_of(layers) * lora.rank, linear.columns),
                  .init = Init::kUniform,
                  .decay = true,
                  .block = layer,
@@ -59,7 +59,7 @@ void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig
                  .linear = linear};
   std::fill_n(info.matrices.begin(), count_of(layers), lora.rank);
   visit(info, weights.lora_a);
-  info.name = name + ".lora_b", info.shape = {linear.outputs(), lora.rank}, info.init = Init::kZero;
+  info.name = name + ".lora_b", info.shape = linear.matrix_shape(linear.outputs(), lora.rank), info.init = Init::kZero;
   info.adapter = AdapterMatrix::kB, info.matrices = layers;
   visit(info, weights.lora_b);
 }
@@ -129,7 +129,7 @@ namespace {
 
 // Experts of a layer that a token goes through
 int64_t active_of(const ParamInfo& info, const ModelConfig& config) {
-  const bool is_of_experts = info.linear && info.linear->count > 1;
+  const bool is_of_experts = info.linear && info.linear->of_experts();
   return is_of_experts ? info.shape.numel() / info.linear->count * config.experts.active
                        : info.shape.numel() - info.padding * config.channels;
 }
@@ -322,7 +322,7 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
   double flops = 0;
   for_each_frozen(config, freeze, [&](const ParamInfo& info, int64_t elements) {
     const bool looked_up = info.part == ParamPart::kEmbeddings && (!config.tied || info.name != kTokenTable);
-    const int64_t active = info.linear && info.linear->count > 1 ? active_of(info, config) : elements;
+    const int64_t active = info.linear && info.linear->of_experts() ? active_of(info, config) : elements;
     if (info.decay && !looked_up) flops += 2.0 * static_cast<double>(active);
   });
   return flops;

@@ -204,6 +204,14 @@ ModelConfig qwen3_30b_a3b() {
   return model;
 }
 
+// config.json of Qwen/Qwen1.5-MoE-A2.7B
+ModelConfig qwen15_moe_a27b() {
+  ModelConfig model = untied(qwen25(
+      {.context = 8192, .layers = 24, .heads = 16, .kv_heads = 16, .channels = 2048, .mlp_width = 1408}));
+  model.experts = {.count = 60, .active = 4, .width = 1408, .shared_width = 5632};
+  return model;
+}
+
 // config.json of allenai/OLMoE-1B-7B-0924
 ModelConfig olmoe_1b_7b() {
   ModelConfig model = untied(llama({.vocab_size = 50304,
@@ -260,6 +268,25 @@ ModelConfig gpt_oss(int64_t layers, int64_t experts) {
   return model;
 }
 
+// config.json of ibm-granite/granite-3.0-1b-a400m-base
+ModelConfig granite3_1b_a400m() {
+  ModelConfig model = llama({.vocab_size = 49155,
+                             .context = 4096,
+                             .layers = 24,
+                             .heads = 16,
+                             .kv_heads = 8,
+                             .channels = 1024,
+                             .mlp_width = 512,
+                             .theta = 1e4,
+                             .norm_epsilon = 1e-6f});
+  model.experts = {.count = 32, .active = 8, .width = 512, .router = Router::kSoftmaxOfChosen};
+  model.embedding_scale = 12;
+  model.residual_scale = 0.22;
+  model.query_scalar = 4096;
+  model.logit_divisor = 6;
+  return model;
+}
+
 // config.json of microsoft/Phi-4-mini-instruct
 ModelConfig phi4_mini() {
   ModelConfig model = llama({.vocab_size = 200064,
@@ -292,10 +319,14 @@ std::optional<ModelConfig> preset_with_experts(Preset preset) {
   switch (preset) {
     case Preset::kQwen3_30bA3b:
       return qwen3_30b_a3b();
+    case Preset::kQwen15_moeA27b:
+      return qwen15_moe_a27b();
     case Preset::kOlmoe_1b7b:
       return olmoe_1b_7b();
     case Preset::kMixtral8x7b:
       return mixtral_8x7b();
+    case Preset::kGranite3_1bA400m:
+      return granite3_1b_a400m();
     case Preset::kGptOss_20b:
       return gpt_oss(24, 32);
     case Preset::kGptOss_120b:

@@ -56,7 +56,7 @@ struct Block {
   Norm norm2() const;
   Attention attention() const;
   LinearLayer linear(Stage stage, size_t which = 0) const;  // of the stage's linear layers
-  Dropout dropout(DropoutKind kind) const { return pass.dropout.at(kind, layer); }
+  Dropout dropout(DropoutKind kind) const { return branch_dropout(pass, kind, layer); }
 };
 
 // What a block's backward has besides what the forward saved

@@ -10,7 +10,7 @@
 
 namespace tessera::testing {
 
-inline ModelConfig with_adapters(ModelConfig model, int64_t rank, AdaptedParts parts = AdaptedParts::all()) {
+inline ModelConfig with_adapters(ModelConfig model, int64_t rank, AdaptedParts parts = LoraConfig{}.parts) {
   model.lora = {.rank = rank,
                 .alpha = 6,
                 .parts = parts,
@@ -73,21 +73,22 @@ inline std::optional<AdapterOf> adapter_of(const ParamLayout& layout, const std:
   return found.b > 0 ? std::optional(found) : std::nullopt;
 }
 
-// dB = scale dW A^T and dA = scale B^T dW, for the rows of each layer of the matrix
+// dB = scale dW A^T and dA = scale B^T dW, for the rows of each layer of the matrix, and of each expert's
 inline std::pair<Tensor, Tensor> gradients_of_adapter(const Tensor& dw, const Tensor& a, const Tensor& b,
                                                       const LayerParts& layers, double scale,
                                                       HostTensors& make) {
-  const int64_t C = a.shape[1], r = b.shape[1];
+  const int64_t C = a.shape[-1], r = b.shape[-1], experts = a.shape.rank() == 3 ? a.shape[0] : 1;
   const Tensor da = make.zeros(a.shape), db = make.zeros(b.shape);
-  int64_t first = 0;
-  for (int64_t p = 0; p < count_of(layers); first += layers[static_cast<size_t>(p++)])
-    for (int64_t k = 0; k < r; ++k)
-      for (int64_t o = first; o < first + layers[static_cast<size_t>(p)]; ++o)
-        for (int64_t c = 0; c < C; ++c) {
-          const float d = static_cast<float>(scale) * dw.as<float>()[o * C + c];
-          db.as<float>()[o * r + k] += d * a.as<float>()[(p * r + k) * C + c];
-          da.as<float>()[(p * r + k) * C + c] += d * b.as<float>()[o * r + k];
-        }
+  int64_t o = 0, of_a = 0;
+  for (int64_t e = 0; e < experts; ++e)
+    for (int64_t p = 0; p < count_of(layers); ++p, of_a += r)
+      for (const int64_t end = o + layers[static_cast<size_t>(p)]; o < end; ++o)
+        for (int64_t k = 0; k < r; ++k)
+          for (int64_t c = 0; c < C; ++c) {
+            const float d = static_cast<float>(scale) * dw.as<float>()[o * C + c];
+            db.as<float>()[o * r + k] += d * a.as<float>()[(of_a + k) * C + c];
+            da.as<float>()[(of_a + k) * C + c] += d * b.as<float>()[o * r + k];
+          }
   return {da, db};
 }
 
@@ -128,7 +129,10 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
     });
     adapted.state.stream().synchronize();
   }
-  int64_t adapters = 0;
+  int64_t adapters = 0, expected = 0;
+  for (const ParamPlace& place : layout.places)
+    expected += place.info.linear && place.info.adapter == AdapterMatrix::kNone &&
+                place.info.name.ends_with("weight") && adapts(model.lora, *place.info.linear);
   for (const NamedTensor& dw : whole_gradients) {
     const auto of = adapter_of(layout, dw.name);
     if (!of) continue;
@@ -140,8 +144,11 @@ inline void expect_gradients_of_whole_weights(const DeviceTraits& device, const 
     for (const Tensor& gradient : {own[of->a].tensor, own[of->b].tensor})
       for (const float value : floats(gradient)) squares += static_cast<double>(value) * value;
   }
+  EXPECT_EQ(adapters, expected);
   const int64_t parts = model.lora.adapts(Adapted::kAttention) + model.lora.adapts(Adapted::kMlp);
-  EXPECT_EQ(adapters, 2 * parts * model.layers);
+  if (!model.experts) {
+    EXPECT_EQ(adapters, 2 * parts * model.layers);
+  }
   EXPECT_NEAR(one.grad_norm, std::sqrt(squares), tolerance::kGradientNorm * one.grad_norm);
 
   for (int i = 2; i <= 3; ++i) adapted.step(i);
@@ -168,10 +175,35 @@ inline std::vector<ModelConfig> models_with_adapters(int64_t channels, int64_t r
   relu.mlp = Mlp::kGeluExact;
   ModelConfig phi3 = with_adapters(with_llama_parts(gpt2), rank);
   phi3.rope.share = 0.5, phi3.lora.split_qkv = false;
-  AdaptedParts attention, mlp;
-  attention.add(Adapted::kAttention), mlp.add(Adapted::kMlp);
-  return {with_adapters(gpt2, rank),      with_adapters(qwen3, rank),  with_adapters(qwen2, rank, attention),
-          with_adapters(relu, rank, mlp), with_adapters(biases, rank), phi3};
+  return {with_adapters(gpt2, rank),
+          with_adapters(qwen3, rank),
+          with_adapters(qwen2, rank, AdaptedParts::of({Adapted::kAttention})),
+          with_adapters(relu, rank, AdaptedParts::of({Adapted::kMlp})),
+          with_adapters(biases, rank),
+          phi3};
+}
+
+// Of experts that have biases, or a shared one and blocks without, or are the only ones with adapters
+inline std::vector<ModelConfig> models_with_adapted_experts(int64_t channels, int64_t rank) {
+  const ModelConfig llama =
+      with_llama_parts({.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = channels});
+  ModelConfig shared = with_experts(llama);
+  shared.experts.shared_width = 40, shared.experts.renormalise = false, shared.experts.dense_layers = {1};
+  shared.bias = Bias::kQkv;
+  ModelConfig sinks = with_gpt_oss_parts(llama);
+  sinks.head_dim = channels / 2;
+  ModelConfig one = with_experts(llama);
+  one.experts.count = one.experts.active = 1, one.norm_place = NormPlace::kAfter;
+  const AdaptedParts all = AdaptedParts::of({Adapted::kAttention, Adapted::kMlp, Adapted::kRouter});
+  return {with_adapters(shared, rank, all), with_adapters(sinks, rank, all), with_adapters(one, rank),
+          with_adapters(with_experts(llama), rank, AdaptedParts::of({Adapted::kMlp})),
+          with_adapters(shared, rank, AdaptedParts::of({Adapted::kRouter}))};
+}
+
+inline std::vector<ModelConfig> all_models_with_adapters(int64_t channels, int64_t rank) {
+  std::vector<ModelConfig> all = models_with_adapters(channels, rank);
+  for (ModelConfig& model : models_with_adapted_experts(channels, rank)) all.push_back(std::move(model));
+  return all;
 }
 
 }  // namespace tessera::testing

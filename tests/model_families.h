@@ -93,21 +93,34 @@ inline std::vector<FamilyModel> models_with_experts(const ModelConfig& llama) {
     how(model);
     return model;
   };
-  return {{"mixtral", "mixtral", changed(with_experts(llama), [](ModelConfig& m) { m.window = Windows(5); })},
-          {"qwen3_moe", "qwen3_moe", with_experts(with_qwen3_parts(llama))},
-          {"qwen3_moe_dense", "qwen3_moe",
-           changed(with_experts(with_qwen3_parts(llama)),
-                   [](ModelConfig& m) {
-                     m.layers = 4, m.bias = Bias::kAttention, m.tied = true;
-                     m.experts.renormalise = false, m.experts.every = 2, m.experts.dense_layers = {1};
-                   })},
-          {"olmoe", "olmoe",
-           changed(with_experts(llama),
-                   [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false; })},
-          {"gpt_oss", "gpt_oss", with_gpt_oss_parts(llama)},
-          {"gpt_oss_plain", "gpt_oss", changed(with_gpt_oss_parts(llama), [](ModelConfig& m) {
-             m.rope = {.theta = 500}, m.window = {}, m.tied = true;
-           })}};
+  return {
+      {"mixtral", "mixtral", changed(with_experts(llama), [](ModelConfig& m) { m.window = Windows(5); })},
+      {"qwen3_moe", "qwen3_moe", with_experts(with_qwen3_parts(llama))},
+      {"qwen3_moe_dense", "qwen3_moe",
+       changed(with_experts(with_qwen3_parts(llama)),
+               [](ModelConfig& m) {
+                 m.layers = 4, m.bias = Bias::kAttention, m.tied = true;
+                 m.experts.renormalise = false, m.experts.every = 2, m.experts.dense_layers = {1};
+               })},
+      {"olmoe", "olmoe",
+       changed(with_experts(llama),
+               [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads, m.experts.renormalise = false; })},
+      {"gpt_oss", "gpt_oss", with_gpt_oss_parts(llama)},
+      {"granitemoe", "granitemoe",
+       changed(with_experts(llama),
+               [](ModelConfig& m) {
+                 m.experts.router = Router::kSoftmaxOfChosen, m.experts.renormalise = false, m.tied = true;
+                 m.embedding_scale = 12, m.residual_scale = 0.22, m.query_scalar = 64, m.logit_divisor = 6;
+               })},
+      {"qwen2_moe", "qwen2_moe",
+       changed(with_experts(llama),
+               [](ModelConfig& m) {
+                 m.bias = Bias::kQkv, m.layers = 3, m.experts.dense_layers = {1};
+                 m.experts.shared_width = 40, m.experts.renormalise = false;
+               })},
+      {"gpt_oss_plain", "gpt_oss", changed(with_gpt_oss_parts(llama), [](ModelConfig& m) {
+         m.rope = {.theta = 500}, m.window = {}, m.tied = true;
+       })}};
 }
 
 inline std::vector<FamilyModel> models_with_caps(const ModelConfig& llama) {

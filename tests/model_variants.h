@@ -171,6 +171,20 @@ inline std::vector<Variant> parts_of(const ModelConfig& plain) {
       [](ModelConfig& m) { m.qk_norm = QkNorm::kHeads, m.head_dim += 8, m.norm_epsilon = 1e-6f; });
   add("a norm of all heads", llama, [](ModelConfig& m) { m.qk_norm = QkNorm::kAllHeads; });
   for (const Variant& each : experts_of(llama)) all.push_back(each);
+  add("a shared expert", llama, [](ModelConfig& m) {
+    m.bias = Bias::kQkv;
+    m.experts = {.count = 4, .active = 2, .width = m.channels, .shared_width = m.channels / 2};
+  });
+  add("a shared expert with norms after", llama, [](ModelConfig& m) {
+    m.norm_place = NormPlace::kAfter;
+    m.experts = {.count = 3, .active = 1, .width = m.channels, .shared_width = 2 * m.channels, .every = 2};
+  });
+  add("granite", llama, [](ModelConfig& m) {
+    m.embedding_scale = 3, m.residual_scale = 0.25, m.query_scalar = 16, m.logit_divisor = 2;
+    m.experts = {.count = 4, .active = 2, .width = m.channels, .router = Router::kSoftmaxOfChosen};
+  });
+  add("scaled branches with dropout", llama,
+      [](ModelConfig& m) { m.residual_scale = 0.5, m.dropout.residual = 0.1, m.logit_divisor = 3; });
   add("clamped swiglu", plain, [](ModelConfig& m) { m.mlp = Mlp::kClampedSwiglu; });
   add("olmo2", llama, [](ModelConfig& m) {
     m.norm_place = NormPlace::kAfter, m.qk_norm = QkNorm::kAllHeads, m.norm_epsilon = 1e-6f, m.tied = false;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/formats/folder.h"
+#include "model/formats/peft.h"
 #include "model/formats/pieces.h"
 #include "model/formats/safetensors.h"
 #include "model/formats/weights.h"
@@ -34,10 +35,34 @@ inline constexpr std::array kFamilyFixtures = {
     "gemma3",         "olmo2",      "gemma3_images",   "mistral",           "qwen3_windows",
     "phi3",           "phi3_whole", "phi3_window",     "phi3_longrope",     "phi3_longrope_short",
     "llama_longrope", "qwen3_moe",  "qwen3_moe_dense", "qwen3_moe_balance", "olmoe",
-    "olmoe_balance",  "mixtral",    "gpt_oss",         "gpt_oss_balance",   "bloom"};
+    "olmoe_balance",  "mixtral",    "gpt_oss",         "gpt_oss_balance",   "bloom",
+    "qwen2_moe",      "granitemoe"};
 
 inline std::filesystem::path fixture(const std::string& name) {
   return std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures" / name;
+}
+
+// "lora" of reference.json
+inline LoraConfig lora_of(const nlohmann::json& fields, const ModelConfig& model) {
+  LoraConfig lora{
+      .rank = fields["rank"], .alpha = fields["alpha"], .parts = {}, .split_qkv = splits_qkv(model)};
+  const std::string parts = fields["parts"];
+  for (const auto& [word, part] : words_of(Adapted{}))
+    if (parts.find(word) != parts.npos) lora.parts.add(part);
+  return lora;
+}
+
+// The values of an adapter that PEFT has saved. Error: the file has others
+inline void read_adapter(const std::filesystem::path& folder, TrainState& state) {
+  const TensorFiles files(folder, "adapter_model");
+  size_t tensors = 0;
+  for (const ParamPlace& place : state.store().layout().places) {
+    if (place.info.adapter == AdapterMatrix::kNone) continue;
+    read_param(files, state.shape().model, place, "", state.store().writer());
+    tensors += pieces_of(family_for(state.shape().model), state.shape().model, place.info).size();
+  }
+  check(tensors == files.tensors().size(), "{} has {} tensors, and the model's adapter {}", folder.string(),
+        files.tensors().size(), tensors);
 }
 
 // The worst error of a set of parameters against the file's tensors `prefix` + name. Each is measured by
@@ -47,6 +72,7 @@ inline double worst_error(const std::vector<NamedTensor>& found, const ModelConf
   double worst = 0;
   for (const ParamPlace& place : ParamLayout(model, 1).places) {
     const ParamInfo& info = place.info;
+    if (model.lora && info.adapter == AdapterMatrix::kNone) continue;
     const std::span<float> ours = floats(std::ranges::find(found, info.name, &NamedTensor::name)->tensor);
     read_param(tensors, model, {info, 0, 0, 0}, prefix, [&](const ParamPlace&, const Tensor& theirs) {
       const std::span<float> wanted = floats(theirs);
@@ -76,7 +102,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
   const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
              targets = reference["targets"].get<std::vector<int32_t>>();
-  const ModelConfig model = read_model_config(folder).model;
+  ModelConfig model = read_model_config(folder).model;
+  if (reference.contains("lora")) model.lora = lora_of(reference["lora"], model);
 
   const std::unique_ptr<Backend> be = make_backend(device);
   Arena arena = make_arena(device);
@@ -88,9 +115,11 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
        .sequence_length = T,
        .dtype = dtype,
        .router_losses = {.balance = reference.value("balance", 0.0), .z = reference.value("z", 0.0)},
-       .attention = attention});
+       .attention = attention,
+       .freeze = model.lora ? Freeze::all_but_adapters() : Freeze{}});
   state.initialize(0);
   load_weights(folder, state);
+  if (model.lora) read_adapter(folder / "adapter", state);
 
   HostTensors make;
   const auto compare = [&](const std::vector<NamedTensor>& found, const std::string& prefix,

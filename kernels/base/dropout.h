@@ -27,11 +27,12 @@ struct Dropout {
   uint64_t key = 0;             // of the run's seed and the step
   uint32_t place = 0;           // in the model, a multiple of kHeads, plus what head 0 counts as
   uint32_t first_sequence = 0;  // that of batch 0 in the step's global batch
+  float factor = 1;             // of all elements, whether or not any are dropped
 
-  TESSERA_HOST_DEVICE explicit operator bool() const { return threshold > 0; }
-  // What kept elements are multiplied by, so that the expectation stays
+  TESSERA_HOST_DEVICE explicit operator bool() const { return threshold > 0 || factor != 1; }
+  // What kept elements are multiplied by: so that the expectation stays, and by the factor
   TESSERA_HOST_DEVICE float scale() const {
-    return static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
+    return factor * static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
   }
 };
 

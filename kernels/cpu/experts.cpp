@@ -267,6 +267,96 @@ void run(const ExpertsBackward& a, const Launch& /*on*/) {
   }
 }
 
+// Calls of(rows, e) for the rows of each expert e that has any; without offsets for all as those of expert 0.
+template <class Of>
+static void each_expert(const Tensor& offsets, int64_t rows, const Of& of) {
+  if (!offsets) return of(ExpertRows{.first = 0, .count = rows}, 0);
+  for (int64_t e = 0; e + 1 < offsets.shape[0]; ++e)
+    if (const ExpertRows own = rows_of(offsets, e); own.count > 0) of(own, e);
+}
+
+void run(const ExpertsLoraForward& a, const Launch& /*on*/) {
+  const int64_t R = a.u.shape[0], r = a.u.shape[1], C = a.x.shape[1], O = a.y.shape[1];
+  std::vector<float> room;
+  each_expert(a.offsets, R, [&](ExpertRows rows, int64_t e) {
+    multiply({.rows = rows.count,
+              .columns = r,
+              .terms = C,
+              .scale = a.scale,
+              .a = {gathered(a.x, a.x_rows, R / a.x.shape[0], rows, room), C},
+              .b = {a.a.as<float>() + e * r * C, C, true},
+              .result = a.u.as<float>() + rows.first * r,
+              .row = r});
+    multiply({.rows = rows.count,
+              .columns = O,
+              .terms = r,
+              .a = {a.u.as<float>() + rows.first * r, r},
+              .b = {a.b.as<float>() + e * O * r, r, true},
+              .keep = 1,
+              .result = a.y.as<float>() + rows.first * O,
+              .row = O});
+  });
+}
+
+// Rows times the weights of their choices; without weights the rows themselves
+static const float* weighted(const Tensor& weights, const Tensor& choices, ExpertRows rows, int64_t columns,
+                             const float* from, std::vector<float>& room) {
+  if (!weights) return from;
+  room.resize(static_cast<size_t>(rows.count * columns));
+  for (int64_t i = 0; i < rows.count * columns; ++i)
+    room[static_cast<size_t>(i)] =
+        weights.as<float>()[choices.as<int32_t>()[rows.first + i / columns]] * from[i];
+  return room.data();
+}
+
+void run(const ExpertsLoraBackward& a, const Launch& /*on*/) {
+  const int64_t R = a.u.shape[0], r = a.u.shape[1], C = a.x.shape[1], O = a.dy.shape[1];
+  begin_gradients(a.accumulate, {a.da, a.db});
+  std::vector<float> of_x, of_dy, times;
+  each_expert(a.offsets, R, [&](ExpertRows rows, int64_t e) {
+    const float* dy = gathered(a.dy, a.dy_rows, R / a.dy.shape[0], rows, of_dy);
+    float* u = a.u.as<float>() + rows.first * r;
+    multiply({.rows = O,
+              .columns = r,
+              .terms = rows.count,
+              .a = {weighted(a.weights, a.dy_rows, rows, O, dy, times), O, true},
+              .b = {u, r},
+              .keep = 1,
+              .result = a.db.as<float>() + e * O * r,
+              .row = r});
+    multiply({.rows = rows.count,
+              .columns = r,
+              .terms = O,
+              .scale = a.scale,
+              .a = {dy, O},
+              .b = {a.b.as<float>() + e * O * r, r},
+              .result = u,
+              .row = r});
+    multiply({.rows = r,
+              .columns = C,
+              .terms = rows.count,
+              .a = {weighted(a.weights, a.dy_rows, rows, r, u, times), r, true},
+              .b = {gathered(a.x, a.x_rows, R / a.x.shape[0], rows, of_x), C},
+              .keep = 1,
+              .result = a.da.as<float>() + e * r * C,
+              .row = C});
+  });
+}
+
+void run(const ExpertsLoraInput& a, const Launch& /*on*/) {
+  const int64_t r = a.u.shape[1], C = a.dx.shape[1];
+  each_expert(a.offsets, a.u.shape[0], [&](ExpertRows rows, int64_t e) {
+    multiply({.rows = rows.count,
+              .columns = C,
+              .terms = r,
+              .a = {a.u.as<float>() + rows.first * r, r},
+              .b = {a.a.as<float>() + e * r * C, C},
+              .keep = 1,
+              .result = a.dx.as<float>() + rows.first * C,
+              .row = C});
+  });
+}
+
 // What the bias of the next layer adds to the gradient of a choice's weight
 static float of_bias(const GatedExpertsBackward& a, int64_t choice) {
   const int64_t C = a.bias.shape[1];
@@ -308,6 +398,28 @@ void run(const SumExperts& a, const Launch& /*on*/) {
       const float* x = a.x.as<float>() + a.places.as<int32_t>()[n * k + j] * C;
       for (int64_t c = 0; c < C; ++c) y[c] += weight * x[c];
     }
+  }
+}
+
+void run(const AddShared& a, const Launch& /*on*/) {
+  const int64_t N = a.y.shape[0], C = a.y.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    const float gate = 1 / (1 + std::exp(-a.logits.as<float>()[n]));
+    const float *x = a.x.as<float>() + n * C, *add = a.add.as<float>() + n * C;
+    for (int64_t c = 0; c < C; ++c) a.y.as<float>()[n * C + c] = add[c] + gate * x[c];
+  }
+}
+
+void run(const AddSharedBackward& a, const Launch& /*on*/) {
+  const int64_t N = a.dy.shape[0], C = a.dy.shape[1];
+#pragma omp parallel for
+  for (int64_t n = 0; n < N; ++n) {
+    float& logit = a.d_logits.as<float>()[n];
+    const float gate = 1 / (1 + std::exp(-logit));
+    const float *dy = a.dy.as<float>() + n * C, *x = a.x.as<float>() + n * C;
+    logit = gate * (1 - gate) * std::inner_product(dy, dy + C, x, 0.0f);
+    for (int64_t c = 0; c < C; ++c) a.dx.as<float>()[n * C + c] = gate * dy[c];
   }
 }
 

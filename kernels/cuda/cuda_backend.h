@@ -11,8 +11,8 @@
 #include <initializer_list>
 
 #include "kernels/backend.h"
-#include "kernels/expert_ops.h"
 #include "kernels/cuda/gemm_runner.h"
+#include "kernels/expert_ops.h"
 
 namespace tessera {
 
@@ -72,8 +72,13 @@ class CudaBackend final : public Backend {
   void run_op(const RouterSample& a, const Launch& on);
   void run_op(const ExpertsForward& a, const Launch& on);
   void run_op(const ExpertsBackward& a, const Launch& on);
+  void run_op(const ExpertsLoraForward& a, const Launch& on);
+  void run_op(const ExpertsLoraBackward& a, const Launch& on);
+  void run_op(const ExpertsLoraInput& a, const Launch& on);
   void run_op(const GatedExpertsBackward& a, const Launch& on);
   void run_op(const SumExperts& a, const Launch& on);
+  void run_op(const AddShared& a, const Launch& on);
+  void run_op(const AddSharedBackward& a, const Launch& on);
   void run_op(const Quantise& a, const Launch& on);
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);

@@ -8,9 +8,11 @@
 //                     place   a warp a chunk, 32 choices at a time: those of one expert in their order
 //   sample          a block: a warp a token at a time, then the sum of the warps
 //   gated backward  a block a row; the gradient of its weight is the sum of dy h over it
+//   add shared      a thread a pack of a token; its backward a block a token
 //   sum             a thread a pack of a token: over its k rows, in their order
 #include <limits>
 
+#include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/gates.cuh"
@@ -321,6 +323,43 @@ __global__ __launch_bounds__(kSumThreads) void sum_experts_kernel(SumArgs<T> a) 
   store_floats(a.y + pack * kWidth, sum);
 }
 
+template <class T>
+__global__ __launch_bounds__(kSumThreads) void add_shared_kernel(const T* x, const float* logits,
+                                                                 const T* add, T* y, int64_t packs,
+                                                                 int packs_of_row) {
+  constexpr int kWidth = kPackWidth<T>;
+  const int64_t pack = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
+  if (pack >= packs) return;
+  const float gate = cuda::sigmoid(logits[pack / packs_of_row]);
+  float sum[kWidth], own[kWidth];
+  load_floats(add + pack * kWidth, sum);
+  load_floats(x + pack * kWidth, own);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum[i] += gate * own[i];
+  store_floats(y + pack * kWidth, sum);
+}
+
+template <class T>
+__global__ __launch_bounds__(kRowThreads) void add_shared_backward_kernel(const T* dy, const T* x,
+                                                                          float* d_logits, T* dx,
+                                                                          int channels) {
+  constexpr int kWidth = kPackWidth<T>;
+  __shared__ float scratch[kMaxWarps][1];
+  const int64_t row = blockIdx.x;
+  const float gate = cuda::sigmoid(d_logits[row]);
+  float sum[1] = {0};
+  for (int c = threadIdx.x * kWidth; c < channels; c += kRowThreads * kWidth) {
+    float d[kWidth], own[kWidth];
+    load_floats(dy + row * channels + c, d);
+    load_floats(x + row * channels + c, own);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[0] += d[i] * own[i], d[i] *= gate;
+    store_floats(dx + row * channels + c, d);
+  }
+  block_sum(sum, scratch);  // behind its barrier every thread has read the logit
+  if (threadIdx.x == 0) d_logits[row] = gate * (1 - gate) * sum[0];
+}
+
 }  // namespace
 
 void CudaBackend::run_op(const ChooseExperts& a, const Launch& on) {
@@ -427,6 +466,27 @@ void CudaBackend::run_op(const SumExperts& a, const Launch& on) {
                           .active = static_cast<int>(a.places.shape[1])};
     const auto blocks = static_cast<unsigned>(cuda::divide_up(packs, kSumThreads));
     sum_experts_kernel<T><<<blocks, kSumThreads, 0, on.stream>>>(args);
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const AddShared& a, const Launch& on) {
+  check_packs(a.kName, {{"x", a.x}, {"add", a.add}, {"y", a.y}});
+  with_real_type(a.y.dtype, [&]<class T>() {
+    const int64_t packs = a.y.numel() / kPackWidth<T>;
+    const auto blocks = static_cast<unsigned>(cuda::divide_up(packs, kSumThreads));
+    add_shared_kernel<T>
+        <<<blocks, kSumThreads, 0, on.stream>>>(a.x.as<T>(), a.logits.as<float>(), a.add.as<T>(), a.y.as<T>(),
+                                                packs, static_cast<int>(a.y.shape[1] / kPackWidth<T>));
+  });
+  TESSERA_CUDA_LAUNCHED();
+}
+
+void CudaBackend::run_op(const AddSharedBackward& a, const Launch& on) {
+  check_packs(a.kName, {{"dy", a.dy}, {"x", a.x}, {"dx", a.dx}});
+  with_real_type(a.dy.dtype, [&]<class T>() {
+    add_shared_backward_kernel<T><<<static_cast<unsigned>(a.dy.shape[0]), kRowThreads, 0, on.stream>>>(
+        a.dy.as<T>(), a.x.as<T>(), a.d_logits.as<float>(), a.dx.as<T>(), static_cast<int>(a.dy.shape[1]));
   });
   TESSERA_CUDA_LAUNCHED();
 }

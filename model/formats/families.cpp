@@ -41,6 +41,8 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
   if (&family == &kGemma3 && !model.window.all_full() && model.rope.scaling != RopeScaling::kNone &&
       model.rope.local_theta == 0)
     settings.push_back("model.rope.local_theta=a number");
+  if (family.defaults.experts.shared_width > 0 && model.experts.shared_width == 0)
+    settings.push_back("model.experts.shared_width=a number");
   if (!sets(family, "model.head_dim") && model.channels % model.heads != 0)
     settings.push_back("model.heads=a divisor of model.channels");
   return settings;
@@ -49,9 +51,9 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kGpt2,    &kLlama,    &kMistral, &kQwen2,  &kQwen3,
-                                           &kGemma3,  &kGemma2,   &kPhi3,    &kOlmo2,  &kBloom,
-                                           &kMixtral, &kQwen3Moe, &kOlmoe,   &kGptOss, &kTessera};
+  static constexpr const Family* kAll[] = {
+      &kGpt2,  &kLlama,   &kMistral,  &kQwen2, &kQwen3,  &kGemma3,   &kGemma2,     &kPhi3,   &kOlmo2,
+      &kBloom, &kMixtral, &kQwen3Moe, &kOlmoe, &kGptOss, &kQwen2Moe, &kGraniteMoe, &kTessera};
   return kAll;
 }
 

@@ -20,6 +20,7 @@ struct Field {
   const char* synonym = nullptr;  // another name that transformers accepts
   bool may_be_null = false;       // null: the member is computed from others
   bool is_read = true;            // false: written for other programs
+  bool inverse_root = false;      // the field is 1 / sqrt(the member), which is a whole number
 };
 
 // A field of config.json that sets a member of DropoutConfig
@@ -74,6 +75,12 @@ struct WithImages {
   std::string_view image_tensors = {};              // a regular expression
 };
 
+// The modules of a mixture of experts in transformers' memory, which PEFT's adapters are named by. Files may
+// have other names: experts are two tensors there, gate_up_proj and down_proj.
+struct ExpertModules {
+  std::string_view experts = "mlp.experts.", router = "mlp.gate.";
+};
+
 inline constexpr RopeScaling kAllScalings[] = {RopeScaling::kLinear, RopeScaling::kLlama3, RopeScaling::kYarn,
                                                RopeScaling::kLongrope};
 
@@ -98,11 +105,12 @@ struct Family {
   std::span<const TensorNames> tensors;
   std::string_view buffers;  // a regular expression: tensors of old files that are not weights
   WithImages with_images = {};
+  ExpertModules modules = {};
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients
 };
 
-extern const Family kBloom, kGpt2, kGptOss, kGemma2, kGemma3, kLlama, kMistral, kMixtral, kQwen2, kQwen3,
-    kQwen3Moe, kOlmo2, kOlmoe, kPhi3, kTessera;
+extern const Family kBloom, kGpt2, kGptOss, kGraniteMoe, kGemma2, kGemma3, kLlama, kMistral, kMixtral, kQwen2,
+    kQwen2Moe, kQwen3, kQwen3Moe, kOlmo2, kOlmoe, kPhi3, kTessera;
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);              // by its model_type; null: there is none
 const Family* find_family_with_images(std::string_view name);  // by the model_type of such a model

@@ -176,6 +176,17 @@ Fields fields_of_text(const Family& family, const Fields& config) {
   return fields;
 }
 
+// A number that 1 / sqrt(n) is, of a whole n
+void read_inverse_root(const Fields& config, const char* field, const json& value, int64_t& n) {
+  double root = 0;
+  config.read(field, value, root);
+  const double exact = 1 / (root * root);
+  n = exact < 1e12 ? std::llround(exact) : 0;
+  check(n > 0 && std::abs(1 / std::sqrt(static_cast<double>(n)) - root) <= 1e-7 * root,
+        "{}: \"{}\" must be 1 / sqrt(n) of a whole number n, such as 0.125, found {}", config.file,
+        config.name_of(field), brief(value));
+}
+
 void read_fields(const Family& family, const Fields& config, FoundModel& found) {
   for (const Field& field : family.fields) {
     if (!field.is_read) continue;
@@ -186,6 +197,13 @@ void read_fields(const Family& family, const Fields& config, FoundModel& found) 
       if (key != field.key) return;
       if constexpr (std::is_same_v<T, Mlp>) {
         config.read(field.name, *value, family.mlps, member);
+      } else if constexpr (std::is_same_v<T, int64_t>) {
+        if (field.inverse_root)
+          read_inverse_root(config, field.name, *value, member);
+        else if (value->is_null() && field.may_be_null)
+          member = 0;
+        else
+          config.read(field.name, *value, member);
       } else if constexpr (requires { config.read(field.name, *value, member); }) {
         if (value->is_null() && field.may_be_null)
           member = T{};
@@ -390,6 +408,10 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberForma
       if (key != field.key) return;
       if constexpr (std::is_same_v<T, Mlp>)
         config[field.name] = field_value(member, family.mlps);
+      else if constexpr (std::is_same_v<T, int64_t>)
+        config[field.name] = field.inverse_root ? json(1 / std::sqrt(static_cast<double>(member)))
+                             : field.may_be_null && member == 0 ? json()
+                                                                : field_value(member);
       else if constexpr (requires { field_value(member); })
         config[field.name] = field.may_be_null && member == T{} ? json() : field_value(member);
     });

@@ -85,6 +85,7 @@ constinit const Family kGptOss{
     .block = "layers.{}.",
     .tensors = kGptOssTensors,
     .buffers = kLlamaBuffers,
+    .modules = {.router = "mlp.router."},
 };
 
 }  // namespace tessera

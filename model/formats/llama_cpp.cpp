@@ -24,7 +24,8 @@ constexpr TensorNames kPlainTensors[] = {
     {.ours = "mlp.expand.", .theirs = {{{"ffn_up."}}}},
     {.ours = "mlp.contract.", .theirs = {{{"ffn_down."}}}},
 };
-constexpr std::string_view kQ = "attn_q.", kK = "attn_k.", kRouter = "ffn_gate_inp.";
+constexpr std::string_view kQ = "attn_q.", kK = "attn_k.", kRouter = "ffn_gate_inp.",
+                           kSharedGate = "ffn_gate_inp_shexp.";
 constexpr TensorNames kTensorNames[] = {
     {.ours = "token_table", .theirs = {{{"token_embd.weight"}}}},
     {.ours = "head.", .theirs = {{{"output."}}}},
@@ -40,6 +41,9 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "experts.router.", .theirs = {{{kRouter}}}},
     {.ours = "experts.expand.", .theirs = {{{"ffn_gate_exps."}, {"ffn_up_exps."}}}, .stacked = true},
     {.ours = "experts.contract.", .theirs = {{{"ffn_down_exps."}}}, .stacked = true},
+    {.ours = "experts.shared_gate.", .theirs = {{{kSharedGate}}}},
+    {.ours = "experts.shared_expand.", .theirs = {{{"ffn_gate_shexp."}, {"ffn_up_shexp."}}}},
+    {.ours = "experts.shared_contract.", .theirs = {{{"ffn_down_shexp."}}}},
     {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's, OLMo 2's
     {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
 };
@@ -57,7 +61,9 @@ std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInf
 
 FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
   FileTensor tensor{.name = piece.name, .shape = piece.shape, .format = format};
-  const bool routes = piece.name.find(kRouter) != piece.name.npos;
+  const bool gates = piece.name.find(kSharedGate) != piece.name.npos,
+             routes = gates || piece.name.find(kRouter) != piece.name.npos;
+  if (gates) tensor.shape = {piece.columns};  // a vector there
   if (piece.shape.rank() == 1 || routes || piece.name == "position_embd.weight")
     tensor.format = NumberFormat::kF32;
   else if (piece.columns % block_of(format) != 0)
@@ -131,6 +137,7 @@ void reorder_rows(std::span<const float> from, int64_t D, int64_t columns, float
 std::string name_in_llama_cpp(const Family& family) {
   if (&family == &kMistral || &family == &kMixtral) return "llama";
   if (&family == &kQwen3Moe) return "qwen3moe";
+  if (&family == &kQwen2Moe) return "qwen2moe";
   if (&family == &kGemma3) return "gemma3";
   return family.name;
 }
@@ -189,17 +196,18 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
         "it with --format hf",
         folder, family.name);
   if (model.experts) {  // constants of llama.cpp
-    check(&family == &kMixtral || &family == &kQwen3Moe || &family == &kOlmoe,
+    const bool qwen2 = &family == &kQwen2Moe, untied = qwen2 || &family == &kOlmoe;
+    check(untied || &family == &kMixtral || &family == &kQwen3Moe || &family == &kGraniteMoe,
           "{} has experts (model_type {}), whose tensors Tessera does not write for llama.cpp yet. Export it "
           "with --format hf, which llama.cpp converts",
           folder, family.name);
     require(!model.has_dense_blocks(), "model.experts.every", model.experts.every,
             "1, and no model.experts.dense_layers");
-    const bool sums = &family != &kOlmoe;
+    const bool sums = !untied;
     require(model.experts.rule().sums_to_one() == sums, "model.experts.renormalise", !sums,
             sums ? "true" : "false");
-    require(model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
-    require(&family != &kOlmoe || !model.tied, "model.tied", model.tied, "false");
+    require(qwen2 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+    require(!untied || !model.tied, "model.tied", model.tied, "false");
     require(&family != &kOlmoe || model.kv_heads == model.heads, "model.kv_heads", model.kv_heads,
             fmt::format("{} (model.heads)", model.heads));
   }
@@ -238,7 +246,8 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "model.rope.scaling", "longrope", "none, linear or yarn");
   require(&family != &kQwen3 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
   require(
-      (&family != &kQwen2 && &family != &kPhi3 && &family != &kOlmo2 && &family != &kOlmoe) ||
+      (&family != &kQwen2 && &family != &kQwen2Moe && &family != &kPhi3 && &family != &kOlmo2 &&
+       &family != &kOlmoe) ||
           model.attention_width() == model.channels,
       "model.head_dim", fmt::format("{}", model.head_dim),
       fmt::format("model.channels / model.heads = {}", model.channels / std::max<int64_t>(1, model.heads)));
@@ -264,6 +273,8 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     add("expert_count", count(model.experts.count));
     add("expert_used_count", count(model.experts.active));
     add("expert_feed_forward_length", count(model.experts.width));
+    if (model.experts.shared_width > 0)
+      add("expert_shared_feed_forward_length", count(model.experts.shared_width));
   }
   add("attention.head_count", count(model.heads));
   if (&family == &kGpt2) {
@@ -274,6 +285,13 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     add("attention.value_length", count(model.head_dim));
     add("attention.layer_norm_rms_epsilon", model.norm_epsilon);
     add_rope(model, arch, fields);
+    if (&family == &kGraniteMoe) {
+      const auto query_scalar = static_cast<double>(canonical(model).query_scalar);
+      add("attention.scale", static_cast<float>(1 / std::sqrt(query_scalar)));
+      add("embedding_scale", static_cast<float>(model.embedding_scale));
+      add("residual_scale", static_cast<float>(model.residual_scale));
+      add("logit_scale", static_cast<float>(model.logit_divisor));  // which it divides by
+    }
     if (&family == &kGemma3 || &family == &kPhi3)  // 0: none
       add("attention.sliding_window", count(model.window.at(0)));
     if (&family == &kGemma2) {  // 0 would hide all
@@ -310,7 +328,7 @@ std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model) {
 LlamaCppLayout::LlamaCppLayout(const ModelConfig& model, NumberFormat format)
     : WeightsLayout(model),
       format_(format),
-      reorders_(name_in_llama_cpp(family_for(model)) == "llama"),
+      reorders_(name_in_llama_cpp(family_for(model)) == "llama" || &family_for(model) == &kGraniteMoe),
       offset_(model.norm_offset()) {}
 
 std::vector<FileTensor> LlamaCppLayout::tensors_of(const ParamInfo& info) const {

@@ -13,8 +13,10 @@
 namespace tessera {
 namespace {
 
+constexpr AdaptedParts kAllParts = AdaptedParts::of({Adapted::kAttention, Adapted::kMlp, Adapted::kRouter});
+
 // The layers with an adapter, as PEFT finds them: by the end of their names. "q_proj"; "attn.c_proj" where
-// another layer ends the same.
+// another layer ends the same. None that are named by parameters
 std::vector<std::string> target_modules(const ModelConfig& model) {
   constexpr std::string_view kEnd = ".lora_A.weight";
   const auto layers_of = [&](AdaptedParts parts) {
@@ -23,7 +25,7 @@ std::vector<std::string> target_modules(const ModelConfig& model) {
     one.lora.parts = parts;
     std::vector<std::string> layers;
     for (const ParamPlace& place : ParamLayout(one, 1).places)
-      if (place.info.adapter == AdapterMatrix::kA)
+      if (place.info.adapter == AdapterMatrix::kA && !is_by_parameter(model, place.info))
         for (const TensorPiece& piece : pieces_of(family_for(model), one, place.info))
           layers.push_back(piece.name.substr(0, piece.name.size() - kEnd.size()));
     return layers;
@@ -34,10 +36,23 @@ std::vector<std::string> target_modules(const ModelConfig& model) {
     return name.substr(at + 1);
   };
   std::map<std::string, int> count;
-  for (const std::string& layer : layers_of(AdaptedParts::all())) ++count[last(layer, 1)];
+  for (const std::string& layer : layers_of(kAllParts)) ++count[last(layer, 1)];
   std::vector<std::string> targets;
   for (const std::string& layer : layers_of(model.lora.parts))
     targets.push_back(last(layer, count[last(layer, 1)] == 1 ? 1 : 2));
+  return targets;
+}
+
+// What transformers holds as a parameter has an adapter of that. Beside experts all layers but attention's
+// are named so: of "gate_proj" among target_modules PEFT makes experts, whatever stands before it.
+std::vector<std::string> target_parameters(const ModelConfig& model) {
+  std::vector<std::string> targets;
+  const Family& family = family_for(model);
+  for (const ParamPlace& place : ParamLayout(model, 1).places) {
+    if (place.info.adapter != AdapterMatrix::kA || !is_by_parameter(model, place.info)) continue;
+    for (std::string& name : peft_parameters(family, model, place.info))
+      if (std::ranges::find(targets, name) == targets.end()) targets.push_back(std::move(name));
+  }
   return targets;
 }
 
@@ -61,6 +76,8 @@ nlohmann::ordered_json peft_config(const ModelConfig& model, const AdapterBase& 
                                    {"bias", "none"},
                                    {"fan_in_fan_out", has_transposed_layers(model)},
                                    {"inference_mode", true}};
+  if (std::vector<std::string> parameters = target_parameters(model); !parameters.empty())
+    config["target_parameters"] = std::move(parameters);
   if (!base.stored_as.empty()) config[kBaseStoredAs] = base.stored_as;
   return config;
 }

@@ -23,9 +23,67 @@ std::string name_of_layer(std::string_view name, size_t layer) {
   return name.find("{}") == name.npos ? std::string(name) : fmt::format(fmt::runtime(name), layer);
 }
 
+bool is_router(const Linear& linear) { return std::string_view(linear.name) == "experts.router"; }
+bool is_expand(const Linear& linear) { return linear.rows[1] > 0; }
+
+// "base_model.model.model.layers.3."
+std::string lead_of_adapters(const Family& family, const ParamInfo& info) {
+  return "base_model.model." + std::string(family.lead) + fmt::format(fmt::runtime(family.block), info.block);
+}
+
+// The adapter of a router, or of the experts of a block. PEFT wraps the module of experts twice: the second
+// matrix is that of the outer one.
+TensorPiece piece_of_experts(const Family& family, const ParamInfo& info) {
+  const Linear& linear = *info.linear;
+  const bool is_b = info.adapter == AdapterMatrix::kB;
+  TensorPiece piece{.name = lead_of_adapters(family, info) +
+                            std::string(is_router(linear) ? family.modules.router : family.modules.experts) +
+                            (linear.of_experts() && is_expand(linear) ? "base_layer." : "") +
+                            peft_name(info.adapter),
+                    .first = 0,
+                    .rows = info.shape.numel() / info.shape[-1],
+                    .columns = info.shape[-1],
+                    .transposed = is_b && linear.of_experts(),
+                    .shape = {info.shape.numel() / info.shape[-1], info.shape[-1]}};
+  if (!piece.transposed) return piece;
+  const int64_t O = info.shape[1], r = info.shape[2];
+  piece.rows = linear.count, piece.columns = O * r, piece.shape = {O, r * linear.count};
+  const bool interleaved =
+      std::ranges::any_of(family.tensors, [](const TensorNames& names) { return names.interleaved; });
+  if (interleaved && is_expand(linear)) piece.outer = 2, piece.inner = O / 2, piece.swaps = linear.count;
+  return piece;
+}
+
+// Of each of `swaps` equal parts
+void swap_parts(int64_t swaps, std::span<const float> from, int64_t outer, int64_t inner, float* out) {
+  const size_t each = from.size() / static_cast<size_t>(swaps);
+  for (size_t first = 0; first < from.size(); first += each)
+    swap_groups(from.subspan(first, each), outer, inner, out + first);
+}
+
 }  // namespace
 
+bool is_by_parameter(const ModelConfig& model, const ParamInfo& info) {
+  return bool(model.experts) && info.linear && info.linear->part != ParamPart::kAttention;
+}
+
+std::vector<std::string> peft_parameters(const Family& family, const ModelConfig& model,
+                                         const ParamInfo& info) {
+  if (info.linear->of_experts())
+    return {std::string(family.modules.experts) + (is_expand(*info.linear) ? "gate_up_proj" : "down_proj")};
+  const std::string lead = lead_of_adapters(family, info);
+  constexpr std::string_view kEnd = "lora_A.weight";
+  std::vector<std::string> names;
+  for (const TensorPiece& piece : pieces_of(family, model, info)) {
+    const size_t count = piece.name.size() - lead.size() - kEnd.size();
+    names.push_back(piece.name.substr(lead.size(), count) + "weight");
+  }
+  return names;
+}
+
 std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info) {
+  if (info.adapter != AdapterMatrix::kNone && (info.linear->of_experts() || is_router(*info.linear)))
+    return {piece_of_experts(family, info)};
   return pieces_of(
       TensorTable{
           .title = family.title, .lead = family.lead, .block = family.block, .tensors = family.tensors},
@@ -40,8 +98,8 @@ std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& 
     lead += std::string(table.lead) + fmt::format(fmt::runtime(table.block), info.block);
     ours = ours.substr(ours.find('.', ours.find('.') + 1) + 1);  // without "blocks.3."
   }
-  const int64_t count = info.linear ? info.linear->count : 1;
-  const bool is_matrix = info.shape.rank() >= (count > 1 ? 3 : 2),
+  const int64_t count = info.linear ? info.linear->layers() : 1;
+  const bool is_matrix = info.shape.rank() >= (info.linear && info.linear->of_experts() ? 3 : 2),
              is_adapter = info.adapter != AdapterMatrix::kNone;
   const int64_t columns = is_matrix ? info.shape[-1] : 1;
   const int64_t all = info.shape.numel() / columns - info.padding, each = all / count;
@@ -108,7 +166,7 @@ void to_file(const TensorPiece& piece, std::span<const float> parameter, std::sp
         static_cast<size_t>((piece.first + layer * piece.stride) * columns), static_cast<size_t>(each));
     float* const to = in_file.data() + layer * each;
     if (piece.outer > 0) {
-      swap_groups(from, piece.outer, piece.inner, piece.transposed ? swapped.data() : to);
+      swap_parts(piece.swaps, from, piece.outer, piece.inner, piece.transposed ? swapped.data() : to);
       from = swapped;
     }
     if (piece.transposed)
@@ -130,7 +188,7 @@ void from_file(const TensorPiece& piece, std::span<const float> in_file, std::sp
       from = turned;
     }
     if (piece.outer > 0)
-      swap_groups(from, piece.inner, piece.outer, to);
+      swap_parts(piece.swaps, from, piece.inner, piece.outer, to);
     else if (!piece.transposed)
       std::ranges::copy(from, to);
   }

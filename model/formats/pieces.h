@@ -1,5 +1,6 @@
 // The tensors of a file that make up a parameter of ours, by the table of the family. Adapters have the names
-// and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family.
+// and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family, and
+// for each of the two matrices of experts [E r, I] and [O, r E].
 #pragma once
 
 #include <span>
@@ -18,6 +19,7 @@ struct TensorPiece {
   int64_t first, rows, columns;
   bool transposed;               // [columns, rows] in the file
   int64_t outer = 0, inner = 0;  // above 0: rows are [inner, outer, ..] in the file, [outer, inner, ..] here
+  int64_t swaps = 1;             // equal parts, of which each is swapped so
   int64_t layers = 1, stride = 0;  // the rows from a layer's first one to the next layer's
   Shape shape;                     // in the file
 
@@ -37,6 +39,12 @@ std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& mode
 
 // out [columns, rows] = from [rows, columns], transposed
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out);
+// Whether PEFT names the adapter of a layer by a parameter, as of experts, and not by a module
+bool is_by_parameter(const ModelConfig& model, const ParamInfo& info);
+// Those parameters: "mlp.experts.gate_up_proj", "mlp.gate.weight"
+std::vector<std::string> peft_parameters(const Family& family, const ModelConfig& model,
+                                         const ParamInfo& info);
+
 // out [inner, outer, ..] = from [outer, inner, ..]
 void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, float* out);
 

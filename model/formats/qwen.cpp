@@ -1,6 +1,7 @@
 // Qwen2: Yang et al., arXiv:2407.10671; Qwen2.5, arXiv:2412.15115, is of the same family: biases of q, k and
 // v. Qwen3: arXiv:2505.09388: no biases, an RMSNorm of every head of q and k, and a head dim of its own; with
-// experts it is another family, whose files may say that some layers have none.
+// experts it is another family, whose files may say that some layers have none. Qwen1.5-MoE
+// (https://qwenlm.github.io/blog/qwen-moe) is a Qwen2 with experts, of which one is shared.
 #include "model/formats/llama_tables.h"
 
 namespace tessera {
@@ -11,6 +12,9 @@ constexpr std::string_view kQwen2Harmless[] = {"attention_bias"};
 
 constexpr RefusedField kQwen2Refused[] = {
     kNoPartialRotation, {"use_mrope", "rotary positions of several axes are not supported"}, kNoMlpBias};
+constexpr RefusedField kQwen2MoeOwnRefused[] = {
+    {"qkv_bias", "a Qwen2 without biases of queries, keys and values is not supported", is_true}};
+
 constexpr RefusedField kQwen3Refused[] = {kNoMlpBias, kNoPartialRotation};
 // transformers takes a window of every layer, or of none.
 constexpr RefusedField kQwen3MoeRefused[] = {kNoMlpBias, kNoPartialRotation, kNoOtherLayers, kNoSlidingWindow,
@@ -42,6 +46,16 @@ constexpr ModelConfig qwen3_defaults() {
   return model;
 }
 
+constexpr ModelConfig qwen2_moe_defaults() {
+  ModelConfig model = kDefaults;
+  model.layers = 24;
+  model.heads = model.kv_heads = 16;
+  model.channels = 2048;
+  model.mlp_width = 5632;
+  model.experts = {.count = 60, .active = 4, .width = 1408, .shared_width = 5632};
+  return model;
+}
+
 constexpr ModelConfig qwen3_moe_defaults() {
   ModelConfig model = qwen3_defaults();
   model.layers = 24;
@@ -63,6 +77,18 @@ constexpr auto kQwen3MoeShared = joined(kLlamaFields, kExpertFields);
 constexpr auto kQwen3MoeFields = joined(kQwen3MoeShared, kQwen3MoeOwnFields);
 constexpr auto kQwen3MoeTensors = joined(kLlamaTensors, kExpertTensors);
 
+constexpr auto kQwen2MoeRefused = joined(kQwen3MoeRefused, kQwen2MoeOwnRefused);
+constexpr Field kQwen2MoeOwnFields[] = {
+    {.name = "shared_expert_intermediate_size", .key = "model.experts.shared_width"}};
+constexpr auto kQwen2MoeFields = joined(kQwen3MoeFields, kQwen2MoeOwnFields);
+constexpr TensorNames kSharedExpertTensors[] = {
+    {.ours = "experts.shared_gate.", .theirs = {{{"mlp.shared_expert_gate."}}}},
+    {.ours = "experts.shared_expand.",
+     .theirs = {{{"mlp.shared_expert.gate_proj."}, {"mlp.shared_expert.up_proj."}}}},
+    {.ours = "experts.shared_contract.", .theirs = {{{"mlp.shared_expert.down_proj."}}}},
+};
+constexpr auto kQwen2MoeTensors = joined(kQwen3MoeTensors, kSharedExpertTensors);
+
 }  // namespace
 
 constinit const Family kQwen2{
@@ -81,6 +107,25 @@ constinit const Family kQwen2{
     .lead = "model.",
     .block = "layers.{}.",
     .tensors = kLlamaTensors,
+    .buffers = kLlamaBuffers,
+};
+
+constinit const Family kQwen2Moe{
+    .name = "qwen2_moe",
+    .title = "Qwen2 with experts",
+    .architecture = "Qwen2MoeForCausalLM",
+    .defaults = qwen2_moe_defaults(),
+    .fields = kQwen2MoeFields,
+    .mlps = kLlamaMlps,
+    .biases = {},
+    .harmless = kQwen3MoeHarmless,
+    .refused = kQwen2MoeRefused,
+    .dropouts = kLlamaDropouts,
+    .default_dropout = 0,
+    .windows = WindowFields::kNone,
+    .lead = "model.",
+    .block = "layers.{}.",
+    .tensors = kQwen2MoeTensors,
     .buffers = kLlamaBuffers,
 };
 

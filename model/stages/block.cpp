@@ -51,7 +51,7 @@ Attention Block::attention() const {
                 .angles = spec.local_angles ? model.local_angles
                           : spec.rotary     ? model.angles
                                             : Tensor{},
-                .dropout = dropout(DropoutKind::kAttention),
+                .dropout = pass.dropout.at(DropoutKind::kAttention, layer),
                 .positions = pass.batch.positions,
                 .tables = pass.batch.mask_tables(model.attention.of(layer).shape.mask.window),
                 .context = {.axis = model.context, .tables = pass.batch.context, .buffers = context_buffers}};

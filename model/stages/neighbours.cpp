@@ -31,7 +31,7 @@ Handover between(const Pass& pass, const DyReader& reader) {
   const LinearOfStage* linear = kind.only_linear(row.stage);
   if (!linear) return {};
   // The writer writes the gradient of the residual stream; where a dropout stands between, that is not dy.
-  if (row.branch && pass.dropout.at(row.branch->dropout, layer)) return {};
+  if (row.branch && branch_dropout(pass, row.branch->dropout, layer)) return {};
   const StageRow* writer = kind.after(row.stage);
   // None: it is the first norm of the block above, or the final norm. The reader's block may run again
   // between the two, and would then overwrite dy in FP8. In chunks every block's MLP does.
@@ -40,7 +40,7 @@ Handover between(const Pass& pass, const DyReader& reader) {
                            (runs_again(model, layer) || model.chunks_mlp());
   const Offers offers = offers_of(writer ? *writer : row_of(Stage::kNorm1), kind.spec);
   Handover match;
-  if (offers.dx_sum && linear->linear.count == 1) match.bias = linear->weights(gradients).bias;
+  if (offers.dx_sum && !linear->linear.of_experts()) match.bias = linear->weights(gradients).bias;
   if (offers.fp8_dx && !overwritten) match.fp8 = &model.fp8_of(layer, *linear);
   return match;
 }

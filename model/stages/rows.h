@@ -25,8 +25,8 @@ inline Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residu
 }
 
 // The columns that the adapter of a stage's linear layer saves for the backward; 0: there is no adapter
-inline int64_t adapter_columns(const SavedShape& shape, Stage stage) {
-  const Linear& linear = shape.kind.linears_of(stage)[0].linear;
+inline int64_t adapter_columns(const SavedShape& shape, Stage stage, size_t which = 0) {
+  const Linear& linear = shape.kind.linears_of(stage)[which].linear;
   const LoraConfig& lora = shape.config.lora;
   return adapts(lora, linear) ? count_of(adapter_rows(lora, linear)) * lora.rank : 0;
 }

@@ -259,6 +259,85 @@ TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
       }
 }
 
+// Of ranks with and without whole packs. u is rounded once before it is used: twice the slack.
+TEST_F(CudaExperts, AdaptersAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const Case& c : kCases)
+      for (const int64_t r : {3, 16})
+        for (const bool routes : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} rank {}{}", text_of(c, dtype), r, routes ? ", of the router" : ""));
+          const Choices s = choose(c);
+          const int64_t R = routes ? c.N : c.R(), O = routes ? c.E : 2 * c.F;
+          const float size = 1 / std::sqrt(static_cast<float>(c.C));
+          const Twin x = input(dtype, {c.N, c.C}),
+                     a = input(dtype, routes ? Shape{r, c.C} : Shape{c.E, r, c.C}, size),
+                     b = input(dtype, routes ? Shape{O, r} : Shape{c.E, O, r}), u = output(dtype, {R, r}),
+                     y = input(routes ? DType::kF32 : dtype, {R, O});
+          run_on_both({u, y}, [&](auto on) {
+            return ExpertsLoraForward{.x = on(x),
+                                      .a = on(a),
+                                      .b = on(b),
+                                      .scale = 0.5f,
+                                      .u = on(u),
+                                      .y = on(y),
+                                      .offsets = routes ? Tensor{} : on(s.offsets),
+                                      .x_rows = routes ? Tensor{} : on(s.rows)};
+          });
+          expect_same(u, "u");
+          expect_same(y, "y", 2);
+          // The second layer of experts, whose gradient is of tokens; or the router
+          const int64_t inputs = routes ? c.C : c.F, outputs = routes ? c.E : c.C;
+          const Twin hidden = input(dtype, {R, inputs}),
+                     dy = input(routes ? DType::kF32 : dtype, {c.N, outputs}),
+                     second_b = input(dtype, routes ? Shape{outputs, r} : Shape{c.E, outputs, r}, size),
+                     second_a = input(dtype, routes ? Shape{r, inputs} : Shape{c.E, r, inputs}),
+                     du = input(dtype, {R, r}), da = input(dtype, second_a.cpu.shape),
+                     db = input(dtype, second_b.cpu.shape), dx = input(dtype, {R, inputs});
+          for (const bool accumulate : {false, true}) {
+            run_on_both({du, da, db}, [&](auto on) {
+              return ExpertsLoraBackward{.dy = on(dy),
+                                         .x = on(hidden),
+                                         .b = on(second_b),
+                                         .scale = 0.5f,
+                                         .u = on(du),
+                                         .da = on(da),
+                                         .db = on(db),
+                                         .offsets = routes ? Tensor{} : on(s.offsets),
+                                         .dy_rows = routes ? Tensor{} : on(s.rows),
+                                         .weights = routes ? Tensor{} : on(s.weights),
+                                         .accumulate = accumulate};
+            });
+            expect_same(du, "du");
+            expect_same(da, "da", 4);
+            expect_same(db, "db", 4);
+          }
+          run_on_both({dx}, [&](auto on) {
+            return ExpertsLoraInput{
+                .u = on(du), .a = on(second_a), .dx = on(dx), .offsets = routes ? Tensor{} : on(s.offsets)};
+          });
+          expect_same(dx, "dx", 2);
+        }
+}
+
+// The shared expert of a token, times a sigmoid
+TEST_F(CudaExperts, SharedExpertsAreThoseOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const auto& [N, C] : {std::pair{int64_t{1}, int64_t{8}}, {33, 136}, {257, 1032}}) {
+      SCOPED_TRACE(fmt::format("{} N {} C {}", name_of(dtype), N, C));
+      const Twin x = input(dtype, {N, C}), logits = input(DType::kF32, {N, 1}, 3), y = input(dtype, {N, C}),
+                 dy = input(dtype, {N, C});
+      run_on_both({y}, [&](auto on) {
+        return AddShared{.x = on(x), .logits = on(logits), .add = on(y), .y = on(y)};
+      });
+      expect_same(y, "y");
+      run_on_both({logits, x}, [&](auto on) {
+        return AddSharedBackward{.dy = on(dy), .x = on(x), .d_logits = on(logits), .dx = on(x)};
+      });
+      expect_same(x, "dx");
+      expect_same(logits, "gradients of logits", 4);
+    }
+}
+
 TEST_F(CudaExperts, GatesAreThoseOfTheCpu) {
   for (const DType dtype : kReal)
     for (const Gate gate : kAllGates)

@@ -301,6 +301,162 @@ TEST_F(ExpertOps, WithoutAccumulationAnExpertWithoutRowsHasNoGradient) {
   }
 }
 
+// y = add + sigmoid(logit) x
+TEST_F(ExpertOps, ASharedExpertIsItsFormulaAndGradient) {
+  const Tensor x = make.normal({5, 7}), logits = make.normal({5, 1}), add = make.normal({5, 7}),
+               y = make.poisoned({5, 7}), dy = make.normal({5, 7});
+  const auto loss = [&] {
+    cpu.run(AddShared{.x = x, .logits = logits, .add = add, .y = y});
+    return dot(y, dy);
+  };
+  loss();
+  Doubles want = doubles(add);
+  for (size_t i = 0; i < want.size(); ++i)
+    want[i] += double{floats(x)[i]} / (1 + std::exp(-double{floats(logits)[i / 7]}));
+  expect_formula(y, want, "y");
+  const Tensor dx = make.copy_of(x), d_logits = make.copy_of(logits);
+  cpu.run(AddSharedBackward{.dy = dy, .x = dx, .d_logits = d_logits, .dx = dx});
+  expect_gradient(x, dx, loss);
+  expect_gradient(logits, d_logits, loss);
+  EXPECT_TRUE(says(refusal_of(cpu, AddShared{.x = x, .logits = make.normal({5, 2}), .add = add, .y = y}),
+                   {"logits", "fp32 [5, 1]"}));
+}
+
+// The adapter of a layer of experts, or without offsets of a router
+struct Adapter {
+  const Stream& cpu;
+  Tensor x, a, b, u, offsets = {}, x_rows = {}, dy_rows = {}, weights = {};
+  float scale = 0.75f;
+
+  void forward(const Tensor& y) const {
+    cpu.run(ExpertsLoraForward{
+        .x = x, .a = a, .b = b, .scale = scale, .u = u, .y = y, .offsets = offsets, .x_rows = x_rows});
+  }
+  // Added to what stands there; u is overwritten
+  void backward(const Tensor& dy, const Tensor& dx, const Tensor& da, const Tensor& db,
+                bool accumulate = true) const {
+    cpu.run(ExpertsLoraBackward{.dy = dy,
+                                .x = x,
+                                .b = b,
+                                .scale = scale,
+                                .u = u,
+                                .da = da,
+                                .db = db,
+                                .offsets = offsets,
+                                .x_rows = x_rows,
+                                .dy_rows = dy_rows,
+                                .weights = weights,
+                                .accumulate = accumulate});
+    cpu.run(ExpertsLoraInput{.u = u, .a = a, .dx = dx, .offsets = offsets});
+  }
+};
+
+// y += scale B A x, of the A and B of each row's expert; and the gradients of the sum of products of y and
+// dy, where y is weighted as the choices are
+TEST_F(ExpertOps, AdaptersAreTheirFormulaAndGradients) {
+  constexpr int64_t r = 3;
+  enum class Of { kRouter, kExpand, kContract };
+  for (const Case& c : kCases)
+    for (const Of of : {Of::kRouter, Of::kExpand, Of::kContract}) {
+      Experts all{c, make, cpu};
+      all.choose();
+      const bool routes = of == Of::kRouter;
+      const int64_t I = of == Of::kContract ? c.F : c.C,
+                    O = routes              ? c.E
+                        : of == Of::kExpand ? 2 * c.F
+                                            : c.C,
+                    R = routes ? c.N : c.R(), experts = routes ? 1 : c.E;
+      Adapter own{.cpu = cpu,
+                  .x = of == Of::kContract ? make.normal({R, I}) : all.x,
+                  .a = make.normal(routes ? Shape{r, I} : Shape{c.E, r, I}),
+                  .b = make.normal(routes ? Shape{O, r} : Shape{c.E, O, r}),
+                  .u = make.poisoned({R, r})};
+      if (!routes) own.offsets = all.offsets;
+      if (of == Of::kExpand) own.x_rows = all.rows;
+      if (of == Of::kContract) own.dy_rows = all.rows, own.weights = all.weights;
+      const Tensor before = make.normal({R, O}), dy = make.normal({of == Of::kContract ? c.N : R, O});
+      const auto row = [&](int64_t i) {
+        return routes ? i : int64_t{ints(all.rows)[static_cast<size_t>(i)]};
+      };
+      Doubles want = doubles(before), d_rows(want.size());
+      const Doubles x = doubles(own.x), a = doubles(own.a), b = doubles(own.b);
+      for (int64_t i = 0; i < R; ++i) {
+        const int64_t e = experts == 1 ? 0 : ints(all.choices)[static_cast<size_t>(row(i))];
+        const int64_t from = of == Of::kExpand ? row(i) / c.k : i;
+        const bool weighted = of == Of::kContract;
+        const double weight = weighted ? double{floats(all.weights)[static_cast<size_t>(row(i))]} : 1;
+        for (int64_t o = 0; o < O; ++o) {
+          const auto at = static_cast<size_t>(i * O + o);
+          for (int64_t k = 0; k < r; ++k)
+            for (int64_t q = 0; q < I; ++q)
+              want[at] += double{own.scale} * b[static_cast<size_t>((e * O + o) * r + k)] *
+                          a[static_cast<size_t>((e * r + k) * I + q)] * x[static_cast<size_t>(from * I + q)];
+          d_rows[at] =
+              weight * double{floats(dy)[static_cast<size_t>((weighted ? row(i) / c.k : i) * O + o)]};
+        }
+      }
+      const Tensor y = make.copy_of(before);
+      own.forward(y);
+      expect_formula(y, want, "y");
+
+      const auto loss = [&] {
+        std::ranges::copy(floats(before), y.as<float>());
+        own.forward(y);
+        double sum = 0;
+        for (size_t i = 0; i < d_rows.size(); ++i) sum += d_rows[i] * double{floats(y)[i]};
+        return sum;
+      };
+      const Tensor da = make.zeros(own.a.shape), db = make.zeros(own.b.shape), dx = make.zeros({R, I}),
+                   over = make.poisoned(da.shape);
+      loss();
+      const Tensor u = make.copy_of(own.u);
+      own.backward(dy, dx, da, db);
+      std::ranges::copy(floats(u), own.u.as<float>());
+      const Tensor b_over = make.poisoned(db.shape);
+      own.backward(dy, make.zeros({R, I}), over, b_over, false);
+      expect_same_bits(over, da, "da without accumulation");
+      expect_same_bits(b_over, db, "db without accumulation");
+      expect_gradient(own.a, da, loss, 2e-3, 1e-2);
+      expect_gradient(own.b, db, loss, 2e-3, 1e-2);
+      if (of == Of::kContract) {  // without the weights, which the activation's backward multiplies by
+        for (int64_t i = 0; i < R * I; ++i)
+          dx.as<float>()[i] *= floats(all.weights)[static_cast<size_t>(row(i / I))];
+        expect_gradient(own.x, dx, loss, 2e-3, 1e-2);
+      } else if (routes) {
+        expect_gradient(own.x, dx, loss, 2e-3, 1e-2);
+      } else {
+        const Tensor of_tokens = make.poisoned({c.N, I});
+        cpu.run(SumExperts{.x = dx, .places = all.places, .y = of_tokens});
+        expect_gradient(own.x, of_tokens, loss, 2e-3, 1e-2);
+      }
+    }
+}
+
+TEST_F(ExpertOps, AdaptersRefuseWhatDoesNotFit) {
+  const Case c{4, 3, 2, 4, 3};
+  Experts all{c, make, cpu};
+  all.choose();
+  ExpertsLoraForward op{.x = all.x,
+                        .a = make.normal({3, 2, 4}),
+                        .b = make.normal({3, 6, 2}),
+                        .scale = 1,
+                        .u = make.empty({8, 2}),
+                        .y = all.gate_up,
+                        .offsets = all.offsets,
+                        .x_rows = all.rows};
+  cpu.run(op);
+  op.scale = std::nanf("");
+  EXPECT_TRUE(says(refusal_of(cpu, op), {"scale", "nan"}));
+  op.scale = 1, op.a = make.normal({3, 3, 4});
+  EXPECT_TRUE(says(refusal_of(cpu, op), {"experts LoRA forward: a ", "fp32 [3, 2, 4]"}));
+  op.offsets = {};
+  EXPECT_TRUE(says(refusal_of(cpu, op), {"experts LoRA forward: a ", "fp32 [2, 4]"}));
+  EXPECT_TRUE(says(
+      refusal_of(
+          cpu, ExpertsLoraInput{.u = op.u, .a = make.normal({3, 2, 4}), .dx = all.x, .offsets = all.offsets}),
+      {"dx ", "fp32 [8, 4]"}));
+}
+
 TEST_F(ExpertOps, RefuseWhatDoesNotFit) {
   const Case c{4, 3, 2, 4, 3};
   const Experts all{c, make, cpu};

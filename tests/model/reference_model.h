@@ -164,6 +164,17 @@ class ReferenceModel {
       }
       std::sort(order.begin(), order.end());
       order.resize(static_cast<size_t>(own.active));
+      if (own.shared_width > 0) {
+        const Values row = rows_of(x, t, 1, C);
+        const int64_t S = own.shared_width;
+        const Values wide = linear(row, name + "shared_expand", C, 2 * S, false);
+        Values hidden(static_cast<size_t>(S));
+        for (size_t f = 0; f < hidden.size(); ++f) hidden[f] = gate(wide[f], wide[hidden.size() + f]);
+        const Values one = linear(hidden, name + "shared_contract", S, C, false);
+        const double weight = 1 / (1 + std::exp(-linear(row, name + "shared_gate", C, 1, false)[0]));
+        for (int64_t c = 0; c < C; ++c)
+          y[static_cast<size_t>(t * C + c)] += weight * one[static_cast<size_t>(c)];
+      }
       for (const auto& [logit, e] : order) of_chosen += std::exp(-logit);
       for (const auto& [logit, e] : order) {
         const Values wide = layer(rows_of(x, t, 1, C), name + "expand", e, C, 2 * F);
@@ -289,7 +300,7 @@ class ReferenceModel {
     for (int64_t t = 0; t < T; ++t)
       for (int64_t c = 0; c < C; ++c)
         x[static_cast<size_t>(t * C + c)] =
-            (config_.scale_embeddings ? std::sqrt(static_cast<double>(C)) : 1) *
+            config_.embedding_scale * (config_.scale_embeddings ? std::sqrt(static_cast<double>(C)) : 1) *
                 table[static_cast<size_t>(tokens[static_cast<size_t>(t)] * C + c)] +
             (config_.positions == Positions::kLearned ? of("position_table")[static_cast<size_t>(t * C + c)]
                                                       : 0);
@@ -298,6 +309,7 @@ class ReferenceModel {
     for (int64_t l = 0; l < config_.layers; ++l) {
       const auto add_branch = [&](Values branch, DropoutKind kind) {
         drop(branch, dropout.at(kind, static_cast<size_t>(l)), batch);
+        for (double& value : branch) value *= config_.residual_scale;
         add(x, branch);
       };
       const std::string block = "blocks." + std::to_string(l) + ".", inside = block + "attention.";
@@ -323,6 +335,7 @@ class ReferenceModel {
     Values logits = config_.tied ? product(norm(x, "norm"), of("token_table"), C, V)
                                  : product(norm(x, "norm"), of("head.weight"), C, V);
     const double cap = config_.logit_cap;
+    for (double& logit : logits) logit /= config_.logit_divisor;
     for (double& logit : logits) logit = cap > 0 ? cap * std::tanh(logit / cap) : logit;
     double loss = 0;
     for (int64_t t = 0; t < T; ++t) {

@@ -73,7 +73,7 @@ TEST(Stages, NameTheLinearLayersOfABlock) {
   EXPECT_EQ(named, weights);
 }
 
-// One for each expert: a tensor has all of them. No adapter belongs to such a layer.
+// One for each expert: a tensor has all of them, and so have those of an adapter.
 TEST(Stages, LinearLayersWithACountAreOneTensor) {
   BlockKind kind = kSwiglu;
   Linear& expand = kind.linears[2].linear;
@@ -87,8 +87,10 @@ TEST(Stages, LinearLayersWithACountAreOneTensor) {
   EXPECT_EQ(bias.shape, (Shape{4, 64}));
   EXPECT_EQ(weight.matrices, (LayerParts{32, 32}));
   EXPECT_TRUE(is_matrix_of_block(weight) && weight.linear->count == 4 && !is_matrix_of_block(bias));
-  EXPECT_FALSE(adapts({.rank = 2}, expand));
-  EXPECT_TRUE(adapts({.rank = 2}, kind.linears[3].linear));
+  EXPECT_EQ(adapter_rows({.rank = 2}, expand), (LayerParts{64}));
+  EXPECT_EQ(adapter_rows({.rank = 2}, kSwiglu.linears[2].linear), (LayerParts{32, 32}));
+  expand.count = 1;
+  EXPECT_EQ(expand.weight_shape(), (Shape{1, 64, 8}));
 }
 
 constexpr std::initializer_list<Stage> kLinear = {Stage::kQkv, Stage::kOut, Stage::kExpand, Stage::kContract};

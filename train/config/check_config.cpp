@@ -53,6 +53,8 @@ void check_norms(const SourcedConfig& sourced) {
                   with_rms);
   sourced.require(before || model.dropout.residual == 0, "model.dropout.residual", "cannot be used with",
                   "model.norm_place", "what a norm has written is not dropped");
+  sourced.require(before || model.residual_scale == 1, "model.residual_scale", "cannot be used with",
+                  "model.norm_place", "the weights of the norm after a branch scale it");
   sourced.require(
       model.positions != Positions::kAlibi || model.position_extension == PositionExtension::kNone,
       "model.position_extension", "has no effect with", "model.positions",
@@ -103,6 +105,7 @@ void check_experts(const SourcedConfig& sourced) {
   };
   needs(experts.active == none.active, "model.experts.active");
   needs(experts.width == none.width, "model.experts.width");
+  needs(experts.shared_width == none.shared_width, "model.experts.shared_width");
   needs(experts.router == none.router, "model.experts.router");
   needs(experts.renormalise == none.renormalise, "model.experts.renormalise");
   needs(experts.every == none.every, "model.experts.every");
@@ -110,6 +113,7 @@ void check_experts(const SourcedConfig& sourced) {
   needs(train.experts.balance == 0, "train.experts.balance");
   needs(train.experts.z == 0, "train.experts.z");
   needs(!train.freeze.names(ParamPart::kRouter), "train.freeze");
+  needs(!train.lora.parts.names(Adapted::kRouter), "train.lora.parts");
   if (!experts) return;
   sourced.require(experts.active > 0, count, "is given without", "model.experts.active",
                   "set how many of them a token goes through, such as --set model.experts.active=2");
@@ -118,6 +122,9 @@ void check_experts(const SourcedConfig& sourced) {
                   "set the width of their hidden layer, such as --set model.experts.width=512");
   sourced.require(is_gated(model.mlp), count, "is of gated MLPs, unlike", "model.mlp",
                   "set model.mlp=swiglu, geglu or clamped_swiglu");
+  sourced.require(experts.shared_width == 0 || !model.has_mlp_bias(), "model.experts.shared_width",
+                  "is of an expert without biases, unlike", "model.bias",
+                  "set model.bias=none, qkv or attention");
   sourced.require(experts.router == Router::kSoftmax || !experts.renormalise, "model.experts.renormalise",
                   "has no effect with", "model.experts.router", "those weights always sum to 1");
   const int64_t last = experts.dense_layers.empty() ? -1 : experts.dense_layers.back();
@@ -130,9 +137,6 @@ void check_experts(const SourcedConfig& sourced) {
                   "set model.experts.every=1 and model.experts.dense_layers=none");
   sourced.require(!train.fp8, "train.gemm_dtype", "has no GEMM for experts, which there are with", count,
                   "set train.gemm_dtype=bf16");
-  sourced.require(!train.lora || !train.lora.parts.names(Adapted::kMlp), "train.lora.parts",
-                  "names layers that are experts, which have no adapters yet, with", count,
-                  "set train.lora.parts=attention");
   sourced.require(train.mlp_chunk == 0, "train.mlp_chunk", "cannot divide the rows of experts, with", count,
                   "set train.mlp_chunk=0; train.recompute=mlp saves memory too");
 }

@@ -62,6 +62,12 @@ void visit_model(Section& model, Visit& visit) {
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_embeddings", model.scale_embeddings, Flag{},
         "Multiply rows of the token table by the square root of model.channels, as Gemma does");
+  visit("model.embedding_scale", model.embedding_scale, Number{.above = 0, .at_most = 1e6},
+        "Rows of the token table are multiplied by it, as Granite does");
+  visit("model.residual_scale", model.residual_scale, Number{.above = 0, .at_most = 1e6},
+        "What attention and the MLP add to the residual stream is multiplied by it, as Granite does");
+  visit("model.logit_divisor", model.logit_divisor, Number{.above = 0, .at_most = 1e6},
+        "The logits are divided by it, before they are capped, as Granite does");
   visit("model.logit_cap", model.logit_cap, Number{.at_least = 0, .at_most = 1e6},
         "c: logits become c tanh(logits / c) before the loss and before a token is drawn; 0: they stay");
   visit("model.attention_cap", model.attention_cap, Number{.at_least = 0, .at_most = 1e6},
@@ -97,6 +103,12 @@ void visit_experts(Section& experts, Visit& visit) {
   visit("model.experts.width", experts.width,
         Whole{.at_least = 8, .at_most = most_of("model.experts.width"), .multiple_of = 8, .zero = "none"},
         "Width of the hidden layer of an expert; model.mlp_width is that of blocks without experts");
+  visit(
+      "model.experts.shared_width", experts.shared_width,
+      Whole{
+          .at_least = 8, .at_most = most_of("model.experts.shared_width"), .multiple_of = 8, .zero = "none"},
+      "Width of the hidden layer of a shared expert, which every token goes through as well, Qwen1.5-MoE's; "
+      "none: there is no such expert");
   visit(
       "model.experts.router", experts.router, OneOf<Router>{},
       "The weights of a token's experts; softmax: of the logits of all experts, Qwen3's; softmax_of_chosen: "
@@ -272,7 +284,8 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
   visit("train.lora.alpha", lora.alpha, Number{.above = 0, .at_most = 1e6},
         "LoRA: what the two matrices compute is multiplied by alpha / rank");
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
-        "LoRA: the layers that get adapters: those of attention, those of the MLP, or both");
+        "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
+        "router of experts");
   visit("train.lora.base", base, OneOf<LoraBase>{},
         "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
         "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "

@@ -37,10 +37,10 @@ ModelConfig with_adapter(ModelConfig model, const fs::path& checkpoint, const Te
   check(config["lora_alpha"].is_number(), "{}: \"lora_alpha\" must be a number", path.string());
   model.lora.alpha = config["lora_alpha"].get<double>();
   model.lora.split_qkv = splits_qkv(model);
-  AdaptedParts attention, mlp;
-  attention.add(Adapted::kAttention), mlp.add(Adapted::kMlp);
-  for (const AdaptedParts parts : {AdaptedParts::all(), attention, mlp}) {
-    model.lora.parts = parts;
+  for (unsigned which = 1; which < 1u << words_of(Adapted{}).size(); ++which) {
+    model.lora.parts = {};
+    for (const auto& [word, part] : words_of(Adapted{}))
+      if (which >> static_cast<int>(part) & 1) model.lora.parts.add(part);
     const std::vector<std::string> names =
         tensor_names(model, {""}, [](const std::string&, const ParamPlace& place) {
           return place.info.adapter != AdapterMatrix::kNone;

@@ -243,6 +243,15 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
       refused(olmoe, [](ModelConfig& m) { m.experts.renormalise = true; },
               {"model.experts.renormalise=true", "only with false"});
     }
+    if (one.name == "qwen2_moe") {
+      ModelConfig every = one.model;
+      every.experts.dense_layers = {};
+      refused(every, [](ModelConfig& m) { m.experts.renormalise = true; },
+              {"model.experts.renormalise=true", "only with false"});
+      refused(every, [](ModelConfig& m) { m.tied = true; }, {"model.tied=true", "only with false"});
+    }
+    if (one.name == "granitemoe")
+      refused(one.model, [](ModelConfig& m) { m.bias = Bias::kAttention; }, {"model.bias=attention"});
     if (one.name == std::string("llama"))
       for (const auto& [fast, slow, key] :
            {std::tuple(16, 1, "beta_fast=16"), std::tuple(32, 2, "beta_slow=2")})

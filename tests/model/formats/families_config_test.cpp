@@ -745,6 +745,27 @@ TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
   "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": true,
   "vocab_size": 32000})"},
+                                                       {Preset::kQwen15_moeA27b, R"({
+  "architectures": ["Qwen2MoeForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+  "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+  "intermediate_size": 5632, "max_position_embeddings": 8192, "max_window_layers": 21,
+  "model_type": "qwen2_moe", "num_attention_heads": 16, "num_hidden_layers": 24,
+  "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
+  "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.39.0.dev0",
+  "use_cache": true, "use_sliding_window": false, "vocab_size": 151936, "decoder_sparse_step": 1,
+  "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632, "num_experts_per_tok": 4,
+  "num_experts": 60, "norm_topk_prob": false, "output_router_logits": false,
+  "router_aux_loss_coef": 0.001})"},
+                                                       {Preset::kGranite3_1bA400m, R"({
+  "architectures": ["GraniteMoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+  "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 512,
+  "logits_scaling": 6.0, "max_position_embeddings": 4096, "model_type": "granitemoe",
+  "num_attention_heads": 16, "num_experts_per_tok": 8, "num_hidden_layers": 24,
+  "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false, "pad_token_id": 0,
+  "residual_multiplier": 0.22, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000,
+  "router_aux_loss_coef": 0.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+  "transformers_version": "4.46.0.dev0", "use_cache": true, "vocab_size": 49155})"},
                                                        {Preset::kGptOss_20b, R"({
   "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
   "eos_token_id": 200002, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu",
@@ -777,7 +798,11 @@ TEST_F(FamilyConfig, PublishedModelsWithExpertsAreTheirPresets) {
     if (preset == Preset::kGptOss_20b)
       refused("swiglu_limit", 6.0), refused("swiglu_alpha", 1.5), refused("attention_bias", false);
     if (preset == Preset::kQwen3_30bA3b) refused("mlp_only_layers", "1");
-    refused("shared_expert_intermediate_size", 512);  // of another family, and so unknown
+    if (preset == Preset::kGranite3_1bA400m) refused("attention_multiplier", 0.0156);
+    if (preset == Preset::kQwen15_moeA27b)
+      refused("qkv_bias", false);
+    else
+      refused("shared_expert_intermediate_size", 512);  // of another family, and so unknown
   }
 }
 

@@ -125,8 +125,9 @@ void randomize(Random& random, std::vector<DataSource>& member, const Sources&) 
   }
 }
 
-// Without the parts of Gemma, BLOOM and gpt-oss
+// Without the parts of Gemma, BLOOM, gpt-oss and Granite
 void make_plain(Config::Model& model) {
+  model.embedding_scale = model.residual_scale = model.logit_divisor = 1;
   model.norm_place = NormPlace::kBefore;
   model.norm_plus_one = model.scale_embeddings = false;
   model.norm_embeddings = model.attention_sinks = false;
@@ -140,6 +141,7 @@ void make_valid(Random& random, Config::Model& model) {
   model.channels = model.heads * 8 * random_whole(random, 1, 100);
   model.layers = std::max(model.layers, model.window.pattern_blocks());
   model.head_dim = 0;
+  const Config::Model drawn = model;
   const ExpertsConfig experts = std::exchange(model.experts, {});
   model.kv_heads = random() % 2 == 0 ? 0 : model.heads;
   model.qk_norm = QkNorm::kNone;
@@ -172,6 +174,14 @@ void make_valid(Random& random, Config::Model& model) {
                        .active = experts.active,
                        .width = experts.width,
                        .renormalise = true};
+    if (model.experts && random() % 2 == 0) {  // Granite's
+      model.experts.router = Router::kSoftmaxOfChosen, model.experts.renormalise = false;
+      model.window = {}, model.query_scalar = random_whole(random, 1, 10'000);
+      model.embedding_scale = drawn.embedding_scale, model.residual_scale = drawn.residual_scale;
+      model.logit_divisor = drawn.logit_divisor;
+    }
+  } else {
+    model.embedding_scale = model.residual_scale = model.logit_divisor = 1;
   }
   if (model.norm_place != NormPlace::kBefore) model.dropout.residual = 0;
   Rope& rope = model.rope;
@@ -223,10 +233,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     make_valid(random, config.model);
     if (config.model.experts) {
       config.train.mlp_chunk = 0;
-      config.train.lora.parts = {};
-      config.train.lora.parts.add(Adapted::kAttention);
     } else {
       config.train.experts = {};
+      if (config.train.lora.parts.names(Adapted::kRouter)) config.train.lora.parts = LoraConfig().parts;
     }
     OnBadStep& rule = config.train.on_bad_step;
     if (!rule.judges_spikes()) rule.spike_score = OnBadStep().spike_score;

@@ -22,28 +22,29 @@ struct PresetKeys : ConfigFile {
 // The counts of parameters that the models' own pages and transformers' num_parameters() give
 TEST(Presets, HaveAsManyParametersAsThePublishedModels) {
   const std::pair<Preset, int64_t> kPublished[] = {
-      {Preset::kGpt2Small, 124'439'808},      {Preset::kGpt2Medium, 354'823'168},
-      {Preset::kGpt2Large, 774'030'080},      {Preset::kGpt2Xl, 1'557'611'200},
-      {Preset::kLlama32_1b, 1'235'814'400},   {Preset::kQwen25_05b, 494'032'768},
-      {Preset::kQwen25_15b, 1'543'714'304},   {Preset::kQwen3_06b, 596'049'920},
-      {Preset::kSmollm2_135m, 134'515'008},   {Preset::kSmollm2_360m, 361'821'120},
-      {Preset::kLlama31_8b, 8'030'261'248},   {Preset::kLlama32_3b, 3'212'749'824},
-      {Preset::kQwen25_3b, 3'085'938'688},    {Preset::kQwen25_7b, 7'615'616'512},
-      {Preset::kQwen3_17b, 1'720'574'976},    {Preset::kQwen3_4b, 4'022'468'096},
-      {Preset::kQwen3_8b, 8'190'735'360},     {Preset::kSmollm2_17b, 1'711'376'384},
-      {Preset::kLlama31_70b, 70'553'706'496}, {Preset::kQwen25_14b, 14'770'033'664},
-      {Preset::kQwen25_32b, 32'763'876'352},  {Preset::kQwen3_14b, 14'768'307'200},
-      {Preset::kQwen3_32b, 32'762'123'264},   {Preset::kGemma3_270m, 268'098'176},
-      {Preset::kGemma3_1b, 999'885'952},      {Preset::kGemma3_4b, 3'880'263'168},
-      {Preset::kOlmo2_1b, 1'484'916'736},     {Preset::kOlmo2_7b, 7'298'617'344},
-      {Preset::kOlmo2_13b, 13'716'198'400},   {Preset::kOlmo2_32b, 32'234'279'936},
-      {Preset::kPhi4Mini, 3'836'021'760},     {Preset::kQwen3_30bA3b, 30'532'122'624},
-      {Preset::kOlmoe_1b7b, 6'919'161'856},   {Preset::kMixtral8x7b, 46'702'792'704},
-      {Preset::kGptOss_20b, 20'914'757'184},  {Preset::kGptOss_120b, 116'829'156'672},
-      {Preset::kBloom_560m, 559'214'592},     {Preset::kBloom_1b1, 1'065'314'304},
-      {Preset::kBloom_1b7, 1'722'408'960},    {Preset::kBloom_3b, 3'002'557'440},
-      {Preset::kBloom_7b1, 7'069'016'064},    {Preset::kGemma2_2b, 2'614'341'888},
-      {Preset::kGemma2_9b, 9'241'705'984},    {Preset::kGemma2_27b, 27'227'128'320}};
+      {Preset::kGpt2Small, 124'439'808},         {Preset::kGpt2Medium, 354'823'168},
+      {Preset::kGpt2Large, 774'030'080},         {Preset::kGpt2Xl, 1'557'611'200},
+      {Preset::kLlama32_1b, 1'235'814'400},      {Preset::kQwen25_05b, 494'032'768},
+      {Preset::kQwen25_15b, 1'543'714'304},      {Preset::kQwen3_06b, 596'049'920},
+      {Preset::kSmollm2_135m, 134'515'008},      {Preset::kSmollm2_360m, 361'821'120},
+      {Preset::kLlama31_8b, 8'030'261'248},      {Preset::kLlama32_3b, 3'212'749'824},
+      {Preset::kQwen25_3b, 3'085'938'688},       {Preset::kQwen25_7b, 7'615'616'512},
+      {Preset::kQwen3_17b, 1'720'574'976},       {Preset::kQwen3_4b, 4'022'468'096},
+      {Preset::kQwen3_8b, 8'190'735'360},        {Preset::kSmollm2_17b, 1'711'376'384},
+      {Preset::kLlama31_70b, 70'553'706'496},    {Preset::kQwen25_14b, 14'770'033'664},
+      {Preset::kQwen25_32b, 32'763'876'352},     {Preset::kQwen3_14b, 14'768'307'200},
+      {Preset::kQwen3_32b, 32'762'123'264},      {Preset::kGemma3_270m, 268'098'176},
+      {Preset::kGemma3_1b, 999'885'952},         {Preset::kGemma3_4b, 3'880'263'168},
+      {Preset::kOlmo2_1b, 1'484'916'736},        {Preset::kOlmo2_7b, 7'298'617'344},
+      {Preset::kOlmo2_13b, 13'716'198'400},      {Preset::kOlmo2_32b, 32'234'279'936},
+      {Preset::kPhi4Mini, 3'836'021'760},        {Preset::kQwen3_30bA3b, 30'532'122'624},
+      {Preset::kOlmoe_1b7b, 6'919'161'856},      {Preset::kMixtral8x7b, 46'702'792'704},
+      {Preset::kGptOss_20b, 20'914'757'184},     {Preset::kGptOss_120b, 116'829'156'672},
+      {Preset::kQwen15_moeA27b, 14'315'784'192}, {Preset::kGranite3_1bA400m, 1'334'628'352},
+      {Preset::kBloom_560m, 559'214'592},        {Preset::kBloom_1b1, 1'065'314'304},
+      {Preset::kBloom_1b7, 1'722'408'960},       {Preset::kBloom_3b, 3'002'557'440},
+      {Preset::kBloom_7b1, 7'069'016'064},       {Preset::kGemma2_2b, 2'614'341'888},
+      {Preset::kGemma2_9b, 9'241'705'984},       {Preset::kGemma2_27b, 27'227'128'320}};
   for (const auto& [preset, parameters] : kPublished)
     EXPECT_EQ(preset_model(preset).parameters(), parameters) << name_of(preset);
   EXPECT_EQ(std::size(kPublished) + 1, values_with_words<Preset>().size());
@@ -65,6 +66,8 @@ TEST(Presets, AreOfTheirFamilies) {
   EXPECT_STREQ(family_of(preset_model(Preset::kOlmoe_1b7b)), "olmoe");
   EXPECT_STREQ(family_of(preset_model(Preset::kMixtral8x7b)), "mixtral");
   EXPECT_STREQ(family_of(preset_model(Preset::kGptOss_20b)), "gpt_oss");
+  EXPECT_STREQ(family_of(preset_model(Preset::kGranite3_1bA400m)), "granitemoe");
+  EXPECT_STREQ(family_of(preset_model(Preset::kQwen15_moeA27b)), "qwen2_moe");
   EXPECT_STREQ(family_of(preset_model(Preset::kBloom_560m)), "bloom");
   EXPECT_STREQ(family_of(preset_model(Preset::kGemma2_9b)), "gemma2");
 }

@@ -17,7 +17,8 @@ from safetensors.numpy import load_file
 file, folder, dtype, pre = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 reader = gguf.GGUFReader(file)
 config = json.loads((folder / "config.json").read_text())
-arch = {"mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(config["model_type"], config["model_type"])
+arch = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}.get(config["model_type"],
+                                                                                  config["model_type"])
 theirs = load_file(folder / "model.safetensors")
 fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
 
@@ -63,6 +64,12 @@ experts = config.get("num_experts", config.get("num_local_experts"))
 if experts:
     expect("expert_count", fields[f"{arch}.expert_count"], experts)
     expect("expert_used_count", fields[f"{arch}.expert_used_count"], config["num_experts_per_tok"])
+if arch == "qwen2moe":
+    expect("shared", fields["qwen2moe.expert_shared_feed_forward_length"], config["shared_expert_intermediate_size"])
+if arch == "granitemoe":
+    for key, name in (("attention.scale", "attention_multiplier"), ("embedding_scale", "embedding_multiplier"),
+                      ("residual_scale", "residual_multiplier"), ("logit_scale", "logits_scaling")):
+        near(key, fields[f"granitemoe.{key}"], config[name])
 if arch == "phi3":  # 0: none
     expect("sliding_window", fields["phi3.attention.sliding_window"], config["sliding_window"] or 0)
 epsilon = ("layer_norm_epsilon", "attention.layer_norm_epsilon") if gpt2 else (
@@ -88,15 +95,22 @@ seen = set()
 for name in [name for name in theirs if ".experts.0." in name]:  # one tensor for all experts of a block
     merged = name.replace(".experts.0.", ".experts.")
     theirs[merged] = np.stack([theirs.pop(name.replace(".experts.0.", f".experts.{e}.")) for e in range(experts)])
+for name in [name for name in theirs if "input_linear" in name]:  # of Granite, whose files have gate and up together
+    lead, both = name.replace("block_sparse_moe.input_linear.weight", "mlp.experts."), theirs.pop(name)
+    for part, rows in zip(("gate_proj", "up_proj"), np.split(both, 2, axis=1)):
+        theirs[f"{lead}{part}.weight"] = rows
+    theirs[f"{lead}down_proj.weight"] = theirs.pop(name.replace("input_linear", "output_linear"))
 for name, value in theirs.items():
     mapped = name_map.get_name(name, try_suffixes=(".weight", ".bias"))
     if mapped is None:
         sys.exit(f"llama.cpp has no name for {name}")
     if gpt2 and value.ndim == 2 and ".h." in name:
         value = value.T
-    if arch == "llama" and ".q_proj." in name:
+    if name.endswith("shared_expert_gate.weight"):
+        value = value[0]
+    if arch in ("llama", "granitemoe") and ".q_proj." in name:
         value = neighbours(value, config["num_attention_heads"])
-    if arch == "llama" and ".k_proj." in name:
+    if arch in ("llama", "granitemoe") and ".k_proj." in name:
         value = neighbours(value, config["num_key_value_heads"])
     found = tensors[mapped]
     seen.add(mapped)

@@ -93,6 +93,14 @@ inline std::vector<SmallModel> small_models() {
           {"olmoe", "llama3", experts([](ModelConfig& m) {
              m.qk_norm = QkNorm::kAllHeads, m.head_dim = 16, m.kv_heads = 4, m.experts.renormalise = false;
            })},
+          {"qwen2_moe", "qwen2", experts([](ModelConfig& m) {
+             m.bias = Bias::kQkv, m.head_dim = 16, m.experts.renormalise = false;
+             m.experts.shared_width = 128;
+           })},
+          {"granitemoe", "llama3", experts([](ModelConfig& m) {
+             m.experts.router = Router::kSoftmaxOfChosen, m.experts.renormalise = false, m.head_dim = 16;
+             m.embedding_scale = 3, m.residual_scale = 0.5, m.logit_divisor = 2, m.query_scalar = 25;
+           })},
           {"llama", "llama3", changed([](ModelConfig&) {})},
           {"llama_tied", "smollm2", changed([](ModelConfig& m) { m.tied = true; })},
           {"llama_linear", "llama3", scaled(RopeScaling::kLinear)},

@@ -52,6 +52,7 @@ struct LoraRun : TrainProgram {
                     fs::copy_options::overwrite_existing);
   }
 
+  void expect_peft_agrees(const std::string& base, const std::string& parts);
   std::string trains(const std::vector<std::string>& arguments) {
     const ProcessResult result = train(arguments);
     EXPECT_EQ(result.status, 0) << result.out << result.error;
@@ -170,7 +171,7 @@ TEST_F(LoraRun, RefusesWhatItCannotDo) {
   refused({"--set", "train.lora.rank=17"}, {"train.lora.rank 17 is more than model.channels 16"});
   refused({"--set", "train.lora.rank=0"}, {"none", "at least 1"});
   refused({"--set", "train.lora.parts=none"}, {"train.lora.parts none"});
-  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts", "none, attention or mlp"});
+  refused({"--set", "train.lora.parts=q_proj"}, {"train.lora.parts", "none, attention, mlp or router"});
   refused({"--set", "train.lora.rank=none"}, {"train.lora.alpha 8", "no effect with train.lora.rank none"});
   refused({"--set", "train.freeze=norms"}, {"train.freeze norms", "train.lora.rank 4"});
   refused({"--set", "train.lora.dropout=0.1"}, {"train.lora.dropout"});
@@ -328,23 +329,58 @@ TEST_F(LoraRun, ItsAdapterIsAddedToOtherWeights) {
 }
 
 // PEFT opens the adapter on top of the base, and computes the loss that the run recorded.
+void LoraRun::expect_peft_agrees(const std::string& base, const std::string& parts) {
+  const std::string run = base + "_" + parts;
+  SCOPED_TRACE(run);
+  trains({"--set", "train.init_from=" + base, "--set", "train.lora.parts=" + parts, "--set",
+          "train.folder=" + run});
+  const ProcessResult result =
+      run_process(python_program(),
+                  {TESSERA_SOURCE_DIR "/tests/fixtures/check_adapter.py", base,
+                   run + "/checkpoints/step_00000008", "held_out.txt", "32", loss_after("8", run)},
+                  {.folder = folder});
+  EXPECT_EQ(result.status, 0) << result.out << result.error;
+}
+
 TEST_F(LoraRun, PeftLoadsTheAdapter) {
   if (const auto missing = missing_in_python("torch, transformers, peft", folder); !missing.empty())
     GTEST_SKIP() << missing;
   make_base("qwen", kQwen, 5);
   for (const std::string base : {"base", "qwen"})
-    for (const std::string parts : {"attention+mlp", "attention", "mlp"}) {
-      const std::string run = base + "_" + parts;
-      SCOPED_TRACE(run);
-      trains({"--set", "train.init_from=" + base, "--set", "train.lora.parts=" + parts, "--set",
-              "train.folder=" + run});
-      const ProcessResult result =
-          run_process(python_program(),
-                      {TESSERA_SOURCE_DIR "/tests/fixtures/check_adapter.py", base,
-                       run + "/checkpoints/step_00000008", "held_out.txt", "32", loss_after("8", run)},
-                      {.folder = folder});
-      EXPECT_EQ(result.status, 0) << result.out << result.error;
-    }
+    for (const std::string parts : {"attention+mlp", "attention", "mlp"}) expect_peft_agrees(base, parts);
+}
+
+// A shared expert and a block without experts; experts whose files are one tensor, in each of its two layouts
+TEST_F(LoraRun, PeftLoadsTheAdapterOfExperts) {
+  if (const auto missing = missing_in_python("torch, transformers, peft", folder); !missing.empty())
+    GTEST_SKIP() << missing;
+  const std::string llama =
+      "model:\n  vocab_size: 257\n  context: 32\n  layers: 2\n  heads: 4\n  kv_heads: 2\n  channels: 32\n"
+      "  mlp_width: 24\n  norm: rmsnorm\n  positions: rope\n  tied: false\n";
+  const std::string experts = "  experts:\n    count: 4\n    active: 2\n    width: 16\n";
+  make_base(
+      "qwen2_moe",
+      llama + "  mlp: swiglu\n  bias: qkv\n" + experts + "    shared_width: 40\n    dense_layers: [0]\n", 5);
+  make_base("gpt_oss",
+            llama + "  mlp: clamped_swiglu\n  bias: all\n  attention_sinks: true\n  head_dim: 8\n" + experts +
+                "    router: softmax_of_chosen\n",
+            5);
+  make_base("granitemoe",
+            llama +
+                "  mlp: swiglu\n  bias: none\n  embedding_scale: 3\n  residual_scale: 0.5\n"
+                "  logit_divisor: 2\n  query_scalar: 16\n" +
+                experts + "    router: softmax_of_chosen\n",
+            5);
+  make_base("mixtral",
+            llama + "  mlp: swiglu\n  bias: none\n  window: 7\n" + experts + "    renormalise: true\n", 5);
+  for (const std::string base : {"qwen2_moe", "gpt_oss", "granitemoe", "mixtral"})
+    EXPECT_EQ(text_value(read_json(folder / base / "config.json"), "model_type", base), base);
+  expect_peft_agrees("qwen2_moe", "attention+mlp+router");
+  expect_peft_agrees("qwen2_moe", "router");
+  for (const std::string base : {"gpt_oss", "granitemoe", "mixtral"}) {
+    expect_peft_agrees(base, "attention+mlp");
+    expect_peft_agrees(base, "mlp+router");
+  }
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ TEST_P(Generated, TextsAreThoseOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(All, Generated,
                          ::testing::Values("gpt2", "llama", "qwen3", "qwen3_moe", "olmoe", "mistral",
                                            "mistral_window", "qwen2", "olmo2", "gemma2", "gemma3", "phi3",
-                                           "phi3_longrope", "bloom", "gpt_oss"),
+                                           "phi3_longrope", "bloom", "gpt_oss", "qwen2_moe", "granitemoe"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(Decoder, HasTheLogitsOfAForwardAfterEveryToken) {

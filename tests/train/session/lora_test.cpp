@@ -12,7 +12,7 @@ namespace {
 const DeviceTraits kPlainCpu{.device = Device::kCpu};
 
 TEST(Lora, GradientsFollowFromThoseOfTheWholeWeights) {
-  for (const ModelConfig& model : models_with_adapters(24, 3)) {
+  for (const ModelConfig& model : all_models_with_adapters(24, 3)) {
     SCOPED_TRACE(fmt::format("{}, {}", name_of(model.mlp), text_of(model.lora)));
     expect_gradients_of_whole_weights(kPlainCpu, model, DType::kF32, tolerance::kFirstLossOfRanks,
                                       tolerance::kCpuAgainstPyTorch);
@@ -51,7 +51,7 @@ TEST(Lora, BeginsAsTheModelWithoutIt) {
 }
 
 TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
-  for (const ModelConfig& model : models_with_adapters(24, 2)) {
+  for (const ModelConfig& model : all_models_with_adapters(24, 2)) {
     std::optional<std::vector<double>> first;
     for (const ByBlock<Keep>& keep :
          {ByBlock<Keep>(kKeepAll), ByBlock<Keep>(kKeepAllButMlp), ByBlock<Keep>(kKeepAttention),
@@ -73,7 +73,7 @@ TEST(Lora, WhatIsComputedAgainHasTheSameBits) {
 }
 
 TEST(Lora, ThePlanIsTheLedger) {
-  for (const ModelConfig& model : models_with_adapters(24, 2))
+  for (const ModelConfig& model : all_models_with_adapters(24, 2))
     for (const ByBlock<Keep>& keep : {ByBlock<Keep>(kKeepAll), ByBlock<Keep>(kKeepOutputs),
                                       ByBlock<Keep>({{kKeepAttention, 1}, {kKeepAll}})}) {
       RunShape shape = lora_shape(model);
@@ -84,7 +84,7 @@ TEST(Lora, ThePlanIsTheLedger) {
 
 // Token by token over a cache, as the whole text at once
 TEST(Lora, DecodesWithTheAdapters) {
-  for (const ModelConfig& model : models_with_adapters(24, 3)) {
+  for (const ModelConfig& model : all_models_with_adapters(24, 3)) {
     LoraSteps steps(kPlainCpu, lora_shape(model)), plain(kPlainCpu, lora_shape(model.base()));
     steps.set_b();
     Session& session = steps.state.session();
@@ -138,6 +138,14 @@ TEST(Lora, SavesGradientsAndTheOptimizer) {
 void train_adapters(RunShape& shape) {
   shape.model = with_adapters(shape.model, 4);
   shape.freeze = Freeze::all_but_adapters();
+}
+
+void train_adapters_of_experts(RunShape& shape) {
+  shape.model = models_with_adapted_experts(shape.model.channels, 4)[0];
+  shape.freeze = Freeze::all_but_adapters();
+}
+TEST(Lora, TwoRanksWithExpertsAndSplitWeights) {
+  expect_the_losses_of_one(Shard::kWeights, train_adapters_of_experts);
 }
 
 TEST(Lora, TwoRanksWithShardedOptimizer) { expect_the_losses_of_one(Shard::kOptimizer, train_adapters); }

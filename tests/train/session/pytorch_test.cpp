@@ -77,16 +77,15 @@ INSTANTIATE_TEST_SUITE_P(All, PyTorchFamily, ::testing::ValuesIn(kFamilyFixtures
 
 // Sizes, groups, angles, windows and biases as nobody chose them; TESSERA_SEED draws others. What a model
 // makes of roundings is what transformers' own fp32 makes of them, up to chance.
-using RandomFamilies = InTempFolder;
-
-TEST_F(RandomFamilies, AreThoseOfTransformers) {
-  if (const auto missing = missing_in_python("torch, transformers, safetensors", folder_); !missing.empty())
-    GTEST_SKIP() << missing;
+struct RandomFamilies : InTempFolder {
+  void expect_agreement(const std::string& count, const std::vector<std::string>& more = {});
+};
+void RandomFamilies::expect_agreement(const std::string& count, const std::vector<std::string>& more) {
   const char* seed = std::getenv("TESSERA_SEED");
-  const ProcessResult made = run_process(
-      python_program(),
-      {TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_, "40", seed ? seed : "1"},
-      {.folder = folder_});
+  std::vector<std::string> arguments{TESSERA_SOURCE_DIR "/tests/fixtures/make_random_families.py", folder_,
+                                     count, seed ? seed : "1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const ProcessResult made = run_process(python_program(), arguments, {.folder = folder_});
   ASSERT_EQ(made.status, 0) << made.out << made.error;
   for (const auto& one : std::filesystem::directory_iterator(folder_)) {
     const std::string name = one.path().filename();
@@ -104,6 +103,20 @@ TEST_F(RandomFamilies, AreThoseOfTransformers) {
     for (const auto& [of, error] : theirs.items())
       EXPECT_LT(error.get<double>(), 1e-3) << of << ": too much for a comparison";
   }
+}
+
+TEST_F(RandomFamilies, AreThoseOfTransformers) {
+  if (const auto missing = missing_in_python("torch, transformers, safetensors", folder_); !missing.empty())
+    GTEST_SKIP() << missing;
+  expect_agreement("40");
+}
+
+// Of models with experts, whose adapters PEFT has saved: loss, every gradient, and ten steps
+TEST_F(RandomFamilies, AdaptersAreThoseOfPeft) {
+  if (const auto missing = missing_in_python("torch, transformers, safetensors, peft", folder_);
+      !missing.empty())
+    GTEST_SKIP() << missing;
+  expect_agreement("24", {"adapters"});
 }
 
 }  // namespace
