@@ -28,8 +28,24 @@ struct BlockList {
   }
 };
 
-// The lists of a call. As a kernel's argument it is in the terms of tiles, too: a block of keys is 1 << shift
-// tiles, of so many keys as the kernel says.
+// A list by tiles, of which a block has 1 << shift: places count the tiles of its blocks.
+struct TileList {
+  BlockList list;
+  int shift;
+
+  TESSERA_HOST_DEVICE int size() const { return list.count << shift; }
+  TESSERA_HOST_DEVICE int within_block(int i) const { return i & ((1 << shift) - 1); }
+  TESSERA_HOST_DEVICE int operator[](int place) const {
+    return (list[place >> shift] << shift) + within_block(place);
+  }
+  // The place of `tile`, or of the first behind it
+  TESSERA_HOST_DEVICE int place_from(int tile) const {
+    const int block = tile >> shift, place = list.place_from(block);
+    return (place << shift) + (place < list.count && list[place] == block ? within_block(tile) : 0);
+  }
+};
+
+// The lists of a call
 struct Blocks {
   int size = 0;  // 0: every block is seen
   int lists = 1, query_blocks = 0, key_blocks = 0;
@@ -45,6 +61,12 @@ struct Blocks {
   }
   TESSERA_HOST_DEVICE BlockList queries_of(int list, int key_block) const {
     return row(seen_begins + int64_t{list} * (key_blocks + 1) + key_block, queries);
+  }
+  // With tiles of so many rows, of which a block is a power of two
+  TESSERA_HOST_DEVICE int shift_of(int tile_rows) const {
+    int shift = 0;
+    while (tile_rows << shift < size) ++shift;
+    return shift;
   }
   // Beside queries_of(): the places of the key block among those that these query blocks see
   TESSERA_HOST_DEVICE const int32_t* places_of(int list, int key_block) const {

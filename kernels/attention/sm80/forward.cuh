@@ -51,7 +51,8 @@ struct ForwardMemory {
 };
 
 template <class Tile, MaskKind kMask, bool kDropout>
-__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(
+    const ArgsOf<ForwardArgs, kMask> a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
   constexpr bool kWhole = Tile::kWhole;
@@ -63,10 +64,19 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const int warp_row = threadIdx.x / 32 * kWarpQ;
   const int first_q = query_block * kBlockQ + warp_row;  // the warp's rows: first_q .. first_q + kWarpQ - 1
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
-  const Span key_tiles =
+  Span key_tiles =
       tiles_of<kMask>(mask.keys_of(Span{query_block * kBlockQ, (query_block + 1) * kBlockQ}), kBlockK);
+  [[maybe_unused]] TileList list{};
+  if constexpr (kMask == MaskKind::kListed) {  // places of the list
+    list = a.template keys_of<kBlockK>(a.blocks.list_of(h), query_block * kBlockQ);
+    key_tiles = {list.place_from(key_tiles.begin), list.place_from(key_tiles.end)};
+  }
+  const auto tile_of = [&](int place) {
+    if constexpr (kMask == MaskKind::kListed) return list[place];
+    return place;
+  };
 
-  const bool any_keys = kMask != MaskKind::kAny || !key_tiles.empty();
+  const bool any_keys = !kIsAny<kMask> || !key_tiles.empty();
 
   if (any_keys) {
     TileLoader<kThreads, kBlockQ, kHeadDim, kWhole>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ,
@@ -74,7 +84,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
         .start(memory.q(), a.tokens - query_block * kBlockQ);
   }
   // The last key tile may reach past the end, and so may the queries; all other key tiles are whole.
-  const int last_k = (key_tiles.end - 1) * kBlockK;
+  const int last_k = (kMask == MaskKind::kListed && !any_keys ? 0 : tile_of(key_tiles.end - 1)) * kBlockK;
   const int kv_head = h / a.group;
   KeyLoader load_k(a.k.head_begin(b, kv_head), a.k.row, last_k, a.head_dim);
   KeyLoader load_v(a.v.head_begin(b, kv_head), a.v.row, last_k, a.head_dim);
@@ -90,14 +100,16 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
   int slot = 0;
-  for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, slot ^= 1) {
+  for (int place = key_tiles.end - 1; place >= key_tiles.begin; --place, slot ^= 1) {
+    const int j = tile_of(place);
     ptx::cp_async_wait<0>();
     // K_j, V_j (and Q) have come for this thread: with the barrier, for all. It also tells that every warp is
     // done with step j + 1, whose slot the next load overwrites.
     __syncthreads();
-    if (j > key_tiles.begin) {
-      load_k.move(-1);
-      load_v.move(-1);
+    if (place > key_tiles.begin) {
+      const int on = kMask == MaskKind::kListed ? tile_of(place - 1) - j : -1;
+      load_k.move(on);
+      load_v.move(on);
       load_k.start(memory.k(slot ^ 1));
       load_v.start(memory.v(slot ^ 1));
       ptx::cp_async_commit();
@@ -143,8 +155,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse,       p.head_dim,
-                            DropoutMask(dropout_of(p)), mask_of(p),  alibi_of(p), score_cap_of(p)};
+  const auto args = with_blocks<kMask>(
+      ForwardArgs{tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, DropoutMask(dropout_of(p)), mask_of(p),
+                  alibi_of(p), score_cap_of(p)},
+      p);
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
@@ -164,6 +178,12 @@ template <class Tile>
 AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// With sparse blocks, without dropout
+template <class Tile>
+AttnStatus launch_forward_listed(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward<Listed<Tile>, false, MaskKind::kListed>(f, stream);
 }
 
 // The same with a cap of scores
