@@ -107,29 +107,33 @@ __device__ __forceinline__ void produce(const ForwardArgsOf<Shape>& a, ForwardMe
     }
     q_at.next();
     if (!any) break;
-    const auto key_tile = [&](int j) {
-      if constexpr (Shape::kListed) return a.key_tile(items.list, j);
-      return j;
-    };
-    const auto fill_k = [&](int place) {
-      const int j = key_tile(place);
+    const auto fill_k = [&](int j) {
       const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
       load_tile<Shape::kWhole>(memory.k(k_at.slot), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
                                tile.batch);
       k_at.next();
     };
-    const auto fill_v = [&](int place) {
-      const int j = key_tile(place);
+    const auto fill_v = [&](int j) {
       const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::KV::kBytes);
       load_tile<Shape::kWhole>(memory.v(v_at.slot), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
                                tile.batch);
       v_at.next();
     };
     int j = all.end - 1;
-    fill_k(j);
-    for (; j >= all.begin; --j) {
-      if (j > all.begin) fill_k(j - 1);
-      fill_v(j);
+    if constexpr (Shape::kListed) {
+      int key_tile = a.key_tile(items.list, j);
+      fill_k(key_tile);
+      for (; j >= all.begin; --j) {
+        const int of_v = key_tile;
+        if (j > all.begin) fill_k(key_tile = a.key_tile(items.list, j - 1));
+        fill_v(of_v);
+      }
+    } else {
+      fill_k(j);
+      for (; j >= all.begin; --j) {
+        if (j > all.begin) fill_k(j - 1);
+        fill_v(j);
+      }
     }
   }
 }
