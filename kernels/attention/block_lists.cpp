@@ -19,6 +19,15 @@ AttnBlocks BlockShape::at(const int32_t* numbers) const {
   return blocks;
 }
 
+BlockShape BlockShape::of(const AttnBlocks& b) {
+  if (b.size == 0) return {};
+  return {.size = b.size,
+          .lists = b.lists,
+          .query_blocks = b.query_blocks,
+          .key_blocks = b.key_blocks,
+          .pairs = b.begins[int64_t{b.lists} * (b.query_blocks + 1) - 1]};
+}
+
 namespace {
 
 // Pairs of a query and a key that is not later, of a block of each

@@ -20,6 +20,7 @@ struct BlockShape {
   // begins, seen_begins; keys, queries, places
   int64_t numbers() const { return lists * (query_blocks + key_blocks + 2) + 3 * pairs; }
   AttnBlocks at(const int32_t* numbers) const;
+  static BlockShape of(const AttnBlocks& on_host);  // without causal_pairs
   bool operator==(const BlockShape&) const = default;
 };
 

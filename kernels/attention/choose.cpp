@@ -106,7 +106,7 @@ void check_mask(const AttentionShape& s) {
         "lists of sparse blocks must have every block; found {} of queries and {} of keys, of {}, for {} queries "
         "from {} on and {} keys",
         b.query_blocks, b.key_blocks, b.size, s.tokens, m.offset, s.kv_tokens);
-  check(!m.dealt, "sparse blocks are not for dealt queries: set run.parallel.context=1 or model.sparse=none");
+  check(!m.dealt, "sparse blocks are not for dealt queries, found {}: set parallel.context=1", to_string(m));
 }
 
 }  // namespace

@@ -207,7 +207,26 @@ TEST_F(SparseBlocks, ListsThatDoNotFitAreRefused) {
   refused(other, {"divide the key/value heads", "2 lists", "1 heads"});
   other = s;
   other.mask.dealt = true;
-  refused(other, {"dealt queries", "model.sparse=none"});
+  refused(other, {"dealt queries", "parallel.context=1"});
+
+  const auto on_gpu = [&](AttentionKind kind, int arch, AttentionShape shape) {
+    return message_of([&] {
+      choose_attention({.kind = kind,
+                        .shape = shape,
+                        .dtype = DType::kBF16,
+                        .device = {.device = Device::kCuda, .arch = arch, .name = "a GPU"}});
+    });
+  };
+  AttentionShape gpu{1, 256, 2, 64, causal_mask(), 1};
+  inputs_for(gpu, {.size = 128, .seed = 1});
+  EXPECT_TRUE(says(on_gpu(AttentionKind::kCudnn, 90, gpu), {"sparse blocks", "model.attention=flash"}));
+  for (const int arch : {80, 86, 90, 120})
+    EXPECT_EQ(on_gpu(AttentionKind::kFlash, arch, gpu), "was not refused");
+  AttentionShape small = gpu;
+  inputs_for(small, {.size = 64, .seed = 1});
+  EXPECT_TRUE(says(on_gpu(AttentionKind::kFlash, 90, small), {"power of two from 128 on"}));
+  gpu.scores.cap = 30;
+  EXPECT_TRUE(says(on_gpu(AttentionKind::kFlash, 90, gpu), {"a cap of scores"}));
 }
 
 }  // namespace

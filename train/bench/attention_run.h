@@ -31,6 +31,7 @@ struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout;
   Tensor documents = {};
+  Tensor blocks = {};  // and its lists, see BlockLists
   Dropout dropout = {};
 };
 // Standard normal, the same each time
