@@ -105,8 +105,10 @@ void check_mask_tables(const char* op, const AttentionPlan& plan, Device device,
   if (s.mask.blocks.size > 0) {
     check_fields(op, device, {{"blocks", blocks, DType::kI32, {s.mask.blocks.numbers()}}});
   } else {
-    check(!blocks, "{}: blocks needs a plan of sparse blocks (AttentionMask::blocks), found {} and a plan of "
-          "mask: {}", op, blocks.to_string(), to_string(s.mask));
+    check(!blocks,
+          "{}: blocks needs a plan of sparse blocks (AttentionMask::blocks), found {} and a plan of "
+          "mask: {}",
+          op, blocks.to_string(), to_string(s.mask));
   }
 }
 

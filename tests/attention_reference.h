@@ -73,8 +73,8 @@ struct AttentionCase {
 
   bool sees(int64_t b, int64_t head, int64_t query, int64_t key) const {
     if (!mask.sees(b * tokens + query, query, key)) return false;
-    return blocks.size == 0 || blocks.shows(head / (heads / blocks.lists), (query + mask.offset) / blocks.size,
-                                            key / blocks.size);
+    return blocks.size == 0 || blocks.shows(head / (heads / blocks.lists),
+                                            (query + mask.offset) / blocks.size, key / blocks.size);
   }
   // As in the paper: a geometric sequence for a power of two, else that of the power below, and every other
   // number of the one above

@@ -40,8 +40,8 @@ class Blocks(ctypes.Structure):  # sparse blocks; of size 0: none
 
 class Mask(ctypes.Structure):
     _fields_ = [("causal", ctypes.c_int), ("offset", ctypes.c_int64), ("window", ctypes.c_int64),
-                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p), ("query_tokens", ctypes.c_void_p),
-                ("blocks", Blocks)]
+                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p),
+                ("query_tokens", ctypes.c_void_p), ("blocks", Blocks)]
 
 
 class Dropout(ctypes.Structure):

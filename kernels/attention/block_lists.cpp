@@ -60,8 +60,8 @@ BlockLists::BlockLists(int64_t size, int64_t lists, int64_t query_tokens, int64_
         seen_by[column].push_back(static_cast<int32_t>(row));
         places_by[column].push_back(static_cast<int32_t>(keys.size()) - begins.back());
         keys.push_back(static_cast<int32_t>(column));
-        shape_.causal_pairs += causal_pairs_of(size, row, column, query_tokens, key_tokens) /
-                               static_cast<double>(lists);
+        shape_.causal_pairs +=
+            causal_pairs_of(size, row, column, query_tokens, key_tokens) / static_cast<double>(lists);
       }
     }
     begins.push_back(static_cast<int32_t>(keys.size()));

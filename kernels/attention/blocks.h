@@ -1,6 +1,6 @@
-// Sparse blocks: see AttnBlocks of attention.h. A query sees a key if the mask shows it (mask.h) and the list of
-// the query's block has the key's block. Since lists rise, those of their blocks that touch an interval of keys
-// follow one another: kernels walk places of a list where they otherwise walk tiles.
+// Sparse blocks: see AttnBlocks of attention.h. A query sees a key if the mask shows it (mask.h) and the
+// list of the query's block has the key's block. Since lists rise, those of their blocks that touch an
+// interval of keys follow one another: kernels walk places of a list where they otherwise walk tiles.
 #pragma once
 
 #include "kernels/attention/mask.h"
@@ -49,7 +49,7 @@ struct TileList {
 struct Blocks {
   int size = 0;  // 0: every block is seen
   int lists = 1, query_blocks = 0, key_blocks = 0;
-  int heads = 1;    // query heads that share a list
+  int heads = 1;     // query heads that share a list
   int kv_heads = 1;  // and heads of keys
   const int32_t *begins = nullptr, *keys = nullptr, *seen_begins = nullptr, *queries = nullptr,
                 *places = nullptr;

@@ -98,14 +98,17 @@ void check_mask(const AttentionShape& s) {
         s.kv_tokens, s.tokens, m.offset);
   const BlockShape& b = m.blocks;
   if (b.size == 0) return;
-  check(b.size > 0 && b.lists > 0 && s.kv_heads % b.lists == 0,
-        "sparse blocks need a positive size and lists that divide the key/value heads; found size {}, {} lists "
-        "and {} heads",
-        b.size, b.lists, s.kv_heads);
-  check(m.offset >= 0 && b.query_blocks * b.size >= m.offset + s.tokens && b.key_blocks * b.size >= s.kv_tokens,
-        "lists of sparse blocks must have every block; found {} of queries and {} of keys, of {}, for {} queries "
-        "from {} on and {} keys",
-        b.query_blocks, b.key_blocks, b.size, s.tokens, m.offset, s.kv_tokens);
+  check(
+      b.size > 0 && b.lists > 0 && s.kv_heads % b.lists == 0,
+      "sparse blocks need a positive size and lists that divide the key/value heads; found size {}, {} lists "
+      "and {} heads",
+      b.size, b.lists, s.kv_heads);
+  check(
+      m.offset >= 0 && b.query_blocks * b.size >= m.offset + s.tokens && b.key_blocks * b.size >= s.kv_tokens,
+      "lists of sparse blocks must have every block; found {} of queries and {} of keys, of {}, for {} "
+      "queries "
+      "from {} on and {} keys",
+      b.query_blocks, b.key_blocks, b.size, s.tokens, m.offset, s.kv_tokens);
   check(!m.dealt, "sparse blocks are not for dealt queries, found {}: set parallel.context=1", to_string(m));
 }
 

@@ -19,10 +19,10 @@
 #include <memory>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/cpu/listed_keys.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
+#include "kernels/cpu/listed_keys.h"
 #include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 

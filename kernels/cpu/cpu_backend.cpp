@@ -63,7 +63,8 @@ void check_blocks(const char* op, const AttentionPlan& plan, const MaskTables& t
   const auto check_list = [&](attention::BlockList list, int most, const char* what, int of) {
     for (int i = 0; i < list.count; ++i)
       check(list[i] >= (i > 0 ? list[i - 1] + 1 : 0) && list[i] < most,
-            "{}: blocks must list the {} of each block in rising order, below {}; found {} in place {} of block "
+            "{}: blocks must list the {} of each block in rising order, below {}; found {} in place {} of "
+            "block "
             "{}",
             op, what, most, list[i], i, of);
   };
@@ -77,10 +78,11 @@ void check_blocks(const char* op, const AttentionPlan& plan, const MaskTables& t
       for (int i = 0; i < queries.count; ++i) {
         const attention::BlockList keys = blocks.keys_of(list, queries[i]);
         const int place = blocks.places_of(list, column)[i];
-        check(place >= 0 && place < keys.count && keys[place] == column,
-              "{}: blocks must say the same by query block and by key block, found key block {} seen by query "
-              "block {} in place {} of its list, which has {}",
-              op, column, queries[i], place, keys.count);
+        check(
+            place >= 0 && place < keys.count && keys[place] == column,
+            "{}: blocks must say the same by query block and by key block, found key block {} seen by query "
+            "block {} in place {} of its list, which has {}",
+            op, column, queries[i], place, keys.count);
       }
       pairs += queries.count;
     }

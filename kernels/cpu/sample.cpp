@@ -71,13 +71,12 @@ void run(const AttentionSample& a, const Launch& /*on*/) {
                         k = heads_of<float>(a.k).one_head(b, h / s.group());
       for (int64_t i = 0; i < queries; ++i) {
         const auto query = static_cast<int>(AttentionSample::query(i, s.tokens));
-        const QueryScores one = scores_of(
-            ScoreRule::of_head(problem, h), s.head_dim,
-            {.q = q.row_begin(query),
-             .position = mask.position_of(query),
-             .seen = mask.keys_of(query),
-             .listed = {blocks_of(a.plan, a.tables), h}},
-            k);
+        const QueryScores one = scores_of(ScoreRule::of_head(problem, h), s.head_dim,
+                                          {.q = q.row_begin(query),
+                                           .position = mask.position_of(query),
+                                           .seen = mask.keys_of(query),
+                                           .listed = {blocks_of(a.plan, a.tables), h}},
+                                          k);
         if (one.largest == kNothing) continue;
         largest = std::max(largest, one.largest);
         entropies += one.entropy, ++count;

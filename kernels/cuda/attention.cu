@@ -125,8 +125,7 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
     if (overlaps<kStep>(k, seen)) load_scores(k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i)
-      value[i] = sees(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
+    for (int i = 0; i < kStep; ++i) value[i] = sees(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
     store_step(row + k, value);
   }
 }

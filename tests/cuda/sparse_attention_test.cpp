@@ -1,5 +1,5 @@
-// attention.h with sparse blocks: lists by chance, with rows that see nothing, one block and all, beside every
-// other mask, of every family that the device runs, against fp64.
+// attention.h with sparse blocks: lists by chance, with rows that see nothing, one block and all, beside
+// every other mask, of every family that the device runs, against fp64.
 #include <algorithm>
 
 #include "tests/cuda/attention_problem.h"
@@ -15,8 +15,7 @@ std::vector<int32_t> documents_every(int32_t length, int64_t batch, int64_t toke
   return documents_from(cumulative, batch, tokens);
 }
 
-class SparseAttention : public AttentionKernels,
-                        public ::testing::WithParamInterface<std::tuple<bool, int>> {
+class SparseAttention : public AttentionKernels, public ::testing::WithParamInterface<std::tuple<bool, int>> {
  protected:
   static bool bf16() { return std::get<0>(GetParam()); }
   static int head_dim() { return std::get<1>(GetParam()); }
@@ -34,9 +33,8 @@ class SparseAttention : public AttentionKernels,
     std::ostringstream text;
     text << "arch " << arch << ", " << c.batch << " x " << c.tokens << ", " << c.heads << " heads of "
          << c.head_dim << ", " << c.kv_heads << " of keys" << (c.mask.causal ? ", causal" : "") << ", window "
-         << c.mask.window << ", offset " << c.mask.offset
-         << (c.mask.documents.empty() ? "" : ", documents") << ", blocks of " << c.blocks.size << ", "
-         << c.blocks.lists << " lists";
+         << c.mask.window << ", offset " << c.mask.offset << (c.mask.documents.empty() ? "" : ", documents")
+         << ", blocks of " << c.blocks.size << ", " << c.blocks.lists << " lists";
     return text.str();
   }
   // A query without keys: out = 0, LSE = -inf, dQ = 0. A key without queries: dK = dV = 0. To the bit.
@@ -85,7 +83,8 @@ TEST_P(SparseAttention, AgreesWithFp64) {
     for (bool causal : {true, false})
       for (int64_t lists : {1, 2}) {
         if (!whole() && tokens % 2 == 0) continue;
-        expect_fp64(shape(tokens < 200 ? 2 : 1, tokens, {causal}, {.size = 128, .lists = lists, .seed = ++seed}));
+        expect_fp64(
+            shape(tokens < 200 ? 2 : 1, tokens, {causal}, {.size = 128, .lists = lists, .seed = ++seed}));
       }
 }
 
@@ -94,8 +93,9 @@ TEST_P(SparseAttention, LargerBlocksAgreeWithFp64) {
   if (!whole()) return;
   for (int64_t size : {256, 512})
     for (bool causal : {true, false})
-      expect_fp64(shape(1, 1300, {causal}, {.size = size, .lists = 2, .seed = static_cast<uint32_t>(size)}, 2, 1),
-                  Packing::kPackedQkv);
+      expect_fp64(
+          shape(1, 1300, {causal}, {.size = size, .lists = 2, .seed = static_cast<uint32_t>(size)}, 2, 1),
+          Packing::kPackedQkv);
 }
 
 TEST_P(SparseAttention, WindowsAndDocumentsBesideAgreeWithFp64) {
@@ -158,7 +158,8 @@ TEST_P(SparseAttention, BlocksThatAreNotListedAreNotRead) {
   const AttentionReference want = reference_attention(c, inputs.q, inputs.k, inputs.v, inputs.dout);
   for (int arch : archs()) {
     SCOPED_TRACE(text_of(c, arch));
-    expect_within(errors_of(Problem(c, bf16(), Packing::kSeparate, inputs, arch).run(), want), limits(bf16()));
+    expect_within(errors_of(Problem(c, bf16(), Packing::kSeparate, inputs, arch).run(), want),
+                  limits(bf16()));
   }
 }
 

@@ -127,8 +127,12 @@ struct AttentionHeads : ::testing::Test {
   }
   // The same values in tensors of their own
   Inputs apart(const AttentionShape& s, const Inputs& in) {
-    const Inputs own{poisoned_heads(s, s.heads), poisoned_heads(s, s.kv_heads), poisoned_heads(s, s.kv_heads),
-                     in.dy, in.tables, in.blocks};
+    const Inputs own{poisoned_heads(s, s.heads),
+                     poisoned_heads(s, s.kv_heads),
+                     poisoned_heads(s, s.kv_heads),
+                     in.dy,
+                     in.tables,
+                     in.blocks};
     copy_heads(in.q, own.q), copy_heads(in.k, own.k), copy_heads(in.v, own.v);
     return own;
   }

@@ -27,8 +27,7 @@ struct SparseBlocks : AttentionHeads {
   }
   void add_documents(const AttentionShape& s, const std::vector<int32_t>& cumulative, Inputs& in) {
     in.tables.documents = make.empty({s.batch, s.tokens, 2}, DType::kI32);
-    std::ranges::copy(test::documents_from(cumulative, s.batch, s.tokens),
-                      in.tables.documents.as<int32_t>());
+    std::ranges::copy(test::documents_from(cumulative, s.batch, s.tokens), in.tables.documents.as<int32_t>());
   }
   void expect_fp64(const AttentionShape& s, const Inputs& in, const Dropout& dropout = {}) {
     const test::AttentionReference want = reference_of(s, in, dropout);
@@ -97,7 +96,9 @@ TEST_F(SparseBlocks, OffsetsAndDropoutMatchFp64) {
 TEST_F(SparseBlocks, TilesThatAreNotListedAreNotRead) {
   AttentionShape s{1, 256, 2, 8, AttentionMask(false), 1};
   // Query blocks 2 and 3 see key blocks 1 and 3, the others block 0 only.
-  const test::BlockCase blocks{.size = 64, .query_blocks = 4, .key_blocks = 4,
+  const test::BlockCase blocks{.size = 64,
+                               .query_blocks = 4,
+                               .key_blocks = 4,
                                .shown = {1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 1}};
   const Inputs in = inputs_for(s, blocks);
   const auto each = [&](const Heads& heads, int64_t from, int64_t to, const auto& visit) {

@@ -262,10 +262,11 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
              query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
   AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, plain, rows);
   if (status == ATTN_OK)
-    status = launch(keys_kernel<kHeadDim, kWhole, kDropout, Score, A>, key_ctas, kThreads, kBytes, stream, args);
-  if (status == ATTN_OK)
     status =
-        launch(queries_kernel<kHeadDim, kWhole, kDropout, Score, A>, query_ctas, kThreads, kBytes, stream, args);
+        launch(keys_kernel<kHeadDim, kWhole, kDropout, Score, A>, key_ctas, kThreads, kBytes, stream, args);
+  if (status == ATTN_OK)
+    status = launch(queries_kernel<kHeadDim, kWhole, kDropout, Score, A>, query_ctas, kThreads, kBytes,
+                    stream, args);
   return status;
 }
 

@@ -78,7 +78,8 @@ struct WithBlocks : Args {
 
   template <int kT>
   __device__ __forceinline__ ListedTiles keys_of(int head, int first_query) const {
-    return {{blocks.keys_of(blocks.list_of(head), (first_query + offset) / blocks.size), blocks.shift_of(kT)}, 0};
+    return {{blocks.keys_of(blocks.list_of(head), (first_query + offset) / blocks.size), blocks.shift_of(kT)},
+            0};
   }
   template <int kT>
   __device__ __forceinline__ ListedTiles queries_of(int kv_head, int first_key) const {
@@ -108,8 +109,8 @@ __device__ __forceinline__ void add_bias(float (&scores)[kJ], RawBias bias, int 
 }
 
 // launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
-// usual head dims have kernels that do not ask where a head ends. With a bias, a cap or sparse blocks all have the
-// others.
+// usual head dims have kernels that do not ask where a head ends. With a bias, a cap or sparse blocks all
+// have the others.
 template <class Launch>
 AttnStatus with_head_dim(const AttnProblem& p, const Launch& launch) {
   const int head_dim = p.head_dim;

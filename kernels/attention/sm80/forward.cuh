@@ -51,8 +51,8 @@ struct ForwardMemory {
 };
 
 template <class Tile, MaskKind kMask, bool kDropout>
-__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(
-    const ArgsOf<ForwardArgs, kMask> a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
+    forward_kernel(const ArgsOf<ForwardArgs, kMask> a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
   constexpr bool kWhole = Tile::kWhole;
@@ -155,10 +155,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const auto args = with_blocks<kMask>(
-      ForwardArgs{tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim, DropoutMask(dropout_of(p)), mask_of(p),
-                  alibi_of(p), score_cap_of(p)},
-      p);
+  const auto args =
+      with_blocks<kMask>(ForwardArgs{tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim,
+                                     DropoutMask(dropout_of(p)), mask_of(p), alibi_of(p), score_cap_of(p)},
+                         p);
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));

@@ -355,8 +355,8 @@ struct TileAdders<Tile, MaskKind::kListed> : TileAdders<Tile, MaskKind::kAny> {
   int own;
 
   template <class Args>
-  __device__ __forceinline__ TileAdders(const KernelMask<MaskKind::kListed>& mask, int first_q,
-                                        const Args& a, int list, int key_block)
+  __device__ __forceinline__ TileAdders(const KernelMask<MaskKind::kListed>& mask, int first_q, const Args& a,
+                                        int list, int key_block)
       : TileAdders<Tile, MaskKind::kAny>(KernelMask<MaskKind::kAny>(mask), first_q, 0) {
     const TileList keys = a.template keys_of<Tile::kBlockK>(list, first_q);
     this->last = keys.place_from(this->last + 1) - 1, this->first = keys.place_from(this->first);

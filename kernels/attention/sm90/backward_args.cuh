@@ -44,8 +44,8 @@ struct BackwardArgs {
 // With kListed, where query tiles of a key block are counted by their places in its list
 struct ListedBackwardArgs : BackwardArgs {
   Blocks blocks;
-  int key_shift, query_shift;  // a block is 1 << shift key blocks of kBlockK, or query tiles
-  int tiles_before;            // query tiles of blocks before the first query
+  int key_shift, query_shift;   // a block is 1 << shift key blocks of kBlockK, or query tiles
+  int tiles_before;             // query tiles of blocks before the first query
   const Span* places_of_tiles;  // see BackwardWorkspace
 
   __device__ __forceinline__ int list_of(int kv_head) const { return kv_head / blocks.kv_heads; }

@@ -1,9 +1,10 @@
-// Before the backward of sparse blocks: which places of the list of a query tile are of key blocks that the mask
-// shows to it, and so which places of the list of a key block are of query tiles that it meets.
+// Before the backward of sparse blocks: which places of the list of a query tile are of key blocks that the
+// mask shows to it, and so which places of the list of a key block are of query tiles that it meets.
 //
-// find_spans_kernel() has found the key blocks [begin, end) that the mask shows to each query tile: neither falls.
-// A key block meets the listed query tiles with begin <= block < end, so they follow one another in its list.
-// Query tiles and key blocks that meet nothing have no work: their dQ, or dK and dV, are filled with zeros here.
+// find_spans_kernel() has found the key blocks [begin, end) that the mask shows to each query tile: neither
+// falls. A key block meets the listed query tiles with begin <= block < end, so they follow one another in
+// its list. Query tiles and key blocks that meet nothing have no work: their dQ, or dK and dV, are filled
+// with zeros here.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"

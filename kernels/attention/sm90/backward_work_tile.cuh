@@ -250,8 +250,8 @@ struct ListedStep {
                                                   const ListedBackwardArgs& a) {
     const int list = a.list_of(work.kv_head), block = work.key_block >> a.key_shift;
     const int at = a.blocks.seen_begins[list * (a.blocks.key_blocks + 1) + block] + (place >> a.query_shift);
-    const int tile = (a.blocks.queries[at] << a.query_shift) + (place & ((1 << a.query_shift) - 1)) -
-                     a.tiles_before;
+    const int tile =
+        (a.blocks.queries[at] << a.query_shift) + (place & ((1 << a.query_shift) - 1)) - a.tiles_before;
     const int own = (a.blocks.places[at] << a.key_shift) + (work.key_block & ((1 << a.key_shift) - 1));
     const Span all = a.places_of_tiles[(work.batch * a.blocks.lists + list) * a.query_tiles + tile];
     return {tile, {all.end - 1 - own, all.size() - 1}};  // tickets go downwards

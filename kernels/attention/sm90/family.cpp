@@ -13,7 +13,8 @@ bool is_wide(const AttnProblem& p) { return p.head_dim > kWidest; }
 
 // The other forwards leave them to apply_sinks().
 bool adds_sinks(const AttnProblem& p) {
-  return p.sinks != 0 && !is_wide(p) && p.mask.blocks.size == 0 && p.dropout.threshold == 0 && p.alibi_heads == 0;
+  return p.sinks != 0 && !is_wide(p) && p.mask.blocks.size == 0 && p.dropout.threshold == 0 &&
+         p.alibi_heads == 0;
 }
 // With ALiBi and with dropout they are not those that TiledRowStatistics says.
 TiledRowStatistics row_statistics(const AttnBackward& f) {
@@ -29,8 +30,8 @@ TiledRowStatistics row_statistics(const AttnBackward& f) {
 using Forward = AttnStatus (*)(const AttnForward&, CUstream_st*);
 using Backward = AttnStatus (*)(const AttnBackward&, CUstream_st*);
 
-// The kernels of a width: for the plain masks without dropout and with it, for any mask, for sparse blocks, with
-// ALiBi and with sinks; a backward with sinks is as others
+// The kernels of a width: for the plain masks without dropout and with it, for any mask, for sparse blocks,
+// with ALiBi and with sinks; a backward with sinks is as others
 template <class Launch>
 struct Kernels {
   Launch plain, dropout, mask, listed, alibi, sinks = nullptr;
@@ -71,8 +72,7 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return backward_wide(f, stream);
   return pick<Backward>(
-      f.problem,
-      {backward_64, backward_64_dropout, backward_64_mask, backward_64_listed, backward_64_alibi},
+      f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_listed, backward_64_alibi},
       {backward_128, backward_128_dropout, backward_128_mask, backward_128_listed, backward_128_alibi},
       {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask, backward_128_narrow_listed,
        backward_128_narrow_alibi})(f, stream);

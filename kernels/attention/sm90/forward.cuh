@@ -20,8 +20,8 @@
 #include "kernels/attention/common/dropout.cuh"
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/softmax.cuh"
-#include "kernels/attention/sm90/forward_load.cuh"
 #include "kernels/attention/sm90/forward_listed.cuh"
+#include "kernels/attention/sm90/forward_load.cuh"
 #include "kernels/attention/sm90/forward_spans.cuh"
 #include "kernels/hopper/tensor_map.h"
 

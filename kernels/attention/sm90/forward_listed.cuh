@@ -1,7 +1,7 @@
 // Before the forward of sparse blocks: as forward_spans.cuh, in places of the list that the query tile walks.
 //
-// A slice that sees none of its list's tiles walks one of them, of which the mask hides all, so that its rows get
-// their results as any other; place -1, a tile past the last key, where the list is empty.
+// A slice that sees none of its list's tiles walks one of them, of which the mask hides all, so that its
+// rows get their results as any other; place -1, a tile past the last key, where the list is empty.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kSpansThreads)
   const int slices = a.schedule.slices(), tiles = a.schedule.tiles(), lists = a.blocks.lists,
             all_list = blockIdx.x;
   if (all_list >= a.batch * lists) {
-    const int row = (all_list - a.batch * lists) * kSpansThreads + threadIdx.x, rows = slices * kWarpgroupRows;
+    const int row = (all_list - a.batch * lists) * kSpansThreads + threadIdx.x,
+              rows = slices * kWarpgroupRows;
     if (row >= a.batch * rows) return;
     const Mask mask = a.mask.of_sequence(row / rows);
     a.to.rows_keys[row] = mask.keys_of(min(row % rows, mask.queries - 1));
@@ -87,8 +88,8 @@ AttnStatus find_listed_spans(ListedForwardArgs* args, const AttnForward& f, CUst
                                   .block_k = Shape::kBlockK,
                                   .shift = args->shift};
   const int64_t rows = p.batch * args->schedule.slices() * kWarpgroupRows;
-  const auto ctas = static_cast<unsigned>(p.batch * args->blocks.lists +
-                                          (rows + kSpansThreads - 1) / kSpansThreads);
+  const auto ctas =
+      static_cast<unsigned>(p.batch * args->blocks.lists + (rows + kSpansThreads - 1) / kSpansThreads);
   return launch(forward_lists_kernel<Shape>, ctas, kSpansThreads, 0, stream, lists);
 }
 

@@ -113,7 +113,8 @@ class ForwardSchedule {
     return query_tile(order[heads_.divide(head) * tiles() + place], head);
   }
   // The same where heads of a list share an order: list_heads of all batches
-  TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order, const Divisor& list_heads) const {
+  TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order,
+                                              const Divisor& list_heads) const {
     const int before = section_items_.split(item) * section_;
     const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
     const int place = here.split(item), head = before + item;
