@@ -50,6 +50,31 @@ struct ForwardMemory {
   }
 };
 
+// With sparse blocks: the list of the queries from `first` on, and of `tiles`, which become their places
+template <int kBlockK, MaskKind kMask>
+__device__ __forceinline__ TileList to_places(const ArgsOf<ForwardArgs, kMask>& a, int h, int first,
+                                              Span& tiles) {
+  TileList list{};
+  if constexpr (kMask == MaskKind::kListed) {
+    list = a.template keys_of<kBlockK>(a.blocks.list_of(h), first);
+    tiles = {list.place_from(tiles.begin), list.place_from(tiles.end)};
+  }
+  return list;
+}
+
+template <int kTiles, class Score>
+__device__ __forceinline__ void write_lse(const WarpSoftmax<kTiles, Score>& softmax, float* lse, int first_q,
+                                          int tokens) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
+      if (threadIdx.x % 4 == 0 && row < tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
+    }
+  }
+}
+
 template <class Tile, MaskKind kMask, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
     forward_kernel(const ArgsOf<ForwardArgs, kMask> a) {
@@ -66,11 +91,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
   Span key_tiles =
       tiles_of<kMask>(mask.keys_of(Span{query_block * kBlockQ, (query_block + 1) * kBlockQ}), kBlockK);
-  [[maybe_unused]] TileList list{};
-  if constexpr (kMask == MaskKind::kListed) {  // places of the list
-    list = a.template keys_of<kBlockK>(a.blocks.list_of(h), query_block * kBlockQ);
-    key_tiles = {list.place_from(key_tiles.begin), list.place_from(key_tiles.end)};
-  }
+  [[maybe_unused]] const TileList list = to_places<kBlockK, kMask>(a, h, query_block * kBlockQ, key_tiles);
   const auto tile_of = [&](int place) {
     if constexpr (kMask == MaskKind::kListed) return list[place];
     return place;
@@ -138,15 +159,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
 
   softmax.finish(o.at);
   if (kDropout) o.scale(a.dropout.scale());
-  float* lse = a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens;
-#pragma unroll
-  for (int m = 0; m < kWarpQ / 16; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
-      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
-    }
-  }
+  write_lse(softmax, a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens, first_q, a.tokens);
   // The warp's own rows of Q are read by nobody else, and no longer by itself.
   store_rows<kWhole>(o, memory.q(), warp_row, a.out.head_begin(b, h), a.out.row, first_q, a.tokens,
                      a.head_dim);
