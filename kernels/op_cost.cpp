@@ -42,6 +42,11 @@ OpCost gemm(const Tensor& x, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
 // window, and of dealt queries the mean of all ways to deal
 double visible_pairs(const AttentionPlan& plan) {
   const AttentionShape& s = plan.shape;
+  if (const BlockShape& blocks = s.mask.blocks; blocks.size > 0) {
+    const auto size = static_cast<double>(blocks.size);
+    const double all = static_cast<double>(blocks.pairs) / static_cast<double>(blocks.lists) * size * size;
+    return static_cast<double>(s.batch) * (s.mask.causal ? blocks.causal_pairs : all);
+  }
   if (!s.mask.dealt) return attention::visible_pairs(attn_problem(plan));
   AttentionPlan whole = plan;  // of all queries
   whole.shape.mask.dealt = false;

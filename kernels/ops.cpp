@@ -86,7 +86,7 @@ void check_attention_heads(const char* op, const AttentionPlan& plan, Device dev
 void check_mask_tables(const char* op, const AttentionPlan& plan, Device device, const MaskTables& tables,
                        const Dropout& dropout) {
   const AttentionShape& s = plan.shape;
-  const auto& [documents, seen_by, query_tokens] = tables;
+  const auto& [documents, seen_by, query_tokens, blocks] = tables;
   if (s.mask.has_tables()) {
     check_fields(op, device, {{"documents", documents, DType::kI32, {s.batch, s.tokens, 2}}});
   } else if (documents) {
@@ -102,6 +102,14 @@ void check_mask_tables(const char* op, const AttentionPlan& plan, Device device,
   check(s.mask.dealt || !(seen_by || query_tokens),
         "{}: seen_by and query_tokens need a plan of dealt queries, found a plan of mask: {}", op,
         to_string(s.mask));
+  if (s.mask.blocks.size > 0) {
+    check_fields(op, device, {{"blocks", blocks, DType::kI32, {s.mask.blocks.numbers()}}});
+  } else {
+    check(!blocks,
+          "{}: blocks needs a plan of sparse blocks (AttentionMask::blocks), found {} and a plan of "
+          "mask: {}",
+          op, blocks.to_string(), to_string(s.mask));
+  }
 }
 
 void check_attention_inputs(const char* op, const AttentionPlan& plan, Device device, const Heads& q,

@@ -49,6 +49,16 @@ inline std::vector<int32_t> documents_from(const std::vector<int32_t>& cumulativ
   return documents;
 }
 
+// Which blocks of keys each block of queries sees: AttnBlocks, as a matrix for each list
+struct BlockCase {
+  int64_t size = 0, lists = 1, query_blocks = 0, key_blocks = 0;  // size 0: every block is seen
+  std::vector<uint8_t> shown = {};                                // [lists, query_blocks, key_blocks]
+
+  bool shows(int64_t list, int64_t query_block, int64_t key_block) const {
+    return shown[(list * query_blocks + query_block) * key_blocks + key_block] != 0;
+  }
+};
+
 struct AttentionCase {
   int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0;
   int head_dim = 0;
@@ -59,7 +69,13 @@ struct AttentionCase {
   std::vector<double> sinks = {};           // [heads]; empty: none
   int64_t alibi_heads = 0, first_head = 0;  // as in AttnProblem
   double cap = 0;                           // of scores; 0: none
+  BlockCase blocks = {};
 
+  bool sees(int64_t b, int64_t head, int64_t query, int64_t key) const {
+    if (!mask.sees(b * tokens + query, query, key)) return false;
+    return blocks.size == 0 || blocks.shows(head / (heads / blocks.lists),
+                                            (query + mask.offset) / blocks.size, key / blocks.size);
+  }
   // As in the paper: a geometric sequence for a power of two, else that of the power below, and every other
   // number of the one above
   double slope(int64_t h) const {
@@ -122,7 +138,7 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
       return sum;
     };
-    const auto sees = [&](int64_t i, int64_t j) { return c.mask.sees(b * n + i, i, j); };
+    const auto sees = [&](int64_t i, int64_t j) { return c.sees(b, head % c.heads, i, j); };
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t i = 0; i < n; ++i) {
       double* pi = &p[i * m];

@@ -33,9 +33,15 @@ class Tensor(ctypes.Structure):  # the structures of attention.h, field by field
     _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "row", "head"))]
 
 
+class Blocks(ctypes.Structure):  # sparse blocks; of size 0: none
+    _fields_ = [*((name, ctypes.c_int) for name in ("size", "lists", "query_blocks", "key_blocks")),
+                *((name, ctypes.c_void_p) for name in ("begins", "keys", "seen_begins", "queries", "places"))]
+
+
 class Mask(ctypes.Structure):
     _fields_ = [("causal", ctypes.c_int), ("offset", ctypes.c_int64), ("window", ctypes.c_int64),
-                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p), ("query_tokens", ctypes.c_void_p)]
+                ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p),
+                ("query_tokens", ctypes.c_void_p), ("blocks", Blocks)]
 
 
 class Dropout(ctypes.Structure):

@@ -56,6 +56,9 @@ typedef enum {
   ATTN_BAD_CAP,       /* score_cap is negative or not finite; with ALiBi or a scale of 0; or no kernel serves a
                           cap here */
   ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
+  ATTN_BAD_BLOCKS,    /* the size of sparse blocks is no power of two from 128 on, their lists do not divide
+                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block; or
+                          no kernel serves sparse blocks here */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -67,8 +70,26 @@ typedef struct {
   int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
 } AttnTensor;
 
-/* Which keys a query sees: an interval of them, of which neither end falls from one query to the next. All
- * zeros: every key. The conditions add up. */
+/* Sparse blocks: of each block of queries the blocks of keys that it sees, of which the rest of the mask may
+ * hide more. Tiles of the others are not read. All in device memory; the lists of one query block, and of one
+ * key block, rise. Blocks are counted from the first key on, so that query i is in block (i + offset) / size.
+ * Lists may have more blocks than a call has tokens. */
+typedef struct {
+  int size;         /* tokens of a block: 128, 256, 512 and so on; 0: every block is seen */
+  int lists;        /* query head h has list h / (heads / lists); divides kv_heads */
+  int query_blocks; /* of a list, at least those of the call's queries, as the next */
+  int key_blocks;
+  const int32_t* begins; /* [lists, query_blocks + 1]: where in `keys` those of a query block begin; after its
+                            last query block, where the list ends */
+  const int32_t* keys;   /* the key blocks that each query block sees */
+  const int32_t* seen_begins; /* [lists, key_blocks + 1]: the same pairs by key block, for the backward: where
+                                 in `queries` those of a key block begin */
+  const int32_t* queries;     /* the query blocks that see each key block */
+  const int32_t* places;      /* of each of these: the place of the key block among those it sees, from 0 */
+} AttnBlocks;
+
+/* Which keys a query sees: an interval of them, of which neither end falls from one query to the next; with
+ * `blocks`, of this those in listed blocks. All zeros: every key. The conditions add up. */
 typedef struct {
   int causal;     /* 1: query i sees the keys 0 to i + offset */
   int64_t offset; /* where the first query stands among the keys; may be negative. 0 as a rule */
@@ -86,6 +107,8 @@ typedef struct {
    * on, so that dropout drops what it drops in the whole sequence, and ALiBi knows how far keys are away. Null:
    * query i is token i. Nothing else reads it. */
   const int32_t* query_tokens;
+  AttnBlocks blocks ATTN_OR_0; /* sparse blocks; without seen_by, with an offset that is a multiple of
+                                  their size */
 } AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by

@@ -96,6 +96,20 @@ void check_mask(const AttentionShape& s) {
         "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
         "offset {}",
         s.kv_tokens, s.tokens, m.offset);
+  const BlockShape& b = m.blocks;
+  if (b.size == 0) return;
+  check(
+      b.size > 0 && b.lists > 0 && s.kv_heads % b.lists == 0,
+      "sparse blocks need a positive size and lists that divide the key/value heads; found size {}, {} lists "
+      "and {} heads",
+      b.size, b.lists, s.kv_heads);
+  check(
+      m.offset >= 0 && b.query_blocks * b.size >= m.offset + s.tokens && b.key_blocks * b.size >= s.kv_tokens,
+      "lists of sparse blocks must have every block; found {} of queries and {} of keys, of {}, for {} "
+      "queries "
+      "from {} on and {} keys",
+      b.query_blocks, b.key_blocks, b.size, s.tokens, m.offset, s.kv_tokens);
+  check(!m.dealt, "sparse blocks are not for dealt queries, found {}: set parallel.context=1", to_string(m));
 }
 
 }  // namespace
@@ -112,6 +126,7 @@ std::string to_string(const AttentionMask& mask) {
   if (mask.offset != 0) text += fmt::format(", offset {}", mask.offset);
   if (mask.documents) text += ", within documents";
   if (mask.dealt) text += ", of dealt queries";
+  if (mask.blocks.size > 0) text += fmt::format(", sparse blocks of {}", mask.blocks.size);
   return text;
 }
 
@@ -152,7 +167,8 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
                    .window = s.mask.dealt ? 0 : s.mask.window,
                    .documents = tables.documents.as<int32_t>(),
                    .seen_by = tables.seen_by.as<int32_t>(),
-                   .query_tokens = tables.query_tokens.as<int32_t>()},
+                   .query_tokens = tables.query_tokens.as<int32_t>(),
+                   .blocks = s.mask.blocks.at(tables.blocks.as<int32_t>())},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout),
           .sinks = s.scores.sinks,
@@ -165,14 +181,20 @@ attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables) {
   return attention::mask_of(attn_problem(plan, {}, tables));
 }
 
+attention::Blocks blocks_of(const AttentionPlan& plan, const MaskTables& tables) {
+  return attention::blocks_of(attn_problem(plan, {}, tables));
+}
+
 MaskTables planned_tables(const AttentionPlan& plan) {
   static int32_t none = 0;
   const auto table = [](bool exists) {
     return Tensor{.data = exists ? &none : nullptr, .dtype = DType::kI32};
   };
   const AttentionMask& mask = plan.shape.mask;
-  return {
-      .documents = table(mask.has_tables()), .seen_by = table(mask.dealt), .query_tokens = table(mask.dealt)};
+  return {.documents = table(mask.has_tables()),
+          .seen_by = table(mask.dealt),
+          .query_tokens = table(mask.dealt),
+          .blocks = table(mask.blocks.size > 0)};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {

@@ -9,7 +9,8 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_kind.h"
-#include "kernels/attention/mask.h"
+#include "kernels/attention/block_lists.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/base/device_traits.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
@@ -27,6 +28,7 @@ struct AttentionMask {
   // which keys each query sees, in `documents`, and which queries see each key. With `causal`, and `window`,
   // which those tables already obey
   bool dealt = false;
+  BlockShape blocks = {};  // sparse blocks: each call gives their lists
 
   AttentionMask(bool is_causal = true, bool has_documents = false)
       : causal(is_causal), documents(has_documents) {}
@@ -45,6 +47,7 @@ struct MaskTables {
   Tensor documents = {};     // [B, T, 2]: the document of each token, or the keys that each dealt query sees
   Tensor seen_by = {};       // [B, kv_tokens, 2]: the dealt queries that see each key
   Tensor query_tokens = {};  // [B, T]: the token that each dealt query is; dropout of probabilities needs it
+  Tensor blocks = {};        // [numbers]: the lists of sparse blocks, see BlockLists
 };
 
 // How the score of a query and a key is made of their product, beside its scale
@@ -114,8 +117,9 @@ AttnDropout attn_dropout(const Dropout& dropout);
 // The planned problem in the terms of attention.h; `tables` where the plan's mask has them
 AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
                          const MaskTables& tables = {});
-// The planned mask of the first sequence
+// The planned mask of the first sequence, and its sparse blocks
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables);
+attention::Blocks blocks_of(const AttentionPlan& plan, const MaskTables& tables);
 // Tables before there is any memory: addresses that nothing reads, where the plan's mask has tables
 MaskTables planned_tables(const AttentionPlan& plan);
 AttnTensor attn_tensor(const Heads& heads);

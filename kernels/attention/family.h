@@ -88,6 +88,8 @@ struct KernelFamily {
   bool (*adds_sinks)(const AttnProblem& problem) = nullptr;
   // Where a backward that has run left the statistics of its rows. Null, or a null `data`: it left none
   TiledRowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
+  // The largest head dim that it serves sparse blocks of, without dropout, a bias or a cap; 0: none
+  int most_with_blocks = 0;
 
   bool built() const { return forward != nullptr; }
 };

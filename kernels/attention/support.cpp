@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/family.h"
 #include "kernels/attention/mask.h"
 #include "kernels/attention/sinks.h"
@@ -110,6 +111,19 @@ bool cap_served(const Problem& p, CapDims dims) {
   return p.scale > 0 && p.head_dim > dims.above && p.head_dim <= dims.most;
 }
 
+bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
+  const AttnBlocks& b = p.mask.blocks;
+  if (b.size == 0) return true;
+  if (b.size < kSmallestBlock || (b.size & (b.size - 1)) != 0) return false;
+  if (b.lists <= 0 || p.kv_heads % b.lists != 0) return false;
+  const int64_t offset = p.mask.offset;
+  if (offset < 0 || offset % b.size != 0 || p.mask.seen_by != nullptr) return false;
+  if (int64_t{b.query_blocks} * b.size < offset + p.tokens || int64_t{b.key_blocks} * b.size < p.kv_tokens)
+    return false;
+  return p.head_dim <= family.most_with_blocks && p.dropout.threshold == 0 && p.alibi_heads == 0 &&
+         p.score_cap == 0;
+}
+
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
@@ -126,6 +140,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
   if (!cap_served(p, family.with_cap)) return ATTN_BAD_CAP;
+  if (!blocks_served(family, p)) return ATTN_BAD_BLOCKS;
   return alibi_served(family, p) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
@@ -240,6 +255,10 @@ extern "C" const char* attn_status_text(AttnStatus status) {
              "serves a cap of scores with this problem";
     case ATTN_BAD_SINKS:
       return "sinks must be given with problem.sinks and only then, and so dsinks";
+    case ATTN_BAD_BLOCKS:
+      return "the size of sparse blocks must be a power of two from 128 on, their lists must divide kv_heads "
+             "and have all blocks of queries and keys, and the offset must be a multiple of the size; or no "
+             "kernel serves sparse blocks with this problem (dropout, ALiBi, a cap of scores, dealt queries)";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/attention/mask.h"
+#include "kernels/attention/blocks.h"
 
 namespace tessera::attention {
 namespace {
@@ -34,15 +34,32 @@ struct Sizes {
   }
 };
 
+// The keys of a span that lists show to a query at `position`, in the mean of the lists
+double listed(const Blocks& blocks, int position, Span span) {
+  if (!blocks || span.empty()) return span.size();
+  double keys = 0;
+  for (int list = 0; list < blocks.lists; ++list) {
+    const BlockList seen = blocks.keys_of(list, position / blocks.size);
+    const Span places = seen.places_within(span.tiles(blocks.size));
+    for (int place = places.begin; place < places.end; ++place) {
+      const int first = seen[place] * blocks.size;
+      keys += std::min(first + blocks.size, span.end) - std::max(first, span.begin);
+    }
+  }
+  return keys / blocks.lists;
+}
+
 // Sum over tiles of `rows` queries of the keys that the tile walks, over all heads: from the first that one
 // of them sees to the last. By symmetry, and but for tiles at ends, also the sum over tiles of keys of the
 // queries that see them.
 double rows_walked(const AttnProblem& p, int rows) {
   double walked = 0;
+  const Blocks blocks = blocks_of(p);
   for (int64_t b = 0; b < p.batch; ++b) {
     const Mask mask = mask_of(p).of_sequence(b);
     for (int first = 0; first < mask.queries; first += rows)
-      walked += mask.keys_of(Span{first, std::min(first + rows, mask.queries)}).size();
+      walked += listed(blocks, mask.position_of(first),
+                       mask.keys_of(Span{first, std::min(first + rows, mask.queries)}));
   }
   return static_cast<double>(p.heads) * walked;
 }
@@ -50,14 +67,16 @@ double rows_walked(const AttnProblem& p, int rows) {
 }  // namespace
 
 double visible_pairs(const AttnProblem& p) {
-  if (mask_of(p).plain()) {
+  const Blocks blocks = blocks_of(p);
+  if (!blocks && mask_of(p).plain()) {
     const auto n = static_cast<double>(p.tokens);
     return static_cast<double>(p.batch) * (p.mask.causal ? n * (n + 1) / 2 : n * n);
   }
   double pairs = 0;
   for (int64_t b = 0; b < p.batch; ++b) {
     const Mask mask = mask_of(p).of_sequence(b);
-    for (int query = 0; query < mask.queries; ++query) pairs += mask.keys_of(query).size();
+    for (int query = 0; query < mask.queries; ++query)
+      pairs += listed(blocks, mask.position_of(query), mask.keys_of(query));
   }
   return pairs;
 }

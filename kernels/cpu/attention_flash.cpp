@@ -18,10 +18,11 @@
 #include <limits>
 #include <memory>
 
-#include "kernels/attention/mask.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
+#include "kernels/cpu/listed_keys.h"
 #include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 
@@ -44,9 +45,10 @@ Span tile_span(int index, int64_t size, int rows) {
 
 // S for rows `queries` and columns `keys`; a key that its query does not see scores -inf.
 void score_tile(const ScoreRule& rule, const View<float>& q, Span queries, const View<float>& k, Span keys,
-                const Mask& mask, int64_t D, float* S) {
+                const Mask& mask, const ListedKeys& listed, int64_t D, float* S) {
   const int columns = keys.size();
   rule.of_rows(q, queries, k, keys, mask, D, S);
+  listed.hide(queries, keys, mask, S, -kInfinity);
   if (mask.whole(queries, keys)) return;
   for (int i = queries.begin; i < queries.end; ++i, S += columns) {
     const Span seen = mask.keys_of(i);
@@ -62,11 +64,17 @@ struct HeadBackward {
   const Dropout& dropout;
   const DropoutMask& dropped;
   Mask mask;
+  ListedKeys listed;
   int64_t batch, index;
 
   HeadBackward(const AttentionBackward& a, const DropoutMask& dropped_of_all, const Mask& mask_of_first,
                int64_t b, int64_t h)
-      : dropout(a.dropout), dropped(dropped_of_all), mask(mask_of_first.of_sequence(b)), batch(b), index(h) {
+      : dropout(a.dropout),
+        dropped(dropped_of_all),
+        mask(mask_of_first.of_sequence(b)),
+        listed(blocks_of(a.plan, a.tables), h),
+        batch(b),
+        index(h) {
     const AttentionShape& s = a.plan.shape;
     const int64_t kv_head = h / s.group();
     q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
@@ -101,8 +109,9 @@ void add_gradients(const HeadBackward& h, const AttentionPlan& plan, FlashTile t
     const Span query_tiles = h.mask.queries_of(columns).tiles(tile.queries);
     for (int query_tile = query_tiles.begin; query_tile < query_tiles.end; ++query_tile) {
       const Span rows = tile_span(query_tile, tile.queries, h.mask.queries);
+      if (!h.listed.meet(rows, columns, h.mask)) continue;
       const int64_t first_query = rows.begin, queries = rows.size();
-      score_tile(rule, h.q, rows, h.k, columns, h.mask, D, P);
+      score_tile(rule, h.q, rows, h.k, columns, h.mask, h.listed, D, P);
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries, keys, D, 1.0f,
                   h.dy.row_begin(first_query), h.dy.row, h.v.row_begin(first_key), h.v.row, 0.0f, dS, keys);
       for (int64_t i = 0; i < queries; ++i) {
@@ -173,13 +182,15 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
                             k = heads_of<float>(a.k).one_head(b, h / group),
                             v = heads_of<float>(a.v).one_head(b, h / group);
           const ScoreRule rule = ScoreRule::of_head(problem, h);
+          const ListedKeys listed(blocks_of(a.plan, a.tables), h);
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
           const Span key_tiles = mask.keys_of(rows).tiles(tile.keys);
           for (int key_tile = key_tiles.begin; key_tile < key_tiles.end; ++key_tile) {
             const Span columns = tile_span(key_tile, tile.keys, mask.keys);
+            if (!listed.meet(rows, columns, mask)) continue;
             const int64_t first_key = columns.begin, keys = columns.size();
-            score_tile(rule, q, rows, k, columns, mask, D, S);
+            score_tile(rule, q, rows, k, columns, mask, listed, D, S);
             for (int64_t i = 0; i < queries; ++i) {
               const float rescale = softmax[i].absorb(&S[i * keys], keys);
               if (a.dropout)

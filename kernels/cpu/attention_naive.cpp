@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
+#include "kernels/cpu/listed_keys.h"
 #include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/streaming_softmax.h"
 
@@ -55,6 +57,8 @@ void naive_attention_forward(const AttentionForward& a) {
       const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
       ScoreRule::of_head(problem, h).of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, P);
+      ListedKeys(blocks_of(a.plan, a.tables), h)
+          .hide({0, mask.queries}, {0, mask.keys}, mask, P, -std::numeric_limits<float>::infinity());
       for (int i = 0; i < mask.queries; ++i) {
         const Span seen = mask.keys_of(i);
         float* p = P + i * N;

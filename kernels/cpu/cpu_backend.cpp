@@ -57,7 +57,43 @@ void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& ta
   }
 }
 
+// That lists of sparse blocks rise within their blocks, and say the same by query block and by key block
+void check_blocks(const char* op, const AttentionPlan& plan, const MaskTables& tables) {
+  const attention::Blocks blocks = blocks_of(plan, tables);
+  const auto check_list = [&](attention::BlockList list, int most, const char* what, int of) {
+    for (int i = 0; i < list.count; ++i)
+      check(list[i] >= (i > 0 ? list[i - 1] + 1 : 0) && list[i] < most,
+            "{}: blocks must list the {} of each block in rising order, below {}; found {} in place {} of "
+            "block "
+            "{}",
+            op, what, most, list[i], i, of);
+  };
+  for (int list = 0; list < blocks.lists; ++list) {
+    for (int row = 0; row < blocks.query_blocks; ++row)
+      check_list(blocks.keys_of(list, row), blocks.key_blocks, "key blocks", row);
+    int64_t pairs = 0;
+    for (int column = 0; column < blocks.key_blocks; ++column) {
+      const attention::BlockList queries = blocks.queries_of(list, column);
+      check_list(queries, blocks.query_blocks, "query blocks", column);
+      for (int i = 0; i < queries.count; ++i) {
+        const attention::BlockList keys = blocks.keys_of(list, queries[i]);
+        const int place = blocks.places_of(list, column)[i];
+        check(
+            place >= 0 && place < keys.count && keys[place] == column,
+            "{}: blocks must say the same by query block and by key block, found key block {} seen by query "
+            "block {} in place {} of its list, which has {}",
+            op, column, queries[i], place, keys.count);
+      }
+      pairs += queries.count;
+    }
+    for (int row = 0; row < blocks.query_blocks; ++row) pairs -= blocks.keys_of(list, row).count;
+    check(pairs == 0, "{}: blocks has {} more pairs by key block than by query block, in list {}", op, pairs,
+          list);
+  }
+}
+
 void check_tables(const char* op, const AttentionPlan& plan, const MaskTables& tables) {
+  if (tables.blocks) check_blocks(op, plan, tables);
   if (plan.shape.mask.dealt) return check_dealt(op, plan, tables);
   if (tables.documents) check_documents(op, tables.documents);
 }

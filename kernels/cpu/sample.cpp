@@ -7,6 +7,7 @@
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/listed_keys.h"
 #include "kernels/cpu/score_rule.h"
 
 namespace tessera::cpu {
@@ -26,13 +27,15 @@ struct SampledQuery {
   const float* q;
   int position;  // among the keys
   Span seen;
+  ListedKeys listed;
 };
 
 QueryScores scores_of(const ScoreRule& rule, int64_t D, const SampledQuery& query, const View<float>& k) {
-  const auto& [q, position, seen] = query;
+  const auto& [q, position, seen, listed] = query;
   QueryScores found;
   double sum = 0, weighted = 0;  // of exp(s - largest), and of (s - largest) exp(s - largest)
   for (int key = seen.begin; key < seen.end; ++key) {
+    if (!listed.blocks.sees(listed.list, position, key)) continue;
     const float* row = k.row_begin(key);
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -68,9 +71,12 @@ void run(const AttentionSample& a, const Launch& /*on*/) {
                         k = heads_of<float>(a.k).one_head(b, h / s.group());
       for (int64_t i = 0; i < queries; ++i) {
         const auto query = static_cast<int>(AttentionSample::query(i, s.tokens));
-        const QueryScores one = scores_of(
-            ScoreRule::of_head(problem, h), s.head_dim,
-            {.q = q.row_begin(query), .position = mask.position_of(query), .seen = mask.keys_of(query)}, k);
+        const QueryScores one = scores_of(ScoreRule::of_head(problem, h), s.head_dim,
+                                          {.q = q.row_begin(query),
+                                           .position = mask.position_of(query),
+                                           .seen = mask.keys_of(query),
+                                           .listed = {blocks_of(a.plan, a.tables), h}},
+                                          k);
         if (one.largest == kNothing) continue;
         largest = std::max(largest, one.largest);
         entropies += one.entropy, ++count;

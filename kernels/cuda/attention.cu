@@ -12,7 +12,10 @@
 // fixed order, and rounded by each.
 // With a sink s (kernels/attention/sinks.h) a row of P adds up to less than 1; the rest is the sink's:
 //   ds = -(sum over rows of (1 - sum(P)) rowsum(P dP))
+#include <type_traits>
+
 #include "kernels/attention/attention.h"
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
@@ -53,21 +56,35 @@ struct OwnScores {
   explicit operator bool() const { return sinks != nullptr || static_cast<bool>(alibi) || cap > 0; }
 };
 
+// Without sparse blocks
+struct NoBlocks {
+  __device__ bool sees(int64_t /*head*/, int /*position*/, int64_t /*key*/) const { return true; }
+};
+struct ListedBlocks {
+  attention::Blocks blocks;
+
+  __device__ bool sees(int64_t head, int position, int64_t key) const {
+    return blocks.sees(blocks.list_of(head), position, static_cast<int>(key));
+  }
+};
+
 // One block a row, in place. What a query may not see becomes 0; it is not read. kOwn: `own` is not empty.
-template <class T, int kStep, bool kOwn>
+template <class T, int kStep, bool kOwn, class Lists>
 __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int64_t heads,
-                                                                  attention::Mask mask, OwnScores<T> own) {
+                                                                  attention::Mask mask, OwnScores<T> own,
+                                                                  Lists lists) {
   __shared__ float maxima[kMaxWarps], scratch[kMaxWarps][1];
   T* row = scores + blockIdx.x * int64_t{mask.keys};
   const attention::Span seen = seen_by_row(blockIdx.x, heads, mask);
   const int64_t head = blockIdx.x / mask.queries % heads;
   float slope = 0;
   int position = 0;
-  if constexpr (kOwn) {
+  if constexpr (kOwn || std::is_same_v<Lists, ListedBlocks>) {
     const int64_t b = blockIdx.x / (heads * mask.queries);
     if (own.alibi) slope = own.alibi.slope(head);
     position = mask.of_sequence(b).position_of(static_cast<int>(blockIdx.x % mask.queries));
   }
+  const auto sees = [&](int64_t k) { return seen.contains(k) && lists.sees(head, position, k); };
   const auto load_scores = [&](int64_t k, float(&to)[kStep]) {
     load_step(row + k, to);
     if constexpr (kOwn) {
@@ -83,7 +100,7 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_scores(k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) maximum = seen.contains(k + i) ? fmaxf(maximum, value[i]) : maximum;
+    for (int i = 0; i < kStep; ++i) maximum = sees(k + i) ? fmaxf(maximum, value[i]) : maximum;
   }
   maximum = warp_max(maximum);
   if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = maximum;
@@ -99,7 +116,7 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   for (int64_t k = first_step<kStep>(seen); k < seen.end; k += kThreads * kStep) {
     load_scores(k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) sum[0] += seen.contains(k + i) ? __expf(value[i] - maximum) : 0.0f;
+    for (int i = 0; i < kStep; ++i) sum[0] += sees(k + i) ? __expf(value[i] - maximum) : 0.0f;
   }
   block_sum(sum, scratch);
   if constexpr (kOwn) sum[0] += __expf(sink - maximum);
@@ -108,8 +125,7 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   for (int64_t k = threadIdx.x * kStep; k < mask.keys; k += kThreads * kStep) {
     if (overlaps<kStep>(k, seen)) load_scores(k, value);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i)
-      value[i] = seen.contains(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
+    for (int i = 0; i < kStep; ++i) value[i] = sees(k + i) ? __expf(value[i] - maximum) * scale : 0.0f;
     store_step(row + k, value);
   }
 }
@@ -322,8 +338,14 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
   with_row_step(dtype, N, [&]<class E, int kStep>() {
     const OwnScores<E> own{
         .sinks = a.sinks.as<E>(), .alibi = attention::alibi_of(attn_problem(a.plan)), .cap = s.scores.cap};
-    const auto kernel = own ? masked_softmax_kernel<E, kStep, true> : masked_softmax_kernel<E, kStep, false>;
-    kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own);
+    if (const attention::Blocks blocks = blocks_of(a.plan, a.tables)) {
+      const auto kernel = masked_softmax_kernel<E, kStep, true, ListedBlocks>;
+      kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own, ListedBlocks{blocks});
+      return;
+    }
+    const auto kernel = own ? masked_softmax_kernel<E, kStep, true, NoBlocks>
+                            : masked_softmax_kernel<E, kStep, false, NoBlocks>;
+    kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own, NoBlocks{});
   });
   TESSERA_CUDA_LAUNCHED();
   for (int64_t b = 0; b < s.batch; ++b) {

@@ -56,9 +56,9 @@ struct Sample {
 };
 
 // sampled [sequences, heads, queries, 2]: the largest score of a query, -inf where it sees none; its entropy
-template <class T, int kStep, class Score>
+template <class T, int kStep, class Score, bool kListed>
 __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q, View<const T> k, Sample of,
-                                                                 float* sampled) {
+                                                                 float* sampled, attention::Blocks blocks) {
   extern __shared__ float queries[];  // [kRows][head_dim]
   __shared__ Scores warps[kRows][kThreads / kWarp];
   const int64_t first = int64_t{blockIdx.x} * kRows, h = blockIdx.y, b = blockIdx.z;
@@ -95,7 +95,7 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      if (seen[r].contains(key)) {
+      if (seen[r].contains(key) && (!kListed || blocks.sees(blocks.list_of(h), position[r], key))) {
         float score = Score::value(of.score, dot[r]);
         if (of.cap > 0) score = of.cap * tanhf(score / of.cap);
         scores[r].add(score + attention::alibi_bias(slope, position[r], key));
@@ -162,8 +162,10 @@ void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
       const dim3 grid(static_cast<unsigned>(cuda::divide_up(queries, kRows)), static_cast<unsigned>(s.heads),
                       static_cast<unsigned>(sequences));
       const size_t shared = static_cast<size_t>(kRows * s.head_dim) * sizeof(float);
-      const auto kernel = sample_scores_kernel<T, kStep, attention::ScaledScore>;
-      kernel<<<grid, kThreads, shared, on.stream>>>(q, k, of, sampled);
+      const attention::Blocks blocks = blocks_of(a.plan, a.tables);
+      const auto kernel = blocks ? sample_scores_kernel<T, kStep, attention::ScaledScore, true>
+                                 : sample_scores_kernel<T, kStep, attention::ScaledScore, false>;
+      kernel<<<grid, kThreads, shared, on.stream>>>(q, k, of, sampled, blocks);
     };
     const bool packs = reinterpret_cast<uintptr_t>(k.data) % 16 == 0 && s.head_dim % kPackWidth<T> == 0;
     packs ? launch.template operator()<kPackWidth<T>>() : launch.template operator()<1>();

@@ -6,6 +6,7 @@
 #include "kernels/attention/choose.h"
 #include "tests/attn_mask.h"
 #include "tests/cuda/attention_fixture.h"
+#include "tests/random_blocks.h"
 #include "tests/tolerances.h"
 
 namespace tessera::test {
@@ -47,12 +48,15 @@ class Problem {
         documents_(c.mask.documents.size() * sizeof(int32_t)),
         seen_by_(c.mask.seen_by.size() * sizeof(int32_t)),
         query_tokens_(c.mask.query_tokens.size() * sizeof(int32_t)),
+        lists_(lists_of(c)),
+        blocks_(lists_.numbers.size() * sizeof(int32_t)),
         sinks_(c.sinks.size() * elements_.size()),
         dsinks_(sinks_.bytes()),
         workspace_(workspace_bytes()) {
     upload(documents_, c.mask.documents);
     upload(seen_by_, c.mask.seen_by);
     upload(query_tokens_, c.mask.query_tokens);
+    upload(blocks_, lists_.numbers);
     sinks_.upload(elements_.packed(c.sinks));
     elements_.put(qkv_image_, layouts_.q, inputs.q);
     elements_.put(qkv_image_, layouts_.k, inputs.k);
@@ -65,6 +69,7 @@ class Problem {
   AttnProblem problem() const {
     AttnMask mask = attn_mask(case_.mask.causal, case_.mask.offset, case_.mask.window, table(documents_));
     mask.seen_by = table(seen_by_), mask.query_tokens = table(query_tokens_);
+    mask.blocks = lists_.shape.at(table(blocks_));
     return {.struct_size = sizeof(AttnProblem),
             .dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
             .batch = case_.batch,
@@ -163,6 +168,15 @@ class Problem {
   }
 
  private:
+  struct Lists {  // none: of size 0
+    BlockShape shape = {};
+    std::vector<int32_t> numbers = {};
+  };
+  static Lists lists_of(const AttentionCase& c) {
+    if (c.blocks.size == 0) return {};
+    const BlockLists lists = test::lists_of(c.blocks, c.mask.offset + c.tokens, c.kv_tokens);
+    return {lists.shape(), lists.numbers()};
+  }
   static void upload(GuardedBuffer& to, const std::vector<int32_t>& numbers) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(numbers.data());
     to.upload({bytes, bytes + to.bytes()});
@@ -192,8 +206,9 @@ class Problem {
   Elements elements_;
   Layouts layouts_;
   std::vector<uint8_t> qkv_image_, dout_image_;
-  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, seen_by_, query_tokens_,
-      sinks_, dsinks_, workspace_;
+  GuardedBuffer qkv_, dqkv_, out_, dout_, lse_, documents_, seen_by_, query_tokens_;
+  Lists lists_;
+  GuardedBuffer blocks_, sinks_, dsinks_, workspace_;
 };
 
 inline double largest(const std::vector<double>& x) {

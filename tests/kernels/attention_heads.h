@@ -30,6 +30,7 @@ struct Inputs {
   Heads q, k, v;
   Tensor dy = {};
   MaskTables tables = {};
+  test::BlockCase blocks = {};  // what tables.blocks says
 };
 struct Result {
   Tensor y, saved;
@@ -84,7 +85,8 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                               .kv_tokens = s.kv_tokens,
                               .alibi_heads = s.scores.alibi_heads,
                               .first_head = first_head,
-                              .cap = s.scores.cap};
+                              .cap = s.scores.cap,
+                              .blocks = in.blocks};
   if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                    doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));
@@ -125,8 +127,12 @@ struct AttentionHeads : ::testing::Test {
   }
   // The same values in tensors of their own
   Inputs apart(const AttentionShape& s, const Inputs& in) {
-    const Inputs own{poisoned_heads(s, s.heads), poisoned_heads(s, s.kv_heads), poisoned_heads(s, s.kv_heads),
-                     in.dy, in.tables};
+    const Inputs own{poisoned_heads(s, s.heads),
+                     poisoned_heads(s, s.kv_heads),
+                     poisoned_heads(s, s.kv_heads),
+                     in.dy,
+                     in.tables,
+                     in.blocks};
     copy_heads(in.q, own.q), copy_heads(in.k, own.k), copy_heads(in.v, own.v);
     return own;
   }

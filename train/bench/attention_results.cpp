@@ -73,7 +73,7 @@ double attention_flops(const AttnProblem& p, bool backward) {
 bool same_problem(const AttnProblem& a, const AttnProblem& b) {
   return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
          a.head_dim == b.head_dim && a.mask.causal == b.mask.causal && a.mask.window == b.mask.window &&
-         a.mask.documents == b.mask.documents;
+         a.mask.documents == b.mask.documents && a.mask.blocks.begins == b.mask.blocks.begins;
 }
 
 std::string to_string(const AttentionCell& cell) {

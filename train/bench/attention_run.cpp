@@ -21,6 +21,7 @@ Tensor bytes_of(Arena& arena, MemoryTag tag, const char* name, int64_t bytes) {
 AttentionShape shape_of(const AttnProblem& p) {
   AttentionMask mask(p.mask.causal != 0, p.mask.documents != nullptr);
   mask.window = p.mask.window;
+  mask.blocks = BlockShape::of(p.mask.blocks);
   return {.batch = p.batch,
           .tokens = p.tokens,
           .heads = p.heads,
@@ -45,6 +46,7 @@ class BackendRun final : public AttentionRun {
                               .dropout = static_cast<bool>(inputs.extra.dropout)});
     dropout_ = inputs.extra.dropout;
     documents_ = inputs.documents;
+    blocks_ = inputs.blocks;
     qkv_ = inputs.qkv;
     dout_ = inputs.dout;
     out_ = arena_.alloc(MemoryTag::kAttention, "output", qkv_.dtype, dout_.shape);
@@ -69,7 +71,7 @@ class BackendRun final : public AttentionRun {
                                  .saved = saved_,
                                  .workspace = workspace_,
                                  .dropout = dropout_,
-                                 .tables = {.documents = documents_},
+                                 .tables = {.documents = documents_, .blocks = blocks_},
                                  .sinks = sinks_});
   }
   void backward() override {
@@ -86,7 +88,7 @@ class BackendRun final : public AttentionRun {
                                   .dv = out.v,
                                   .workspace = workspace_,
                                   .dropout = dropout_,
-                                  .tables = {.documents = documents_},
+                                  .tables = {.documents = documents_, .blocks = blocks_},
                                   .sinks = sinks_,
                                   .dsinks = dsinks_,
                                   .accumulate = false});
@@ -97,7 +99,7 @@ class BackendRun final : public AttentionRun {
   Arena arena_;
   AttentionPlan plan_;
   Dropout dropout_;
-  Tensor documents_, qkv_, dout_, sinks_, dsinks_, out_, dqkv_, saved_, workspace_;
+  Tensor documents_, blocks_, qkv_, dout_, sinks_, dsinks_, out_, dqkv_, saved_, workspace_;
 };
 
 #ifdef TESSERA_HAS_CUDA
@@ -110,6 +112,7 @@ class FusedRun final : public AttentionRun {
     AttnProblem p = inputs.problem;
     inputs.extra.add_to(p);
     if (inputs.documents) p.mask.documents = inputs.documents.as<int32_t>();
+    if (inputs.blocks) p.mask.blocks = BlockShape::of(p.mask.blocks).at(inputs.blocks.as<int32_t>());
     if (is_cudnn(contender)) {
       cudnn_ = std::make_unique<attention::CudnnAttention>();
       workspace_bytes_ = std::max(
@@ -127,7 +130,8 @@ class FusedRun final : public AttentionRun {
     const Tensor lse = alloc("log-sum-exp", DType::kF32, {p.batch, p.heads, p.tokens});
     const Tensor workspace = bytes_of(arena_, MemoryTag::kAttention, "workspace", workspace_bytes_);
     saved_bytes_ = static_cast<int64_t>(lse.bytes());
-    const PackedHeads from(inputs.qkv, shape_of(p)), to(dqkv, shape_of(p));
+    const AttentionShape shape = shape_of(inputs.problem);
+    const PackedHeads from(inputs.qkv, shape), to(dqkv, shape);
     forward_ = {.q = attn_tensor(from.q),
                 .k = attn_tensor(from.k),
                 .v = attn_tensor(from.v),
@@ -260,6 +264,11 @@ AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProb
     inputs.documents = arena.alloc(MemoryTag::kData, "documents", DType::kI32, {p.batch, p.tokens, 2});
     auto* from = const_cast<int32_t*>(p.mask.documents);  // a Tensor has no const
     stream.run(Copy{{from, DType::kI32, inputs.documents.shape, Device::kCpu}, inputs.documents});
+  }
+  if (const BlockShape blocks = BlockShape::of(p.mask.blocks); blocks.size > 0) {
+    inputs.blocks = arena.alloc(MemoryTag::kData, "sparse blocks", DType::kI32, {blocks.numbers()});
+    auto* from = const_cast<int32_t*>(p.mask.blocks.begins);  // the first of them
+    stream.run(Copy{{from, DType::kI32, inputs.blocks.shape, Device::kCpu}, inputs.blocks});
   }
   for (const Tensor& tensor : {inputs.qkv, inputs.dout, inputs.sinks}) fill_random(stream, tensor);
   return inputs;

@@ -41,6 +41,7 @@ struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout, sinks;
   Tensor documents = {};
+  Tensor blocks = {};  // and its lists, see BlockLists
   AttentionExtra extra = {};
 };
 // Standard normal, the same each time

@@ -7,6 +7,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/random.h"
+#include "model/sparse.h"
 
 namespace tessera {
 namespace {
@@ -45,6 +46,20 @@ int64_t mixed_length(int64_t document) {
   return std::max<int64_t>(1, std::llround(length));
 }
 
+// "8+2+3": the last 8 blocks, the first 2, 3 at random; without the last, or the last two: 0 of them
+std::shared_ptr<const BlockLists> blocks_of(std::string_view text, int64_t tokens) {
+  int64_t numbers[3] = {};
+  for (int64_t& number : numbers) {
+    if (text.empty()) break;
+    const size_t plus = std::min(text.find('+'), text.size());
+    number = number_in(text.substr(0, plus));
+    text.remove_prefix(std::min(plus + 1, text.size()));
+  }
+  const SparsePattern pattern{.window = numbers[0], .global = numbers[1], .random = numbers[2]};
+  if (!pattern || !text.empty()) return nullptr;
+  return std::make_shared<const BlockLists>(pattern.lists(tokens));
+}
+
 }  // namespace
 
 BenchMask parse_mask(const std::string& name, int64_t batch, int64_t tokens) {
@@ -58,9 +73,14 @@ BenchMask parse_mask(const std::string& name, int64_t batch, int64_t tokens) {
     made.mask.window = number;
     return made;
   }
+  if (kind == "blocks") made.blocks = blocks_of(size, tokens);
+  if (made.blocks) {
+    made.mask.blocks = made.blocks->blocks();
+    return made;
+  }
   check(kind == "documents" && (number > 0 || size == "mixed"),
-        "unknown mask \"{}\"; known: causal, full, window:N, documents:N (N tokens, as in window:1024) and "
-        "documents:mixed",
+        "unknown mask \"{}\"; known: causal, full, window:N, documents:N (N tokens, as in window:1024), "
+        "documents:mixed and blocks:W+G+R (blocks of 128, as in blocks:8+2)",
         name);
   made.documents = number > 0 ? documents_of(batch, tokens, [&](int64_t) { return number; })
                               : documents_of(batch, tokens, mixed_length);

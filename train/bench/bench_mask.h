@@ -2,6 +2,7 @@
 //   full, causal
 //   window:N         causal, and of the keys that a query sees the last N alone
 //   documents:N      causal within documents of N tokens, of which the last of a sequence may be shorter
+//   blocks:W+G+R     causal, with sparse blocks of 128: of each the last W, the first G, R others at random
 //   documents:mixed  causal within documents of log-normal lengths of kMeanLength tokens on average, the same
 //                    every time; where a sequence ends, so does a document
 #pragma once
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/block_lists.h"
 
 namespace tessera {
 
@@ -19,6 +20,7 @@ struct BenchMask {
   AttnMask mask{};
   // On the host, [batch, tokens, 2], where mask.documents points; null: there are none
   std::shared_ptr<const std::vector<int32_t>> documents = nullptr;
+  std::shared_ptr<const BlockLists> blocks = nullptr;  // likewise, of mask.blocks
 };
 
 inline constexpr double kMeanLength = 700, kSigmaOfLength = 1;  // sigma: of the logarithm of a length

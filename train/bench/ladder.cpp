@@ -64,6 +64,8 @@ std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) 
       return "ALiBi";
     case ATTN_BAD_CAP:
       return "a cap of scores";
+    case ATTN_BAD_BLOCKS:
+      return "sparse blocks";
     case ATTN_BAD_SINKS:
     case ATTN_BAD_STRUCT:
     case ATTN_BAD_ALIGNMENT:

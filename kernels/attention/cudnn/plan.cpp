@@ -45,6 +45,8 @@ const char* cudnn_refusal(const AttnProblem& p, int arch) {
   if (p.batch <= 0 || p.tokens <= 0 || p.heads <= 0 || p.kv_heads <= 0 || p.heads % p.kv_heads != 0)
     return "batch, tokens and heads must be positive, and kv_heads must divide heads";
   if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";
+  if (p.mask.blocks.size > 0)
+    return "it is asked for attention without sparse blocks (model.attention=flash)";
   if (!mask_of(p).plain()) return "it is asked for causal and full attention alone (model.attention=flash)";
   if (p.alibi_heads != 0) return "it is asked for scores without a bias (model.positions=rope)";
   if (p.score_cap != 0) return "it is asked for scores without a cap (model.attention_cap=0)";

@@ -10,6 +10,8 @@
 //
 // With dropout, dV is of what is kept of P, and V_j dO_i^T is 0 where P is dropped; both times its scale.
 // Computing the scores twice costs two products of seven; sums over CTAs would cost an order of additions.
+#include <type_traits>
+
 #include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
 #include "kernels/attention/workspace.h"
@@ -84,8 +86,26 @@ __device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float 
   return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout, class Score>
-__global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
+// The tiles of queries that see a tile of keys, and of keys that one of queries sees
+template <int kT>
+__device__ __forceinline__ AllTiles queries_of(const Args&, int /*kv_head*/, int /*first_key*/) {
+  return {};
+}
+template <int kT>
+__device__ __forceinline__ ListedTiles queries_of(const WithBlocks<Args>& a, int kv_head, int first_key) {
+  return a.template queries_of<kT>(kv_head, first_key);
+}
+template <int kT>
+__device__ __forceinline__ AllTiles keys_of(const Args&, int /*head*/, int /*first_query*/) {
+  return {};
+}
+template <int kT>
+__device__ __forceinline__ ListedTiles keys_of(const WithBlocks<Args>& a, int head, int first_query) {
+  return a.template keys_of<kT>(head, first_query);
+}
+
+template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A>
+__global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
@@ -100,9 +120,10 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
   load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
   Accumulator<kT, kHeadDim> dk, dv;
+  const auto walk = queries_of<kT>(a, kv_head, first_k);
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
     [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
-    for (int i = query_tiles.begin; i < query_tiles.end; ++i) {
+    for (int i = walk.from(query_tiles.begin); i < query_tiles.end; i = walk.from(i + 1)) {
       const int first_q = i * kT;
       const bool whole = mask.whole(tile_span<kT>(first_q, mask.queries), columns);
       __syncthreads();  // other warps may still be reading the last Q, dO
@@ -151,8 +172,8 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
                 kDropout ? a.dropout.scale() : 1);
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout, class Score>
-__global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
+template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A>
+__global__ void __launch_bounds__(kThreads, 1) queries_kernel(const A a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
@@ -173,7 +194,8 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
   Accumulator<kT, kHeadDim> dq;
-  for (int j = key_tiles.begin; j < key_tiles.end; ++j) {
+  const auto walk = keys_of<kT>(a, h, first_q);
+  for (int j = walk.from(key_tiles.begin); j < key_tiles.end; j = walk.from(j + 1)) {
     const int first_k = j * kT;
     const Span columns = tile_span<kT>(first_k, mask.keys);
     const bool whole = mask.whole(queries, columns);
@@ -208,33 +230,43 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
                 Score::derivative(a.score));
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout, class Score = ScaledScore>
+template <class A>
+A arguments(const Args& plain, const AttnProblem& p) {
+  if constexpr (std::is_same_v<A, Args>)
+    return plain;
+  else
+    return {plain, blocks_of(p), static_cast<int>(p.mask.offset)};
+}
+
+template <int kHeadDim, bool kWhole, bool kDropout, class Score = ScaledScore, class A = Args>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const DeltaWorkspace workspace(f.workspace, p);
   const Mask mask = mask_of(p);
-  const Args args = {tensors_of<float>(f),
-                     sizes_of(p),
-                     tiles_of<kHeadDim>(mask.queries),
-                     tiles_of<kHeadDim>(mask.keys),
-                     f.lse,
-                     workspace.delta,
-                     p.head_dim,
-                     mask,
-                     DropoutMask(dropout_of(p)),
-                     alibi_of(p),
-                     score_cap_of(p)};
+  const Args plain = {tensors_of<float>(f),
+                      sizes_of(p),
+                      tiles_of<kHeadDim>(mask.queries),
+                      tiles_of<kHeadDim>(mask.keys),
+                      f.lse,
+                      workspace.delta,
+                      p.head_dim,
+                      mask,
+                      DropoutMask(dropout_of(p)),
+                      alibi_of(p),
+                      score_cap_of(p)};
+  const A args = arguments<A>(plain, p);
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
   const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.key_tiles),
              query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
-  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
-  if (status == ATTN_OK)
-    status = launch(keys_kernel<kHeadDim, kWhole, kDropout, Score>, key_ctas, kThreads, kBytes, stream, args);
+  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, plain, rows);
   if (status == ATTN_OK)
     status =
-        launch(queries_kernel<kHeadDim, kWhole, kDropout, Score>, query_ctas, kThreads, kBytes, stream, args);
+        launch(keys_kernel<kHeadDim, kWhole, kDropout, Score, A>, key_ctas, kThreads, kBytes, stream, args);
+  if (status == ATTN_OK)
+    status = launch(queries_kernel<kHeadDim, kWhole, kDropout, Score, A>, query_ctas, kThreads, kBytes,
+                    stream, args);
   return status;
 }
 
@@ -243,6 +275,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
     if constexpr (!kWhole) {
+      if (f.problem.mask.blocks.size > 0)
+        return launch_backward<kHeadDim, kWhole, false, ScaledScore, WithBlocks<Args>>(f, stream);
       const bool drops = f.problem.dropout.threshold > 0;
       if (f.problem.score_cap > 0)
         return drops ? launch_backward<kHeadDim, kWhole, true, CappedScore>(f, stream)

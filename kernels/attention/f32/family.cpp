@@ -37,6 +37,7 @@ constinit const KernelFamily kFamily = {
     .forward = nullptr,
     .backward = nullptr,
 #endif
+    .most_with_blocks = 256,
 };
 
 }  // namespace tessera::attention::f32

@@ -40,8 +40,17 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout, class Score>
-__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
+template <int kT>
+__device__ __forceinline__ AllTiles walk_of(const Args&, int /*head*/, int /*first_query*/) {
+  return {};
+}
+template <int kT>
+__device__ __forceinline__ ListedTiles walk_of(const WithBlocks<Args>& a, int head, int first_query) {
+  return a.template keys_of<kT>(head, first_query);
+}
+
+template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A = Args>
+__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
   using M = Memory<kHeadDim>;
   constexpr int kT = M::kT, kRows = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -65,7 +74,8 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   float max[kRows], sum[kRows];
   for (int i = 0; i < kRows; ++i) max[i] = -INFINITY, sum[i] = 0;
 
-  for (int j = key_tiles.begin; j < key_tiles.end; ++j) {
+  const auto walk = walk_of<kT>(a, h, first_q);
+  for (int j = walk.from(key_tiles.begin); j < key_tiles.end; j = walk.from(j + 1)) {
     const int first_k = j * kT;
     const Span columns = tile_span<kT>(first_k, mask.keys);
     const bool whole = mask.whole(rows, columns);
@@ -141,6 +151,13 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
     const bool drops = f.problem.dropout.threshold > 0;
     auto kernel = drops ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
                         : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
+    if constexpr (!kWhole) {
+      if (f.problem.mask.blocks.size > 0) {
+        const WithBlocks<Args> listed = {args, blocks_of(f.problem), static_cast<int>(f.problem.mask.offset)};
+        return launch(forward_kernel<kHeadDim, kWhole, false, ScaledScore, WithBlocks<Args>>, ctas, kThreads,
+                      Memory<kHeadDim>::kBytes, stream, listed);
+      }
+    }
     if constexpr (!kWhole) {  // heads as wide as their tile are a case of the others
       if (f.problem.score_cap > 0)
         kernel = drops ? forward_kernel<kHeadDim, kWhole, true, CappedScore>

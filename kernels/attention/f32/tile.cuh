@@ -5,6 +5,7 @@
 // of shared memory needs a warp barrier only.
 #pragma once
 
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/tensors.h"
 #include "kernels/attention/f32/shape.h"
@@ -54,6 +55,39 @@ __device__ __forceinline__ Span tile_span(int first, int rows) {
   return {first, min(first + kT, rows)};
 }
 
+// Which tiles of a span a CTA walks: all of them, or those of the blocks that a list has.
+struct AllTiles {
+  __device__ __forceinline__ int from(int tile) const { return tile; }
+};
+struct ListedTiles {
+  static constexpr int kNoTile = 0x7fffffff;
+  TileList list;
+  int before;  // tiles of blocks before tile 0
+
+  // The first of them from `tile` on; past all of them, kNoTile
+  __device__ __forceinline__ int from(int tile) const {
+    const int place = list.place_from(tile + before);
+    return place == list.size() ? kNoTile : list[place] - before;
+  }
+};
+// Arguments of kernels for sparse blocks
+template <class Args>
+struct WithBlocks : Args {
+  Blocks blocks;
+  int offset;  // of the queries among the keys
+
+  template <int kT>
+  __device__ __forceinline__ ListedTiles keys_of(int head, int first_query) const {
+    return {{blocks.keys_of(blocks.list_of(head), (first_query + offset) / blocks.size), blocks.shift_of(kT)},
+            0};
+  }
+  template <int kT>
+  __device__ __forceinline__ ListedTiles queries_of(int kv_head, int first_key) const {
+    return {{blocks.queries_of(kv_head / blocks.kv_heads, first_key / blocks.size), blocks.shift_of(kT)},
+            offset / kT};
+  }
+};
+
 // The keys that a query of a tile sees; none past the last query. `whole`: every query of the tile sees all
 // of `columns`, the keys of the tile, and the mask need not be asked.
 __device__ __forceinline__ Span seen_by(int query, const Mask& mask, bool whole, Span columns) {
@@ -75,11 +109,12 @@ __device__ __forceinline__ void add_bias(float (&scores)[kJ], RawBias bias, int 
 }
 
 // launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
-// usual head dims have kernels that do not ask where a head ends. With a bias or a cap all have the others.
+// usual head dims have kernels that do not ask where a head ends. With a bias, a cap or sparse blocks all
+// have the others.
 template <class Launch>
 AttnStatus with_head_dim(const AttnProblem& p, const Launch& launch) {
   const int head_dim = p.head_dim;
-  switch (p.alibi_heads > 0 || p.score_cap > 0 ? 0 : head_dim) {
+  switch (p.alibi_heads > 0 || p.score_cap > 0 || p.mask.blocks.size > 0 ? 0 : head_dim) {
     case 16:
       return launch.template operator()<16, true>();
     case 32:

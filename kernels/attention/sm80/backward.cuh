@@ -116,6 +116,7 @@ __device__ __forceinline__ void scores_to_gradients(Accumulator<kM, kN>& p, Accu
 template <class Tile, MaskKind kMask>
 struct QueryLoader {
   static constexpr int kBlockQ = Tile::kBlockQ;
+  static constexpr bool kListed = kMask == MaskKind::kListed;
   using Loader = TileLoader<Tile::kWarps * 32, kBlockQ, Tile::kHeadDim, Tile::kWhole>;
 
   const BackwardArgs& a;
@@ -128,26 +129,44 @@ struct QueryLoader {
                                          int kv_head, int kv_head_index)
       : a(args),
         tiles(of_tiles),
-        q(a.q.head_begin(b, kv_head * a.group), a.q.row, tiles.begin * kBlockQ, a.head_dim),
-        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, tiles.begin * kBlockQ, a.head_dim),
+        q(a.q.head_begin(b, kv_head * a.group), a.q.row, first_tile() * kBlockQ, a.head_dim),
+        dout(a.dout.head_begin(b, kv_head * a.group), a.dout.row, first_tile() * kBlockQ, a.head_dim),
         // Threads 0 .. kBlockQ / 4 - 1 load L, as many more load
         // delta, which lies behind it in shared memory.
         statistics((threadIdx.x < kBlockQ / 4 ? a.log2_sum_exp : a.delta) + threadIdx.x % (kBlockQ / 4) * 4 +
-                   static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + tiles.begin * kBlockQ),
+                   static_cast<int64_t>(kv_head_index * a.group) * a.padded_tokens + first_tile() * kBlockQ),
         tile(tiles.begin),
-        heads_left(a.group) {}
+        heads_left(kListed && tiles.empty() ? 0 : a.group) {}
+  __device__ __forceinline__ int first_tile() const {
+    if (kListed && tiles.empty()) return 0;
+    return tile_at(tiles, tiles.begin);
+  }
 
   // The next tile, if there is one: a group of copies
   __device__ __forceinline__ void start(const BackwardMemory<Tile>& memory, int slot) {
     if (heads_left > 0) {
-      q.start(memory.q(slot), a.tokens - tile * kBlockQ);
-      dout.start(memory.dout(slot), a.tokens - tile * kBlockQ);
+      const int own = tile_at(tiles, tile);
+      q.start(memory.q(slot), a.tokens - own * kBlockQ);
+      dout.start(memory.dout(slot), a.tokens - own * kBlockQ);
       if (threadIdx.x < kBlockQ / 2)
         ptx::cp_async_16(memory.log2_sum_exp(slot) + threadIdx.x * 16, statistics);
-      q.move(1);
-      dout.move(1);
-      statistics += kBlockQ;
-      if (++tile == tiles.end) next_head();
+      if constexpr (kListed) {
+        const bool last = tile + 1 == tiles.end;
+        tile = last ? 0 : tile + 1;
+        const int on = tiles[tile] - own;
+        q.move(on), dout.move(on);
+        statistics += on * kBlockQ;
+        if (last) {
+          --heads_left;
+          q.move_elements(a.q.head), dout.move_elements(a.dout.head);
+          statistics += a.padded_tokens;
+        }
+      } else {
+        q.move(1);
+        dout.move(1);
+        statistics += kBlockQ;
+        if (++tile == tiles.end) next_head();
+      }
     }
     ptx::cp_async_commit();
   }
@@ -212,7 +231,14 @@ template <class Tile, MaskKind kMask, class Block>
 __device__ __forceinline__ void pass_turn(const BackwardArgs& a, uint32_t* adders, int dq_tile, int tile,
                                           const QueryTiles<kMask>& tiles, const Block& block) {
   if (threadIdx.x == Tile::kWarps * 32 - 1) {
-    if (tile > tiles.begin) {
+    if constexpr (kMask == MaskKind::kListed) {  // `tile` is a place, and dq_tile counts them
+      const int own = tiles[tile];
+      if (tile > 0) {
+        ptx::red_add_release(adders - own + tiles[tile - 1], 1);
+      } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
+        ptx::red_add_release(adders - own - a.query_blocks + tiles[tiles.end - 1], 1);
+      }
+    } else if (tile > tiles.begin) {
       ptx::red_add_release(adders - 1, 1);
     } else if (dq_tile >= (block().head_index * a.group + 1) * a.query_blocks) {
       ptx::red_add_release(adders - 1 - tiles.begin - tiles.behind(), 1);  // the last tile of the head before
@@ -226,11 +252,47 @@ __device__ __forceinline__ void pass_last_turn(const BackwardArgs& a, const KeyB
                                                const QueryTiles<kMask>& tiles) {
   if (threadIdx.x != Tile::kWarps * 32 - 1 || tiles.empty()) return;
   const int heads_done = (done.head_index + 1) * a.group;
+  if constexpr (kMask == MaskKind::kListed) {
+    ptx::red_add_release(a.counters + 1 + (heads_done - 1) * a.query_blocks + tiles[tiles.end - 1], 1);
+    return;
+  }
   ptx::red_add_release(a.counters + heads_done * a.query_blocks - tiles.behind(), 1);
 }
 
+template <class Tile, MaskKind kMask>
+__device__ __forceinline__ TileAdders<Tile, kMask> adders_of(const ArgsOf<BackwardArgs, kMask>& a,
+                                                             const KernelMask<kMask>& mask, int first_q,
+                                                             [[maybe_unused]] int key_block,
+                                                             [[maybe_unused]] int kv_head) {
+  if constexpr (kMask == MaskKind::kListed) {
+    return {mask, first_q, a, kv_head / a.blocks.kv_heads, key_block};
+  } else {
+    return {mask, first_q, a.key_blocks};
+  }
+}
+// Where a key block is among them
+template <class Tile, MaskKind kMask>
+__device__ __forceinline__ int turn_of(const TileAdders<Tile, kMask>& adders, int key_block) {
+  if constexpr (kMask == MaskKind::kListed) return adders.own;
+  return key_block;
+}
+
+// The query tiles that see a key of a block
+template <class Tile, MaskKind kMask>
+__device__ __forceinline__ QueryTiles<kMask> query_tiles_of(const ArgsOf<BackwardArgs, kMask>& a,
+                                                            const KernelMask<kMask>& mask, Span columns,
+                                                            [[maybe_unused]] int kv_head) {
+  if constexpr (kMask == MaskKind::kListed) {
+    const int list = kv_head / a.blocks.kv_heads;
+    return a.template queries_of<Tile::kBlockQ>(list, columns, mask, a.query_blocks);
+  } else {
+    return mask.template query_tiles_of<Tile::kBlockQ>(columns, a.query_blocks);
+  }
+}
+
 template <class Tile, MaskKind kMask, bool kDropout>
-__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_kernel(const BackwardArgs a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
+    backward_kernel(const ArgsOf<BackwardArgs, kMask> a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
   const BackwardMemory<Tile> memory;
@@ -242,7 +304,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
   const int first_k = key_block * kBlockK + warp_row;  // the warp's keys: first_k .. first_k + kWarpK - 1
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
   const QueryTiles<kMask> tiles =
-      mask.template query_tiles_of<kBlockQ>({key_block * kBlockK, (key_block + 1) * kBlockK}, a.query_blocks);
+      query_tiles_of<Tile, kMask>(a, mask, {key_block * kBlockK, (key_block + 1) * kBlockK}, kv_head);
   const QueriesSeeing<kMask, kWarpK, kBlockQ> seeing(mask, first_k, memory.spans());
   QueryLoader<Tile, kMask> load_queries(a, tiles, b, kv_head, kv_head_index);
   start_load_keys(a, memory, b, kv_head, key_block, mask.keys);
@@ -264,7 +326,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
       tile = tiles.begin;
       dq_tile += tiles.begin;
     }
-    const int first_q = tile * kBlockQ;
+    const int first_q = tile_at(tiles, tile) * kBlockQ;
     if (!seeing.none({first_q, first_q + kBlockQ})) {
 #pragma unroll
       for (int pass = 0; pass < kBlockQ; pass += kPassQ) {
@@ -291,10 +353,12 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     }
 
     ptx::cp_async_wait<0>();
-    float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_tile) * gradient.kTileFloats;
-    uint32_t* adders = a.counters + 1 + dq_tile;
-    const TileAdders<Tile, kMask> tile_adders(mask, first_q, a.key_blocks);
-    wait_turn(adders, key_block, tile_adders.last);
+    const int dq_at = kMask == MaskKind::kListed ? dq_tile - tile + first_q / kBlockQ : dq_tile;
+    float* dq_sums = a.dq_sums + static_cast<int64_t>(dq_at) * gradient.kTileFloats;
+    uint32_t* adders = a.counters + 1 + dq_at;
+    const auto tile_adders = adders_of<Tile, kMask>(a, mask, first_q, key_block, kv_head);
+    const int turn = turn_of(tile_adders, key_block);
+    wait_turn(adders, turn, tile_adders.last);
     // Past this barrier dS is complete and tile i + 1 is there for all threads; no warp reads Q_i, dO_i any
     // more, whose slot the next load overwrites, nor dS of step i - 1, whose slot step i + 1 overwrites. It
     // is our turn, and all threads have stored the dQ of step i - 1: that turn can be passed on.
@@ -303,14 +367,14 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) backward_
     load_queries.start(memory, slot);
 
     typename QueryGradient<Tile>::Part dq;
-    if (key_block < tile_adders.last) {
+    if (turn < tile_adders.last) {
       gradient.load(dq_sums, dq);
     } else {
       dq.clear();
     }
     const Span rows = tile_adders.rows(first_q, key_block * kBlockK);
     multiply_cols_cols(dq, memory.ds(slot), gradient.q, memory.k(), gradient.d, rows.begin, rows.end);
-    if (key_block > tile_adders.first) {
+    if (turn > tile_adders.first) {
       gradient.store(dq_sums, dq);
     } else {
       const KeyBlock here = block();  // found out again rather than kept: this loop is short of registers

@@ -41,15 +41,22 @@ BackwardArgs backward_args(const AttnBackward& f) {
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const BackwardArgs args = backward_args<Tile>(f);
+  const auto args = with_blocks<kMask>(backward_args<Tile>(f), p);
   const auto heads = static_cast<unsigned>(p.batch * p.heads),
              kv_heads = static_cast<unsigned>(p.batch * p.kv_heads);
 
   const int64_t rows = heads * static_cast<int64_t>(args.padded_tokens);
   constexpr int kRowsPerCta = kRowsThreads / (Tile::kHeadDim / 8);
-  const auto rows_kernel = backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kMask == MaskKind::kAny>;
-  AttnStatus status = launch(rows_kernel, static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta),
-                             kRowsThreads, 0, stream, args, rows);
+  const auto ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
+  AttnStatus status;
+  if constexpr (kMask == MaskKind::kListed) {
+    const ListedRowsArgs listed = {args, Tile::kBlockQ, Tile::kBlockK};
+    status = launch(backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, true, ListedRowsArgs>, ctas,
+                    kRowsThreads, 0, stream, listed, rows);
+  } else {
+    const auto rows_kernel = backward_rows_kernel<Tile::kHeadDim, Tile::kWhole, kMask == MaskKind::kAny>;
+    status = launch(rows_kernel, ctas, kRowsThreads, 0, stream, args, rows);
+  }
   if (status != ATTN_OK) return status;
 
   return launch(backward_kernel<Tile, kMask, kDropout>, kv_heads * args.key_blocks, Tile::kWarps * 32,
@@ -66,6 +73,12 @@ template <class Tile>
 AttnStatus launch_backward_masked(const AttnBackward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_backward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_backward<Narrow<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// With sparse blocks, without dropout
+template <class Tile>
+AttnStatus launch_backward_listed(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward<Narrow<Tile>, false, MaskKind::kListed>(f, stream);
 }
 
 // The same with a cap of scores

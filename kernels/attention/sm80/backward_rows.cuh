@@ -4,14 +4,31 @@
 
 #include "kernels/attention/common/dot.cuh"
 #include "kernels/attention/sm80/backward_args.cuh"
+#include "kernels/attention/sm80/mask.cuh"
 
 namespace tessera::attention::sm80 {
 
 inline constexpr int kRowsThreads = 256;
 
+// Whether no key block comes by for a query
+__device__ __forceinline__ bool sees_nothing(const BackwardArgs& a, int b, int /*h*/, int query) {
+  return a.mask.of_sequence(b).keys_of(query).empty();
+}
+struct ListedRowsArgs : WithBlocks<BackwardArgs> {
+  int block_q, block_k;  // of the main kernel's tiles
+};
+__device__ __forceinline__ bool sees_nothing(const ListedRowsArgs& a, int b, int h, int query) {
+  const Mask mask = a.mask.of_sequence(b);
+  const int first = query / a.block_q * a.block_q;
+  const Span tiles = mask.keys_of({first, min(first + a.block_q, mask.queries)}).tiles(a.block_k);
+  const TileList list{a.blocks.keys_of(a.blocks.list_of(h), (query + a.offset) / a.blocks.size),
+                      a.blocks.shift_of(a.block_k)};
+  return mask.keys_of(query).empty() || list.place_from(tiles.begin) >= list.place_from(tiles.end);
+}
+
 // kHeadDim / 8 neighbouring threads take a row, of which the last have no columns where heads are narrower.
-template <int kHeadDim, bool kWhole, bool kAnyMask>
-__global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const BackwardArgs a, int64_t rows) {
+template <int kHeadDim, bool kWhole, bool kAnyMask, class Args = BackwardArgs>
+__global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Args a, int64_t rows) {
   constexpr int kLanes = kHeadDim / 8;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRowsThreads + threadIdx.x;
   const int64_t row = thread / kLanes;
@@ -25,7 +42,7 @@ __global__ void __launch_bounds__(kRowsThreads) backward_rows_kernel(const Backw
     const auto out = reinterpret_cast<const uint4*>(a.out.head_begin(b, h) + t * a.out.row);
     const auto dout = reinterpret_cast<const uint4*>(a.dout.head_begin(b, h) + t * a.dout.row);
     sum = dot8(out[lane], dout[lane]);
-    if (kAnyMask && a.mask.of_sequence(b).keys_of(t).empty())
+    if (kAnyMask && sees_nothing(a, b, h, t))
       reinterpret_cast<uint4*>(a.dq.head_begin(b, h) + t * a.dq.row)[lane] = {0, 0, 0, 0};
   }
 #pragma unroll

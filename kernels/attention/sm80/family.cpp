@@ -14,6 +14,8 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
+  if (f.problem.mask.blocks.size > 0)
+    return head_dim <= 64 ? forward_64_listed(f, stream) : forward_128_listed(f, stream);
   if (f.problem.score_cap > 0) {
     if (head_dim <= 64) return forward_64_cap(f, stream);
     return head_dim <= 128 ? forward_128_cap(f, stream) : forward_256_cap(f, stream);
@@ -54,9 +56,14 @@ AttnStatus backward_cap(const AttnBackward& f, bool large, CUstream_st* stream) 
   if (head_dim > 128) return large ? backward_256_cap(f, stream) : backward_256_small_cap(f, stream);
   return large ? backward_128_cap(f, stream) : backward_128_small_cap(f, stream);
 }
+AttnStatus backward_listed(const AttnBackward& f, bool large, CUstream_st* stream) {
+  if (f.problem.head_dim <= 64) return backward_64_listed(f, stream);
+  return large ? backward_128_listed(f, stream) : backward_128_small_listed(f, stream);
+}
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
   const bool large = large_shared_memory(arch);
+  if (f.problem.mask.blocks.size > 0) return backward_listed(f, large, stream);
   if (f.problem.score_cap > 0) return backward_cap(f, large, stream);
   if (f.problem.alibi_heads > 0) return backward_alibi(f, large, stream);
   if (!mask_of(f.problem).plain()) return backward_masked(f, large, stream);
@@ -102,6 +109,7 @@ constinit const KernelFamily kFamily = {.name = "sm80",
                                         .forward_workspace = nullptr,
                                         .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                         .forward = forward,
-                                        .backward = backward};
+                                        .backward = backward,
+                                        .most_with_blocks = 128};
 
 }  // namespace tessera::attention::sm80

@@ -50,8 +50,34 @@ struct ForwardMemory {
   }
 };
 
+// With sparse blocks: the list of the queries from `first` on, and of `tiles`, which become their places
+template <int kBlockK, MaskKind kMask>
+__device__ __forceinline__ TileList to_places(const ArgsOf<ForwardArgs, kMask>& a, int h, int first,
+                                              Span& tiles) {
+  TileList list{};
+  if constexpr (kMask == MaskKind::kListed) {
+    list = a.template keys_of<kBlockK>(a.blocks.list_of(h), first);
+    tiles = {list.place_from(tiles.begin), list.place_from(tiles.end)};
+  }
+  return list;
+}
+
+template <int kTiles, class Score>
+__device__ __forceinline__ void write_lse(const WarpSoftmax<kTiles, Score>& softmax, float* lse, int first_q,
+                                          int tokens) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
+      if (threadIdx.x % 4 == 0 && row < tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
+    }
+  }
+}
+
 template <class Tile, MaskKind kMask, bool kDropout>
-__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_kernel(const ForwardArgs a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
+    forward_kernel(const ArgsOf<ForwardArgs, kMask> a) {
   constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
   constexpr int kThreads = Tile::kWarps * 32, kWarpQ = kBlockQ / Tile::kWarps;
   constexpr bool kWhole = Tile::kWhole;
@@ -63,10 +89,15 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const int warp_row = threadIdx.x / 32 * kWarpQ;
   const int first_q = query_block * kBlockQ + warp_row;  // the warp's rows: first_q .. first_q + kWarpQ - 1
   const KernelMask<kMask> mask(a.mask, a.tokens, b);
-  const Span key_tiles =
+  Span key_tiles =
       tiles_of<kMask>(mask.keys_of(Span{query_block * kBlockQ, (query_block + 1) * kBlockQ}), kBlockK);
+  [[maybe_unused]] const TileList list = to_places<kBlockK, kMask>(a, h, query_block * kBlockQ, key_tiles);
+  const auto tile_of = [&](int place) {
+    if constexpr (kMask == MaskKind::kListed) return list[place];
+    return place;
+  };
 
-  const bool any_keys = kMask != MaskKind::kAny || !key_tiles.empty();
+  const bool any_keys = !kIsAny<kMask> || !key_tiles.empty();
 
   if (any_keys) {
     TileLoader<kThreads, kBlockQ, kHeadDim, kWhole>(a.q.head_begin(b, h), a.q.row, query_block * kBlockQ,
@@ -74,7 +105,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
         .start(memory.q(), a.tokens - query_block * kBlockQ);
   }
   // The last key tile may reach past the end, and so may the queries; all other key tiles are whole.
-  const int last_k = (key_tiles.end - 1) * kBlockK;
+  const int last_k = (kMask == MaskKind::kListed && !any_keys ? 0 : tile_of(key_tiles.end - 1)) * kBlockK;
   const int kv_head = h / a.group;
   KeyLoader load_k(a.k.head_begin(b, kv_head), a.k.row, last_k, a.head_dim);
   KeyLoader load_v(a.v.head_begin(b, kv_head), a.v.row, last_k, a.head_dim);
@@ -90,14 +121,16 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
   const KeysSeen<kMask, kWarpQ> seen(mask, first_q, memory.spans());
 
   int slot = 0;
-  for (int j = key_tiles.end - 1; j >= key_tiles.begin; --j, slot ^= 1) {
+  for (int place = key_tiles.end - 1; place >= key_tiles.begin; --place, slot ^= 1) {
+    const int j = tile_of(place);
     ptx::cp_async_wait<0>();
     // K_j, V_j (and Q) have come for this thread: with the barrier, for all. It also tells that every warp is
     // done with step j + 1, whose slot the next load overwrites.
     __syncthreads();
-    if (j > key_tiles.begin) {
-      load_k.move(-1);
-      load_v.move(-1);
+    if (place > key_tiles.begin) {
+      const int on = kMask == MaskKind::kListed ? tile_of(place - 1) - j : -1;
+      load_k.move(on);
+      load_v.move(on);
       load_k.start(memory.k(slot ^ 1));
       load_v.start(memory.v(slot ^ 1));
       ptx::cp_async_commit();
@@ -126,15 +159,7 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 
   softmax.finish(o.at);
   if (kDropout) o.scale(a.dropout.scale());
-  float* lse = a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens;
-#pragma unroll
-  for (int m = 0; m < kWarpQ / 16; ++m) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = first_q + 16 * m + 8 * r + threadIdx.x % 32 / 4;
-      if (threadIdx.x % 4 == 0 && row < a.tokens) lse[row] = softmax.rows[m].log_sum_exp(r);
-    }
-  }
+  write_lse(softmax, a.lse + static_cast<int64_t>(b * gridDim.y + h) * a.tokens, first_q, a.tokens);
   // The warp's own rows of Q are read by nobody else, and no longer by itself.
   store_rows<kWhole>(o, memory.q(), warp_row, a.out.head_begin(b, h), a.out.row, first_q, a.tokens,
                      a.head_dim);
@@ -143,8 +168,10 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm) forward_k
 template <class Tile, bool kDropout, MaskKind kMask>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardArgs args = {tensors_of<bf16>(f),        sizes_of(p), f.lse,       p.head_dim,
-                            DropoutMask(dropout_of(p)), mask_of(p),  alibi_of(p), score_cap_of(p)};
+  const auto args =
+      with_blocks<kMask>(ForwardArgs{tensors_of<bf16>(f), sizes_of(p), f.lse, p.head_dim,
+                                     DropoutMask(dropout_of(p)), mask_of(p), alibi_of(p), score_cap_of(p)},
+                         p);
   static_assert(ForwardMemory<Tile>::kBytes <= kSharedEverywhere);
   const auto query_blocks = static_cast<unsigned>((p.tokens + Tile::kBlockQ - 1) / Tile::kBlockQ);
   const dim3 grid(query_blocks, static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
@@ -164,6 +191,12 @@ template <class Tile>
 AttnStatus launch_forward_masked(const AttnForward& f, CUstream_st* stream) {
   return f.problem.dropout.threshold > 0 ? launch_forward<Dropping<Tile>, true, MaskKind::kAny>(f, stream)
                                          : launch_forward<Masked<Tile>, false, MaskKind::kAny>(f, stream);
+}
+
+// With sparse blocks, without dropout
+template <class Tile>
+AttnStatus launch_forward_listed(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward<Listed<Tile>, false, MaskKind::kListed>(f, stream);
 }
 
 // The same with a cap of scores

@@ -10,18 +10,27 @@
 // tokens that others have, and keys that none of the tile sees. So there the columns look for the tiles.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/common/score.cuh"
-#include "kernels/attention/mask.h"
 #include "kernels/attention/sm80/fragment.cuh"
 
 namespace tessera::attention::sm80 {
 
-enum class MaskKind { kFull, kCausal, kAny };
+enum class MaskKind {
+  kFull,
+  kCausal,
+  kAny,
+  kListed  // the same with sparse blocks, kernels/attention/blocks.h: of its tiles those that lists have
+};
+template <MaskKind kMask>
+inline constexpr bool kIsAny = kMask == MaskKind::kAny || kMask == MaskKind::kListed;
 
 // Tiles of `size` that a span touches; full and causal masks show every query a key.
 template <MaskKind kMask>
 __device__ __forceinline__ Span tiles_of(Span span, int size) {
-  if (kMask == MaskKind::kAny && span.empty()) return {0, 0};
+  if (kIsAny<kMask> && span.empty()) return {0, 0};
   return {span.begin / size, (span.end + size - 1) / size};
 }
 
@@ -43,6 +52,25 @@ struct QueryTiles<MaskKind::kAny> {
   __device__ __forceinline__ bool empty() const { return begin == end; }
   __device__ __forceinline__ int behind() const { return all - end; }
 };
+
+// The places of a list that kernels walk in place of tiles: those of blocks and of tiles of the mask
+template <>
+struct QueryTiles<MaskKind::kListed> {
+  TileList list;
+  int first, before;  // place 0 is this of the list; tiles of blocks before the first query
+  int begin, end, all;
+
+  __device__ __forceinline__ bool empty() const { return end <= 0; }
+  __device__ __forceinline__ int behind() const { return all - end; }
+  __device__ __forceinline__ int operator[](int place) const { return list[first + place] - before; }
+};
+
+// The tile at a place
+template <MaskKind kMask>
+__device__ __forceinline__ int tile_at(const QueryTiles<kMask>& tiles, int place) {
+  if constexpr (kMask == MaskKind::kListed) return tiles[place];
+  return place;
+}
 
 template <MaskKind kMask>
 struct KernelMask {
@@ -68,8 +96,9 @@ struct KernelMask {
   }
 };
 
-template <>
-struct KernelMask<MaskKind::kAny> : Mask {
+template <MaskKind kMask>
+requires(kIsAny<kMask>) struct KernelMask<kMask> : Mask {
+  __device__ __forceinline__ explicit KernelMask(const Mask& of_sequence) : Mask(of_sequence) {}
   __device__ __forceinline__ KernelMask(const Mask& mask, int /*tokens*/, int batch)
       : Mask(mask.of_sequence(batch)) {}
   __device__ __forceinline__ Span keys_of(int query) const { return Mask::keys_of(min(query, queries - 1)); }
@@ -104,6 +133,36 @@ struct KernelMask<MaskKind::kAny> : Mask {
     return {tiles.begin, tiles.end, all};
   }
 };
+
+// Beside the arguments of a kernel: its lists
+template <class Args>
+struct WithBlocks : Args {
+  Blocks blocks;
+  int offset;  // of the queries among the keys
+
+  template <int kBlockK>
+  __device__ __forceinline__ TileList keys_of(int list, int query) const {
+    return {blocks.keys_of(list, (query + offset) / blocks.size), blocks.shift_of(kBlockK)};
+  }
+  // The query tiles that see a key of `columns`, which are of one block
+  template <int kBlockQ>
+  __device__ __forceinline__ QueryTiles<MaskKind::kListed> queries_of(
+      int list, Span columns, const KernelMask<MaskKind::kListed>& mask, int all) const {
+    const TileList tiles{blocks.queries_of(list, columns.begin / blocks.size), blocks.shift_of(kBlockQ)};
+    const Span seeing = mask.queries_of(columns).tiles(kBlockQ);
+    const int before = offset / kBlockQ, first = tiles.place_from(seeing.begin + before);
+    return {tiles, first, before, 0, tiles.place_from(seeing.end + before) - first, all};
+  }
+};
+template <class Args, MaskKind kMask>
+using ArgsOf = std::conditional_t<kMask == MaskKind::kListed, WithBlocks<Args>, Args>;
+template <MaskKind kMask, class Args>
+ArgsOf<Args, kMask> with_blocks(const Args& args, const AttnProblem& p) {
+  if constexpr (kMask == MaskKind::kListed)
+    return {args, blocks_of(p), static_cast<int>(p.mask.offset)};
+  else
+    return args;
+}
 
 // Two spans of a warp, of kernels for any mask: what one of its rows or keys sees, and what all of them see.
 // They lie in shared memory, since registers are short.
@@ -145,11 +204,11 @@ struct KeysSeen {
   }
 };
 
-template <int kRows>
-struct KeysSeen<MaskKind::kAny, kRows> {
+template <MaskKind kMask, int kRows>
+requires(kIsAny<kMask>) struct KeysSeen<kMask, kRows> {
   WarpSpans spans;  // seen by one query, by all
 
-  __device__ __forceinline__ KeysSeen(const KernelMask<MaskKind::kAny>& mask, int row, WarpSpans its_spans)
+  __device__ __forceinline__ KeysSeen(const KernelMask<kMask>& mask, int row, WarpSpans its_spans)
       : spans(its_spans) {
     spans.set(mask.keys_of(Span{row, row + kRows}),
               {mask.keys_of(row + kRows - 1).begin, mask.keys_of(row).end});
@@ -173,12 +232,11 @@ struct QueriesSeeing {
   }
 };
 
-template <int kKeys, int kBlockQ>
-struct QueriesSeeing<MaskKind::kAny, kKeys, kBlockQ> {
+template <MaskKind kMask, int kKeys, int kBlockQ>
+requires(kIsAny<kMask>) struct QueriesSeeing<kMask, kKeys, kBlockQ> {
   WarpSpans spans;  // seeing one key, all
 
-  __device__ __forceinline__ QueriesSeeing(const KernelMask<MaskKind::kAny>& mask, int key,
-                                           WarpSpans its_spans)
+  __device__ __forceinline__ QueriesSeeing(const KernelMask<kMask>& mask, int key, WarpSpans its_spans)
       : spans(its_spans) {
     spans.set(mask.template queries_meeting<kBlockQ>(Span{key, key + kKeys}),
               {mask.queries_of(key + kKeys - 1).begin, mask.queries_of(key).end});
@@ -193,8 +251,7 @@ template <bool kTransposed, MaskKind kMask, int kM, int kN>
 __device__ __forceinline__ void hide_unseen(Accumulator<kM, kN>& s, int row, int column,
                                             const KernelMask<kMask>& mask) {
   // Full and causal masks: no query's keys begin behind the first, no key's queries end before the last.
-  constexpr bool kBegins = kTransposed || kMask == MaskKind::kAny,
-                 kEnds = !kTransposed || kMask == MaskKind::kAny;
+  constexpr bool kBegins = kTransposed || kIsAny<kMask>, kEnds = !kTransposed || kIsAny<kMask>;
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int m = 0; m < kM / 16; ++m) {
@@ -289,6 +346,21 @@ struct TileAdders<Tile, MaskKind::kAny> {
   __device__ __forceinline__ Span rows(int /*first_q*/, int first_k) const {
     return {max(seen.begin - first_k, 0) / kKeys * kKeys,
             (min(seen.end - first_k, kBlockK) + kKeys - 1) / kKeys * kKeys};
+  }
+};
+
+// With sparse blocks: their places in the list of the query tile. `own` is that of this CTA's key block.
+template <class Tile>
+struct TileAdders<Tile, MaskKind::kListed> : TileAdders<Tile, MaskKind::kAny> {
+  int own;
+
+  template <class Args>
+  __device__ __forceinline__ TileAdders(const KernelMask<MaskKind::kListed>& mask, int first_q, const Args& a,
+                                        int list, int key_block)
+      : TileAdders<Tile, MaskKind::kAny>(KernelMask<MaskKind::kAny>(mask), first_q, 0) {
+    const TileList keys = a.template keys_of<Tile::kBlockK>(list, first_q);
+    this->last = keys.place_from(this->last + 1) - 1, this->first = keys.place_from(this->first);
+    own = keys.place_from(key_block);
   }
 };
 

@@ -73,6 +73,15 @@ struct Masked<ForwardTile<64>> : Narrow<ForwardTile<64>> {
   static constexpr int kBlockK = 64;
 };
 
+// A tile for sparse blocks, which are whole tiles
+template <class Tile>
+struct Listed : Masked<Tile> {};
+
+template <>
+struct Listed<ForwardTile<128>> : Masked<ForwardTile<128>> {
+  static constexpr int kBlockK = 32;
+};
+
 // With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
 template <>
 struct ForwardTile<256> : TileBase {

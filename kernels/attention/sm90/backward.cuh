@@ -47,7 +47,7 @@ struct BackwardConsumer {
     uint32_t p[kBlockQ / 4];  // P^T, then dS^T
   };
 
-  const BackwardArgs& a;
+  const BackwardArgsOf<Shape>& a;
   const int group;
   Memory memory;
   const bool leader = threadIdx.x % kWarpgroup == 0, warp_leader = threadIdx.x % 32 == 0;
@@ -57,7 +57,7 @@ struct BackwardConsumer {
   RingPlace<1> keys_at;
   RingPlace<2> at;  // of this step's Q, dO, dS and dQ
 
-  __device__ __forceinline__ BackwardConsumer(const BackwardArgs& args, int warpgroup)
+  __device__ __forceinline__ BackwardConsumer(const BackwardArgsOf<Shape>& args, int warpgroup)
       : a(args), group(warpgroup) {}
 
   // What dQ and dK are multiplied by
@@ -117,7 +117,7 @@ struct BackwardConsumer {
     Span seeing[2];
     bool masked = false;
     if constexpr (Shape::kAnyMask) {
-      masked = !b.whole.contains({b.walk.tile * kBlockQ, (b.walk.tile + 1) * kBlockQ});
+      masked = !b.whole.contains({query_tile(b) * kBlockQ, (query_tile(b) + 1) * kBlockQ});
       if (kEarlySpans && masked) find_seeing(b, seeing);
     }
     KeyMasks<kBlockQ> masks;
@@ -141,7 +141,7 @@ struct BackwardConsumer {
       if (warp_leader) memory.q_ring().release(at.before());
     }
     take_turn<Shape>(group);
-    const int first_q = b.walk.tile * kBlockQ;
+    const int first_q = query_tile(b) * kBlockQ;
     if constexpr (Shape::kAnyMask) {
       if (masked) {
         if constexpr (!kEarlySpans) find_seeing(b, seeing);
@@ -172,7 +172,11 @@ struct BackwardConsumer {
     if constexpr (kBefore > 1) gradient.put(b.dq, at.before().before(), b.role_before, gradient_scale());
     const ColumnStatistics delta(memory.rows(at.slot) + kBlockQ * 4);
     Adders adders{};
-    if constexpr (Shape::kAnyMask) adders = Adders::published(memory.adders(at.slot));
+    [[maybe_unused]] PublishedStep published{};
+    if constexpr (Shape::kListed)
+      published = PublishedStep::at(memory.adders(at.slot));
+    else if constexpr (Shape::kAnyMask)
+      adders = Adders::published(memory.adders(at.slot));
     ptx::wgmma_wait<0>();
     ptx::hold(x);
     ptx::hold(b.dv);
@@ -183,7 +187,10 @@ struct BackwardConsumer {
     ptx::hold(b.p);
 
     b.role_before = b.role;
-    note_role(b, adders);
+    if constexpr (Shape::kListed)
+      b.role = role_of(published.finishes, published.last);
+    else
+      note_role(b, adders);
     at.next(), b.walk.next(a);
   }
   // The queries that see the thread's two keys: read while the scores are under way, where registers allow
@@ -213,7 +220,18 @@ struct BackwardConsumer {
     } else {
       turn = turn_of<Shape>(b.walk.tile, b.walk.adds_as, a);
     }
-    b.role = !turn.finishes() ? Role::kAdds : turn.last > 0 ? Role::kFinishes : Role::kAlone;
+    b.role = role_of(turn.finishes(), turn.last);
+  }
+  static __device__ __forceinline__ Role role_of(bool finishes, int last) {
+    return !finishes ? Role::kAdds : last > 0 ? Role::kFinishes : Role::kAlone;
+  }
+  // Of the step at `at`, when its Q is there
+  __device__ __forceinline__ int query_tile(const Block& b) const {
+    if constexpr (Shape::kListed) {
+      return PublishedStep::at(memory.adders(at.slot)).tile;
+    } else {
+      return b.walk.tile;
+    }
   }
   // S of this step, dK of the one before, dQ of the one before that
   template <int kBefore>
@@ -393,7 +411,7 @@ struct BackwardConsumer {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
-    backward_kernel(const __grid_constant__ BackwardArgs a) {
+    backward_kernel(const __grid_constant__ BackwardArgsOf<Shape> a) {
   if (threadIdx.x == 0) {
     BackwardMemory<Shape>().init_barriers();
     find_in_waves<Shape>(a);
@@ -401,7 +419,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   // Into a uniform register
   const int warpgroup = static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));
-  constexpr int kMoverRegisters = 24, kMultiplierRegisters = 240;
+  // Those who move read lists; with head dim 128 those who multiply need the registers more.
+  constexpr bool kMovesMore = Shape::kListed && Shape::kHeadDim == 64;
+  constexpr int kMoverRegisters = kMovesMore ? 40 : 24, kMultiplierRegisters = kMovesMore ? 232 : 240;
   if (warpgroup == 0) {
     ptx::give_registers<kMoverRegisters>();
     const int warp = threadIdx.x / 32;

@@ -3,6 +3,9 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/common/score.cuh"
 #include "kernels/attention/mask.h"
 #include "kernels/attention/sm90/workspace.h"
@@ -37,6 +40,18 @@ struct BackwardArgs {
   Alibi alibi;       // with a biased score, as the next
   int query_offset;  // query i stands at i + query_offset among the keys
 };
+
+// With kListed, where query tiles of a key block are counted by their places in its list
+struct ListedBackwardArgs : BackwardArgs {
+  Blocks blocks;
+  int key_shift, query_shift;   // a block is 1 << shift key blocks of kBlockK, or query tiles
+  int tiles_before;             // query tiles of blocks before the first query
+  const Span* places_of_tiles;  // see BackwardWorkspace
+
+  __device__ __forceinline__ int list_of(int kv_head) const { return kv_head / blocks.kv_heads; }
+};
+template <class Shape>
+using BackwardArgsOf = std::conditional_t<Shape::kListed, ListedBackwardArgs, BackwardArgs>;
 
 template <class Shape>
 struct BackwardMemory {

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm90/backward.cuh"
+#include "kernels/attention/sm90/backward_listed.cuh"
 #include "kernels/attention/sm90/backward_rows.cuh"
 #include "kernels/attention/sm90/backward_spans.cuh"
 #include "kernels/attention/sm90/workspace.h"
@@ -78,6 +79,21 @@ inline int wave_blocks_of(const AttnMask& mask, int key_blocks, int sms) {
 }
 
 template <class Shape>
+BackwardArgsOf<Shape> with_lists(const BackwardArgs& args, const AttnProblem& p) {
+  if constexpr (Shape::kListed) {
+    const Blocks blocks = blocks_of(p);
+    return {args,
+            blocks,
+            blocks.shift_of(Shape::kBlockK),
+            blocks.shift_of(Shape::kBlockQ),
+            static_cast<int>(p.mask.offset) / Shape::kBlockQ,
+            nullptr};
+  } else {
+    return args;
+  }
+}
+
+template <class Shape>
 AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const BackwardWorkspace workspace(f.workspace, p);
@@ -125,7 +141,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
   const int groups_at_once = std::min(all_kv_heads, !falls(p.mask)    ? apart
                                                     : Shape::kAnyMask ? kRowElements / Shape::kHeadDim
                                                                       : 1);
-  BackwardArgs args = {
+  const BackwardArgs without_lists = {
       .row_statistics = workspace.row_statistics,
       .dq_sums = workspace.dq,
       .counters = workspace.counters,
@@ -143,7 +159,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .work_tiles = static_cast<uint32_t>(groups) * key_blocks,
       .groups_at_once = groups_at_once,
       .descending_groups = descending_groups,
-      .wave_blocks = wave_blocks_of(p.mask, key_blocks, sms),
+      .wave_blocks = Shape::kListed ? 0 : wave_blocks_of(p.mask, key_blocks, sms),
       .causal = p.mask.causal,
       .score = score_args_of(p),
       .dropout = DropoutMask(dropout_of(p)),
@@ -154,10 +170,15 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .alibi = alibi_of(p),
       .query_offset = static_cast<int>(p.mask.offset),
   };
+  auto args = with_lists<Shape>(without_lists, p);
   if constexpr (Shape::kAnyMask) {
     status = launch(find_spans_kernel<Shape>, static_cast<unsigned>(p.batch), kSpansThreads, 0, stream,
                     args.mask, query_tiles, key_blocks, workspace.blocks_of_tiles, workspace.tiles_of_blocks,
                     workspace.block_tiles);
+    if (status != ATTN_OK) return status;
+  }
+  if constexpr (Shape::kListed) {
+    status = find_listed_tiles<Shape>(&args, f, workspace, stream);
     if (status != ATTN_OK) return status;
   }
   status = make_tensor_maps<Shape>(&args, f);

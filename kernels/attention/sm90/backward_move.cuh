@@ -8,16 +8,23 @@ namespace tessera::attention::sm90 {
 
 // One thread: takes tickets and fills the rings.
 template <class Shape>
-__device__ __forceinline__ void load(const BackwardArgs& a) {
+__device__ __forceinline__ void load(const BackwardArgsOf<Shape>& a) {
   using Memory = BackwardMemory<Shape>;
   const Memory memory;
   RingPlace<1> keys_at;
   RingPlace<Shape::kSlots> at;
 
   for (;; keys_at.next()) {
-    const uint32_t ticket = atomicAdd(a.counters, 1u);
-    const bool any = ticket < a.work_tiles;
-    const auto work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();
+    uint32_t ticket = atomicAdd(a.counters, 1u);
+    bool any = ticket < a.work_tiles;
+    auto work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();
+    if constexpr (Shape::kListed) {
+      while (any && work.tiles.empty()) {  // nobody sees these keys
+        ticket = atomicAdd(a.counters, 1u);
+        any = ticket < a.work_tiles;
+        work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();
+      }
+    }
     memory.k_ring().wait_empty(keys_at);  // and nobody looks up the last work any more
     work.publish(memory.work());
     if (!any) {
@@ -29,15 +36,21 @@ __device__ __forceinline__ void load(const BackwardArgs& a) {
                              first_k, work.kv_head, work.batch);
 #pragma unroll 1  // few registers are left for this warp
     for (QueryWalk<Shape> walk(work, a); !walk.ended(); walk.next(a), at.next()) {
-      const int first_q = walk.tile * Shape::kBlockQ;
-      if constexpr (Shape::kAnyMask) {
+      int tile = walk.tile;
+      if constexpr (Shape::kListed) {
+        const auto step = ListedStep::of(WorkTile<Shape>::published(memory.work(), a), walk.tile, a);
+        tile = step.tile;
+        memory.q_ring().wait_empty(at);
+        step.publish(memory.adders(at.slot));
+      } else if constexpr (Shape::kAnyMask) {
         const Adders adders = adders_of(walk.tile, work.batch, a);
         memory.q_ring().wait_empty(at);
         adders.publish(memory.adders(at.slot));
       }
+      const int first_q = tile * Shape::kBlockQ;
       const uint32_t q_full = memory.q_ring().begin_fill(at, Memory::Queries::kBytes + Memory::kRowsBytes);
       load_tile<Shape::kWhole>(memory.q(at.slot), a.q, q_full, first_q, walk.head, work.batch);
-      const int64_t index = walk.index(work.batch, a);
+      const int64_t index = walk.index_of(tile, work.batch, a);
       ptx::load_bytes(memory.rows(at.slot), a.row_statistics + index * (2 * Shape::kBlockQ),
                       Memory::kRowsBytes, q_full);
       if (walk.begins(a)) {
@@ -67,7 +80,7 @@ struct Sender {
   static constexpr bool kBySlot = Shape::kSenders > Shape::kGroups;
   static_assert(Shape::kGroups == 2 && Shape::kSlots == 2);  // three warps share the parts of these
 
-  const BackwardArgs& a;
+  const BackwardArgsOf<Shape>& a;
   const BackwardMemory<Shape> memory{};
   RingPlace<Shape::kSlots> at{};
 
@@ -83,11 +96,22 @@ struct Sender {
       if (work.key_block < 0) break;
       QueryWalk<Shape> walk(work, a);
       Adders next{};  // read a step ahead: it takes a while
-      if constexpr (Shape::kAnyMask) next = adders_of(walk.tile, work.batch, a);
+      [[maybe_unused]] ListedStep next_step{};
+      if constexpr (Shape::kListed) {
+        next_step = ListedStep::of(work, walk.tile, a);
+      } else if constexpr (Shape::kAnyMask) {
+        next = adders_of(walk.tile, work.batch, a);
+      }
 #pragma unroll 1
       for (; !walk.ended(); walk.next(a), at.next()) {
         Turn turn{};
-        if constexpr (Shape::kAnyMask) {
+        int tile = walk.tile;
+        if constexpr (Shape::kListed) {
+          turn = next_step.turn, tile = next_step.tile;
+          auto after = walk;
+          after.next(a);
+          if (!after.ended()) next_step = ListedStep::of(work, after.tile, a);
+        } else if constexpr (Shape::kAnyMask) {
           turn = next.turn_of(walk.adds_as);
           auto after = walk;
           after.next(a);
@@ -96,13 +120,13 @@ struct Sender {
           turn = turn_of<Shape>(walk.tile, walk.adds_as, a);
         }
         if (kBySlot && at.slot != kSlot) continue;
-        const int index = walk.index(work.batch, a) * Shape::kGroups;
+        const int index = walk.index_of(tile, work.batch, a) * Shape::kGroups;
         const int slot = kBySlot ? kSlot : at.slot;
 #pragma unroll
         for (int group = kFirst; group < kEnd; ++group) prepare(group, slot, index + group, turn);
 #pragma unroll
         for (int group = kFirst; group < kEnd; ++group) {
-          send(group, slot, index + group, turn, walk.tile * Shape::kBlockQ + group * Shape::kPartsApartQ,
+          send(group, slot, index + group, turn, tile * Shape::kBlockQ + group * Shape::kPartsApartQ,
                walk.head, work.batch);
         }
       }

@@ -33,9 +33,12 @@
 
 namespace tessera::attention::sm90 {
 
-// The query tiles that a key block meets
+// The query tiles that a key block meets; with kListed, their places
 template <class Shape>
-__device__ __forceinline__ Span tiles_of(int key_block, int batch, const BackwardArgs& a) {
+__device__ __forceinline__ Span tiles_of(int key_block, [[maybe_unused]] int kv_head, int batch,
+                                         const BackwardArgsOf<Shape>& a) {
+  if constexpr (Shape::kListed)
+    return a.tiles_of_blocks[(batch * a.blocks.lists + a.list_of(kv_head)) * a.key_blocks + key_block];
   if constexpr (Shape::kAnyMask) return a.tiles_of_blocks[batch * a.key_blocks + key_block];
   return {a.causal ? key_block * (Shape::kBlockK / Shape::kBlockQ) : 0, a.query_tiles};
 }
@@ -46,7 +49,7 @@ __device__ __forceinline__ Span tiles_of(int key_block, int batch, const Backwar
 // thread finds it out for its CTA.
 template <class Shape>
 __device__ __forceinline__ void find_in_waves(const BackwardArgs& a) {
-  if constexpr (Shape::kAnyMask) {
+  if constexpr (Shape::kAnyMask && !Shape::kListed) {
     uint64_t sum = 0, squares = 0;
     for (int sequence = 0; sequence < a.all_kv_heads / a.kv_heads; ++sequence)
       sum += a.block_tiles[sequence].sum, squares += a.block_tiles[sequence].squares;
@@ -59,6 +62,7 @@ __device__ __forceinline__ void find_in_waves(const BackwardArgs& a) {
 }
 template <class Shape>
 __device__ __forceinline__ bool in_waves(const BackwardArgs& a) {
+  if constexpr (Shape::kListed) return false;
   if constexpr (Shape::kAnyMask) return ptx::load_shared_uint2(BackwardMemory<Shape>().in_waves()).x != 0;
   return a.wave_blocks > 0;
 }
@@ -71,10 +75,10 @@ struct WorkTile {
   Span tiles;      // of queries, which the block meets
 
   static __device__ __forceinline__ WorkTile none() { return {-1, 0, 0, 0, false, {0, 0}}; }
-  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
     return in_waves<Shape>(a) ? of_waves(ticket, a) : of_groups(ticket, a);
   }
-  static __device__ __forceinline__ WorkTile of_groups(uint32_t ticket, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile of_groups(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks),
                at_once = static_cast<uint32_t>(a.groups_at_once),
                descending = static_cast<uint32_t>(a.descending_groups);
@@ -86,7 +90,7 @@ struct WorkTile {
     return of_group(first_group + ticket % groups, ticket / groups, upwards, a);
   }
   // Groups of the same keys are not among those that take turns: one would wait for the sums of the other.
-  static __device__ __forceinline__ WorkTile of_waves(uint32_t ticket, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile of_waves(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks), heads = static_cast<uint32_t>(a.all_kv_heads),
                wave = static_cast<uint32_t>(a.wave_blocks);
     const uint32_t before = ticket / (heads * blocks) * heads;  // groups, of all heads
@@ -101,23 +105,23 @@ struct WorkTile {
     return of_group(before + first + (upwards ? 1 : 0), begin + in_wave, upwards, a);
   }
   static __device__ __forceinline__ WorkTile of_group(uint32_t group, uint32_t turn, bool upwards,
-                                                      const BackwardArgs& a) {
+                                                      const BackwardArgsOf<Shape>& a) {
     const auto key_block = static_cast<int>(upwards ? turn : a.key_blocks - 1 - turn);
     const auto all_kv_heads = static_cast<uint32_t>(a.all_kv_heads);
     const auto head = static_cast<int>(group % all_kv_heads), nth = static_cast<int>(group / all_kv_heads);
     const int batch = head / a.kv_heads, kv_head = head - batch * a.kv_heads;
     const int first_head = kv_head * a.heads_per_kv + nth * a.heads_per_work_tile;
-    return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, batch, a)};
+    return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, kv_head, batch, a)};
   }
   // Each a query tile of a query head
-  __device__ __forceinline__ int steps(const BackwardArgs& a) const {
+  __device__ __forceinline__ int steps(const BackwardArgsOf<Shape>& a) const {
     return a.heads_per_work_tile * tiles.size();
   }
   // Query heads of these keys that add to dK and dV before this work tile's
-  __device__ __forceinline__ int heads_before(const BackwardArgs& a) const {
+  __device__ __forceinline__ int heads_before(const BackwardArgsOf<Shape>& a) const {
     return first_head - kv_head * a.heads_per_kv;
   }
-  __device__ __forceinline__ bool has_last_head(const BackwardArgs& a) const {
+  __device__ __forceinline__ bool has_last_head(const BackwardArgsOf<Shape>& a) const {
     return heads_before(a) + a.heads_per_work_tile == a.heads_per_kv;
   }
 
@@ -128,7 +132,7 @@ struct WorkTile {
                   static_cast<uint32_t>(batch), static_cast<uint32_t>(first_head * 2 + (upwards ? 1 : 0))});
     if constexpr (Shape::kAnyMask) ptx::store_shared(at + 16, make_uint2(tiles.begin, tiles.end));
   }
-  static __device__ __forceinline__ WorkTile published(uint32_t at, const BackwardArgs& a) {
+  static __device__ __forceinline__ WorkTile published(uint32_t at, const BackwardArgsOf<Shape>& a) {
     const uint4 w = ptx::load_shared_uint4(at);
     const auto key_block = static_cast<int>(w.x), batch = static_cast<int>(w.z);
     Span tiles;
@@ -136,7 +140,7 @@ struct WorkTile {
       const int2 read = ptx::load_shared_int2(at + 16);
       tiles = {read.x, read.y};
     } else {
-      tiles = tiles_of<Shape>(key_block, batch, a);
+      tiles = tiles_of<Shape>(key_block, static_cast<int>(w.y), batch, a);
     }
     return {key_block, static_cast<int>(w.y), batch, static_cast<int>(w.w / 2), w.w % 2 != 0, tiles};
   }
@@ -155,7 +159,7 @@ struct QueryWalk {
   int heads_left;  // of the work tile, or within documents of the query tile; this one included
   int adds_as;     // to dQ: see turn_of()
 
-  __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const BackwardArgs& a)
+  __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const BackwardArgsOf<Shape>& a)
       : tile(work.tiles.begin),
         first_tile(work.tiles.begin),
         end_tile(work.tiles.end),
@@ -164,14 +168,14 @@ struct QueryWalk {
         adds_as(work.upwards ? ~work.key_block : work.key_block) {
     if (downwards(a)) first_tile = tile = work.tiles.end - 1, end_tile = work.tiles.begin - 1;
   }
-  __device__ __forceinline__ bool downwards(const BackwardArgs& a) const {
+  __device__ __forceinline__ bool downwards(const BackwardArgsOf<Shape>& a) const {
     return a.wave_blocks > 0 && adds_as < 0;
   }
-  __device__ __forceinline__ bool begins(const BackwardArgs& a) const {
+  __device__ __forceinline__ bool begins(const BackwardArgsOf<Shape>& a) const {
     return tile == first_tile && heads_left == a.heads_per_work_tile;
   }
   __device__ __forceinline__ bool ended() const { return tile == end_tile; }
-  __device__ __forceinline__ void next(const BackwardArgs& a) {
+  __device__ __forceinline__ void next(const BackwardArgsOf<Shape>& a) {
     const int on = downwards(a) ? -1 : 1;
     if (Shape::kAnyMask && a.mask.documents != nullptr) {
       ++head;
@@ -181,8 +185,30 @@ struct QueryWalk {
     }
   }
   // The tile's index among those of all heads. Computed anew: warps that move data have no register for it.
-  __device__ __forceinline__ int index(int batch, const BackwardArgs& a) const {
-    return (batch * a.heads + head) * a.query_tiles + tile;
+  __device__ __forceinline__ int index(int batch, const BackwardArgsOf<Shape>& a) const {
+    return index_of(tile, batch, a);
+  }
+  __device__ __forceinline__ int index_of(int query_tile, int batch, const BackwardArgsOf<Shape>& a) const {
+    return (batch * a.heads + head) * a.query_tiles + query_tile;
+  }
+};
+
+// With kListed a work tile has one query head, and `tile` is a place in the list of its key block.
+template <class Shape>
+requires(Shape::kListed) struct QueryWalk<Shape> {
+  int tile, first_tile, end_tile;
+  int head;  // of the batch
+
+  __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const ListedBackwardArgs& /*a*/)
+      : tile(work.tiles.begin),
+        first_tile(work.tiles.begin),
+        end_tile(work.tiles.end),
+        head(work.first_head) {}
+  __device__ __forceinline__ bool begins(const ListedBackwardArgs& /*a*/) const { return tile == first_tile; }
+  __device__ __forceinline__ bool ended() const { return tile == end_tile; }
+  __device__ __forceinline__ void next(const ListedBackwardArgs& /*a*/) { ++tile; }
+  __device__ __forceinline__ int index_of(int query_tile, int batch, const ListedBackwardArgs& a) const {
+    return (batch * a.heads + head) * a.query_tiles + query_tile;
   }
 };
 
@@ -213,6 +239,37 @@ __device__ __forceinline__ Adders adders_of(int tile, int batch, const BackwardA
   const Span blocks = a.blocks_of_tiles[batch * a.query_tiles + tile];
   return {blocks.begin, blocks.end - 1};
 }
+
+// With kListed: a step of a work tile, of the query tile at a place of its key block's list
+struct ListedStep {
+  int tile;
+  Turn turn;
+
+  template <class Shape>
+  static __device__ __forceinline__ ListedStep of(const WorkTile<Shape>& work, int place,
+                                                  const ListedBackwardArgs& a) {
+    const int list = a.list_of(work.kv_head), block = work.key_block >> a.key_shift;
+    const int at = a.blocks.seen_begins[list * (a.blocks.key_blocks + 1) + block] + (place >> a.query_shift);
+    const int tile =
+        (a.blocks.queries[at] << a.query_shift) + (place & ((1 << a.query_shift) - 1)) - a.tiles_before;
+    const int own = (a.blocks.places[at] << a.key_shift) + (work.key_block & ((1 << a.key_shift) - 1));
+    const Span all = a.places_of_tiles[(work.batch * a.blocks.lists + list) * a.query_tiles + tile];
+    return {tile, {all.end - 1 - own, all.size() - 1}};  // tickets go downwards
+  }
+  // The loader tells those who multiply, in the place of Adders.
+  __device__ __forceinline__ void publish(uint32_t at) const {
+    ptx::store_shared(at, make_uint2(tile, turn.last * 2 + (turn.finishes() ? 1 : 0)));
+  }
+};
+struct PublishedStep {
+  int tile, last;
+  bool finishes;
+
+  static __device__ __forceinline__ PublishedStep at(uint32_t at) {
+    const int2 w = ptx::load_shared_int2(at);
+    return {w.x, w.y / 2, w.y % 2 != 0};
+  }
+};
 
 // The turn of a key block with a plain mask. adds_as: the block, or its complement if its tickets go upwards
 template <class Shape>

@@ -13,7 +13,8 @@ bool is_wide(const AttnProblem& p) { return p.head_dim > kWidest; }
 
 // The other forwards leave them to apply_sinks().
 bool adds_sinks(const AttnProblem& p) {
-  return p.sinks != 0 && !is_wide(p) && p.dropout.threshold == 0 && p.alibi_heads == 0;
+  return p.sinks != 0 && !is_wide(p) && p.mask.blocks.size == 0 && p.dropout.threshold == 0 &&
+         p.alibi_heads == 0;
 }
 // With ALiBi and with dropout they are not those that TiledRowStatistics says.
 TiledRowStatistics row_statistics(const AttnBackward& f) {
@@ -29,16 +30,17 @@ TiledRowStatistics row_statistics(const AttnBackward& f) {
 using Forward = AttnStatus (*)(const AttnForward&, CUstream_st*);
 using Backward = AttnStatus (*)(const AttnBackward&, CUstream_st*);
 
-// The kernels of a width: for the plain masks without dropout and with it, for any mask, with ALiBi and with
-// sinks; a backward with sinks is as others
+// The kernels of a width: for the plain masks without dropout and with it, for any mask, for sparse blocks,
+// with ALiBi and with sinks; a backward with sinks is as others
 template <class Launch>
 struct Kernels {
-  Launch plain, dropout, mask, alibi, sinks = nullptr;
+  Launch plain, dropout, mask, listed, alibi, sinks = nullptr;
 };
 template <class Launch>
 Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels<Launch>& whole_128,
             const Kernels<Launch>& narrow_128) {
   const Kernels<Launch>& of_width = p.head_dim <= 64 ? up_to_64 : p.head_dim == 128 ? whole_128 : narrow_128;
+  if (p.mask.blocks.size > 0) return of_width.listed;
   if (p.alibi_heads > 0) return of_width.alibi;
   if (adds_sinks(p) && of_width.sinks != nullptr) return of_width.sinks;
   if (!mask_of(p).plain()) return of_width.mask;
@@ -60,17 +62,20 @@ AttnStatus backward_wide(const AttnBackward& f, CUstream_st* stream) {
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return forward_wide(f, stream);
   return pick<Forward>(
-      f.problem, {forward_64, forward_64_dropout, forward_64_mask, forward_64_alibi, forward_64_sink},
-      {forward_128, forward_128_dropout, forward_128_mask, forward_128_alibi, forward_128_sink},
-      {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask, forward_128_narrow_alibi,
-       forward_128_narrow_sink})(f, stream);
+      f.problem,
+      {forward_64, forward_64_dropout, forward_64_mask, forward_64_listed, forward_64_alibi, forward_64_sink},
+      {forward_128, forward_128_dropout, forward_128_mask, forward_128_listed, forward_128_alibi,
+       forward_128_sink},
+      {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask, forward_128_narrow_listed,
+       forward_128_narrow_alibi, forward_128_narrow_sink})(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return backward_wide(f, stream);
-  return pick<Backward>(f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_alibi},
-                        {backward_128, backward_128_dropout, backward_128_mask, backward_128_alibi},
-                        {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask,
-                         backward_128_narrow_alibi})(f, stream);
+  return pick<Backward>(
+      f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_listed, backward_64_alibi},
+      {backward_128, backward_128_dropout, backward_128_mask, backward_128_listed, backward_128_alibi},
+      {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask, backward_128_narrow_listed,
+       backward_128_narrow_alibi})(f, stream);
 }
 #else
 constexpr std::nullptr_t forward = nullptr, backward = nullptr;
@@ -108,6 +113,7 @@ constinit const KernelFamily kFamily = {.name = "sm90",
                                         .forward = forward,
                                         .backward = backward,
                                         .adds_sinks = adds_sinks,
-                                        .row_statistics = row_statistics};
+                                        .row_statistics = row_statistics,
+                                        .most_with_blocks = kWidest};
 
 }  // namespace tessera::attention::sm90

@@ -20,6 +20,7 @@
 #include "kernels/attention/common/dropout.cuh"
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/softmax.cuh"
+#include "kernels/attention/sm90/forward_listed.cuh"
 #include "kernels/attention/sm90/forward_load.cuh"
 #include "kernels/attention/sm90/forward_spans.cuh"
 #include "kernels/hopper/tensor_map.h"
@@ -116,9 +117,9 @@ struct ForwardConsumer {
   // With kAnyMask it may be more: then the product is finished before.
   // With one slot of Q a slice ends before the next one begins: O leaves by the slot that the next one needs.
   static constexpr bool kOverlaps = Shape::kQSlots > 1;
-  static_assert(kOverlaps || !kBiased);  // attend_alone() adds no bias
+  static_assert(kOverlaps || (!kBiased && !Shape::kListed));  // attend_alone() has neither
 
-  const ForwardArgs& a;
+  const ForwardArgsOf<Shape>& a;
   const Memory memory;
   const int warpgroup;
   Softmax softmax{a.score};
@@ -317,8 +318,9 @@ struct ForwardConsumer {
     const auto q = memory.q(warpgroup, q_at.slot);
     const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
     [[maybe_unused]] const SliceBias<Shape> bias(a, work);
-    for (int j = mine.end - 1; j >= mine.begin; --j) {
-      const bool first = j == mine.end - 1;
+    for (int place = mine.end - 1; place >= mine.begin; --place) {
+      const bool first = place == mine.end - 1;
+      const int j = work.key_tile(a, place);
       float s[kBlockK / 2];
       memory.k_ring().wait_full(k_at);
       take_turn();
@@ -370,7 +372,7 @@ struct ForwardConsumer {
 
 template <class Shape, bool kCausal>
 __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
-    forward_kernel(const __grid_constant__ ForwardArgs a) {
+    forward_kernel(const __grid_constant__ ForwardArgsOf<Shape> a) {
   const ForwardMemory<Shape> memory;
   if (threadIdx.x == 0) {
     for (int w = 0; w < Shape::kConsumers; ++w) memory.q_ring(w).init(1);
@@ -391,6 +393,17 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
 }
 
 template <class Shape>
+ForwardArgsOf<Shape> listed_args_of(const ForwardArgs& args, const AttnProblem& p) {
+  if constexpr (Shape::kListed) {
+    const Blocks blocks = blocks_of(p);
+    const int shift = blocks.shift_of(Shape::kBlockK);
+    return {args, blocks, Divisor(blocks.heads), shift, blocks.key_blocks << shift};
+  } else {
+    return args;
+  }
+}
+
+template <class Shape>
 AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   int device, sms;
@@ -398,15 +411,19 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
       cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
     return ATTN_LAUNCH_FAILED;
   }
-  ForwardArgs args = {.schedule = ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
-                      .lse = f.lse,
-                      .tokens = static_cast<int>(p.tokens),
-                      .score = score_args_of(p),
-                      .dropout = DropoutMask(dropout_of(p)),
-                      .sinks = static_cast<const __nv_bfloat16*>(f.sinks),
-                      .alibi = alibi_of(p),
-                      .query_offset = static_cast<int>(p.mask.offset),
-                      .cap = score_cap_of(p)};
+  auto args = listed_args_of<Shape>(
+      ForwardArgs{.schedule = Shape::kListed
+                                  ? ForwardSchedule::of_whole_tiles(p, kWarpgroupRows, Shape::kConsumers, sms)
+                                  : ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
+                  .lse = f.lse,
+                  .tokens = static_cast<int>(p.tokens),
+                  .score = score_args_of(p),
+                  .dropout = DropoutMask(dropout_of(p)),
+                  .sinks = static_cast<const __nv_bfloat16*>(f.sinks),
+                  .alibi = alibi_of(p),
+                  .query_offset = static_cast<int>(p.mask.offset),
+                  .cap = score_cap_of(p)},
+      p);
   const auto queries = [&](CUtensorMap& map, const AttnTensor& tensor) {
     return make_tensor_map(map, HeadBoxes{.tensor = view<void>(tensor),
                                           .batch = p.batch,
@@ -426,7 +443,12 @@ AttnStatus launch_forward(const AttnForward& f, CUstream_st* stream) {
   constexpr bool kOnlyCausal = Shape::Score::kBiased && !Shape::kAnyMask;
   auto kernel = forward_kernel<Shape, kOnlyCausal>;
   if constexpr (Shape::kAnyMask) {
-    const AttnStatus status = find_spans<Shape>(&args, f, stream);
+    AttnStatus status;
+    if constexpr (Shape::kListed) {
+      status = find_listed_spans<Shape>(&args, f, stream);
+    } else {
+      status = find_spans<Shape>(&args, f, stream);
+    }
     if (status != ATTN_OK) return status;
   } else if (p.mask.causal) {
     kernel = forward_kernel<Shape, true>;

@@ -26,7 +26,7 @@ struct ForwardItems {
   }
 };
 template <class Shape, bool kCausal>
-requires Shape::kAnyMask struct ForwardItems<Shape, kCausal> {
+requires(Shape::kAnyMask && !Shape::kListed) struct ForwardItems<Shape, kCausal> {
   const ForwardArgs& a;
   const uint32_t items;
   uint32_t ticket;  // taken one item ahead, for it takes a while
@@ -49,7 +49,35 @@ requires Shape::kAnyMask struct ForwardItems<Shape, kCausal> {
 };
 
 template <class Shape, bool kCausal>
-__device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shape> memory) {
+requires(Shape::kListed) struct ForwardItems<Shape, kCausal> {
+  const ListedForwardArgs& a;
+  const uint32_t items;
+  uint32_t ticket;  // taken one item ahead
+  QueryTile tile;
+  int all_list, list;  // the tile's list, of all sequences; where it begins
+
+  __device__ __forceinline__ explicit ForwardItems(const ListedForwardArgs& args)
+      : a(args), items(args.schedule.items()), ticket(atomicAdd(args.ticket, 1u)) {}
+  __device__ __forceinline__ bool next() {
+    const uint32_t item = ticket;
+    if (item < items) ticket = atomicAdd(a.ticket, 1u);
+    tile = a.schedule.tile_in_order(item < items ? static_cast<int>(item) : 0, a.order, a.list_heads);
+    all_list = a.list_heads.divide(tile.batch * a.schedule.heads() + tile.head);
+    const int of_sequence = all_list - tile.batch * a.blocks.lists,
+              block = (tile.first_slice * kWarpgroupRows + a.query_offset) / a.blocks.size;
+    list = a.blocks.begins[of_sequence * (a.blocks.query_blocks + 1) + block];
+    return item < items;
+  }
+  __device__ __forceinline__ SliceKeys keys_of(int slice) const {
+    return a.slices_keys[all_list * a.schedule.slices() + slice];
+  }
+  __device__ __forceinline__ Span key_tiles() const {
+    return {keys_of(tile.first_slice).tiles.begin, keys_of(tile.last_slice - 1).tiles.end};
+  }
+};
+
+template <class Shape, bool kCausal>
+__device__ __forceinline__ void produce(const ForwardArgsOf<Shape>& a, ForwardMemory<Shape> memory) {
   using Memory = ForwardMemory<Shape>;
   ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
   typename Memory::QRing::Place q_at;
@@ -66,8 +94,9 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       const auto ring = memory.q_ring(w);
       ring.wait_empty(q_at);
       const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWorkTile<Shape>{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys}.store(
-          memory.work(w, q_at.slot));
+      ForwardWorkTile<Shape> work{any ? all.end : -1, row, tile.head, tile.batch, all.begin, keys};
+      if constexpr (Shape::kListed) work.list = items.list;
+      work.store(memory.work(w, q_at.slot));
       const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
       if (!active) continue;
       load_tile<Shape::kWhole>(memory.q(w, q_at.slot), a.q, barrier, row, tile.head, tile.batch);
@@ -91,10 +120,20 @@ __device__ __forceinline__ void produce(const ForwardArgs& a, ForwardMemory<Shap
       v_at.next();
     };
     int j = all.end - 1;
-    fill_k(j);
-    for (; j >= all.begin; --j) {
-      if (j > all.begin) fill_k(j - 1);
-      fill_v(j);
+    if constexpr (Shape::kListed) {
+      int key_tile = a.key_tile(items.list, j);
+      fill_k(key_tile);
+      for (; j >= all.begin; --j) {
+        const int of_v = key_tile;
+        if (j > all.begin) fill_k(key_tile = a.key_tile(items.list, j - 1));
+        fill_v(of_v);
+      }
+    } else {
+      fill_k(j);
+      for (; j >= all.begin; --j) {
+        if (j > all.begin) fill_k(j - 1);
+        fill_v(j);
+      }
     }
   }
 }

@@ -3,6 +3,9 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/common/score.cuh"
 #include "kernels/attention/sm90/forward_schedule.h"
 #include "kernels/attention/sm90/workspace.h"
@@ -28,6 +31,21 @@ struct ForwardArgs {
   int query_offset;            // query i stands at i + query_offset among the keys
   ScoreCap cap;                // with a capped score
 };
+
+// With kListed, where j counts places of a list
+struct ListedForwardArgs : ForwardArgs {
+  Blocks blocks;
+  Divisor list_heads;  // heads of a list
+  int shift;           // a block is 1 << shift key tiles
+  int no_tile;         // one past the last key: of queries whose list is empty, place -1
+
+  // `list`: where the list of the query tile begins in blocks.keys
+  __device__ __forceinline__ int key_tile(int list, int j) const {
+    return j < 0 ? no_tile : (__ldg(blocks.keys + list + (j >> shift)) << shift) + (j & ((1 << shift) - 1));
+  }
+};
+template <class Shape>
+using ForwardArgsOf = std::conditional_t<Shape::kListed, ListedForwardArgs, ForwardArgs>;
 
 // Rings of Q (for each consumer its own, with what there is to do), K and V. O
 // leaves by the slot of Q that it belongs to.
@@ -83,13 +101,20 @@ struct ForwardWorkTile {
   int head, batch;
   int first_key_tile = 0;  // down to this one
   SliceKeys keys = {};     // with kAnyMask
+  int list = 0;            // with kListed: where the tile's begins
+
+  // The key tile that the query tile meets at j
+  __device__ __forceinline__ int key_tile(const ForwardArgsOf<Shape>& a, int j) const {
+    if constexpr (Shape::kListed) return a.key_tile(list, j);
+    return j;
+  }
 
   __device__ __forceinline__ void store(uint32_t to) const {
     ptx::store_shared(to, make_uint4(key_tiles, row, head, batch));
     if constexpr (Shape::kAnyMask) {
       ptx::store_shared(to + 16,
                         make_uint4(keys.tiles.begin, keys.tiles.end, keys.whole.begin, keys.whole.end));
-      ptx::store_shared(to + 32, make_uint2(first_key_tile, 0));
+      ptx::store_shared(to + 32, make_uint2(first_key_tile, list));
     }
   }
   static __device__ __forceinline__ ForwardWorkTile load(uint32_t from) {
@@ -100,7 +125,9 @@ struct ForwardWorkTile {
       const uint4 k = ptx::load_shared_uint4(from + 16);
       work.keys = {{static_cast<int>(k.x), static_cast<int>(k.y)},
                    {static_cast<int>(k.z), static_cast<int>(k.w)}};
-      work.first_key_tile = ptx::load_shared_int2(from + 32).x;
+      const int2 first = ptx::load_shared_int2(from + 32);
+      work.first_key_tile = first.x;
+      if constexpr (Shape::kListed) work.list = first.y;
     }
     return work;
   }

@@ -55,6 +55,13 @@ class ForwardSchedule {
   ForwardSchedule(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas)
       : ForwardSchedule(p, (p.tokens + slice_rows - 1) / slice_rows, int64_t{slices_a_tile}, ctas) {}
 
+  // Whose tiles begin at multiples of slices_a_tile: the last slice may lie past the end
+  static ForwardSchedule of_whole_tiles(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas) {
+    const int64_t tile_rows = int64_t{slice_rows} * slices_a_tile,
+                  tiles = (p.tokens + tile_rows - 1) / tile_rows;
+    return ForwardSchedule(p, tiles * slices_a_tile, int64_t{slices_a_tile}, ctas);
+  }
+
   TESSERA_HOST_DEVICE int items() const { return items_; }
   TESSERA_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
 
@@ -104,6 +111,14 @@ class ForwardSchedule {
     const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
     const int place = here.split(item), head = before + item;
     return query_tile(order[heads_.divide(head) * tiles() + place], head);
+  }
+  // The same where heads of a list share an order: list_heads of all batches
+  TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order,
+                                              const Divisor& list_heads) const {
+    const int before = section_items_.split(item) * section_;
+    const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
+    const int place = here.split(item), head = before + item;
+    return query_tile(order[list_heads.divide(head) * tiles() + place], head);
   }
   TESSERA_HOST_DEVICE int slices() const { return tiles() * slices_a_tile_ - short_tiles_; }  // of a head
   TESSERA_HOST_DEVICE int tiles() const { return static_cast<int>(tiles_.divisor); }          // of a head

@@ -49,6 +49,14 @@ AttnStatus forward_64_sink(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_sink(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_narrow_sink(const AttnForward& f, CUstream_st* stream);
 
+// Sparse blocks with any mask, without dropout
+AttnStatus forward_64_listed(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_listed(const AttnBackward& f, CUstream_st* stream);
+AttnStatus forward_128_listed(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_listed(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_128_listed(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow_listed(const AttnBackward& f, CUstream_st* stream);
+
 // Any mask with a cap of scores, without dropout
 AttnStatus forward_256_cap(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_256_narrow_cap(const AttnForward& f, CUstream_st* stream);

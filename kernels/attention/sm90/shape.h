@@ -56,10 +56,16 @@ struct WithSink : Shape {
   static constexpr bool kSink = true;
 };
 
+// A shape of kernels for sparse blocks, with any mask beside: they walk places of a list (blocks.h)
+template <class Shape>
+struct Listed : WithMask<Shape> {
+  static constexpr bool kListed = true;
+};
+
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
   using Score = ScaledScore;
-  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are
@@ -100,13 +106,22 @@ struct MaskedForwardTile256 : WithMask<ForwardTile<256>> {
   static constexpr int kBlockK = 64;
 };
 
+// For sparse blocks, of which a query tile and a key tile must be a part: 128 queries and 128 keys
+template <int kHeadDim>
+struct ListedForwardTile : Listed<ForwardTile<kHeadDim>> {
+  static constexpr int kBlockK = 128;  // S, P, O: 64 + 32 + D / 2 registers
+  static constexpr int kConsumers = 2, kBlockQ = kConsumers * kWarpgroupRows;
+  static constexpr int kProducerRegisters = 40, kConsumerRegisters = 232;  // of 3 x 168
+  static constexpr int kKVSlots = kHeadDim == 64 ? 3 : 2;
+};
+
 // Backward: a CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ
 // [kBlockQ, kHeadDim] each warpgroup computes a part of 64 x 64.
 template <int kHeadDim_>
 struct BackwardShape {
   using Score = ScaledScore;
   static constexpr int kHeadDim = kHeadDim_;
-  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kListed = false;
   static constexpr int kBlockK = 128, kBlockQ = kHeadDim == 64 ? 128 : 64;
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data

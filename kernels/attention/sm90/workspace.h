@@ -21,31 +21,37 @@ struct BlockTiles {
   uint64_t sum, squares;
 };
 
-// Used for a mask that is not plain: see forward_spans.cuh.
+inline bool has_spans(const AttnProblem& p) { return p.mask.blocks.size > 0 || !mask_of(p).plain(); }
+
+// Used for a mask that is not plain, and for sparse blocks: see forward_spans.cuh and forward_listed.cuh.
 struct ForwardWorkspace {
   static int slices_of_tile(const AttnProblem& p) {
+    if (p.mask.blocks.size > 0) return ListedForwardTile<64>::kConsumers;
     return p.head_dim <= 128 ? ForwardTileBase::kConsumers : ForwardTile<256>::kConsumers;
   }
 
   ForwardWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);
-    if (!mask_of(p).plain()) {
+    if (has_spans(p)) {
       constexpr int kSlice = kWarpgroupRows;
-      const int64_t slices = (p.tokens + kSlice - 1) / kSlice, of_tile = slices_of_tile(p),
-                    tiles = (slices + of_tile - 1) / of_tile;
+      const int64_t of_tile = slices_of_tile(p),
+                    tiles = (p.tokens + kSlice * of_tile - 1) / (kSlice * of_tile),
+                    lists = p.mask.blocks.size > 0 ? p.mask.blocks.lists : 1,
+                    slices = p.mask.blocks.size > 0 ? tiles * of_tile : (p.tokens + kSlice - 1) / kSlice;
       ticket = carver.take<uint32_t>(1);
-      lengths = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
-      order = carver.take<int32_t>(static_cast<size_t>(p.batch * tiles));
-      slices_keys = carver.take<SliceKeys>(static_cast<size_t>(p.batch * slices));
+      lengths = carver.take<int32_t>(static_cast<size_t>(p.batch * lists * tiles));
+      order = carver.take<int32_t>(static_cast<size_t>(p.batch * lists * tiles));
+      slices_keys = carver.take<SliceKeys>(static_cast<size_t>(p.batch * lists * slices));
       rows_keys = carver.take<Span>(static_cast<size_t>(p.batch * slices * kSlice));
     }
     bytes = carver.used();
   }
 
   uint32_t* ticket = nullptr;        // the next
-  int32_t* lengths = nullptr;        // [B, query tile]: key tiles that it sees
-  int32_t* order = nullptr;          // [B, query tile]: the tiles as they are taken
-  SliceKeys* slices_keys = nullptr;  // [B, slice]
+  // [B, query tile], with sparse blocks [B, list, query tile]: key tiles that it sees
+  int32_t* lengths = nullptr;
+  int32_t* order = nullptr;          // likewise: the tiles as they are taken
+  SliceKeys* slices_keys = nullptr;  // [B, slice], with sparse blocks [B, list, slice]
   Span* rows_keys = nullptr;         // [B, slices, 64]: the keys that a row sees
   size_t bytes;
 };
@@ -80,6 +86,7 @@ struct BackwardWorkspace {
   static int heads_per_work_tile(const AttnProblem& p) {
     // Work tiles that fill an H100 or H200, and so many that the last ones matter little
     constexpr int64_t kMultiprocessors = 132, kFew = kMultiprocessors * 2 / 3, kMany = 16 * kMultiprocessors;
+    if (p.mask.blocks.size > 0) return 1;  // so that a block that all queries see takes no longer than a head
     const int64_t all = p.heads / p.kv_heads, work_tiles_of_all = p.batch * p.kv_heads * key_blocks_of(p);
     const double steps = steps_of_head(p);
     int64_t heads = all;
@@ -118,9 +125,12 @@ struct BackwardWorkspace {
       key_counters = counters ? counters + 1 + part_counters : nullptr;
       key_sums = carver.take<float>(shared_parts * 2 * kWarpgroupRows * tile_width(p.head_dim));
     }
-    if (!mask_of(p).plain()) {
+    if (has_spans(p)) {
+      const int64_t lists = p.mask.blocks.size > 0 ? p.mask.blocks.lists : 1;
       blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * tiles));
-      tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * blocks));
+      tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * lists * blocks));
+      if (p.mask.blocks.size > 0)
+        places_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * lists * tiles));
       block_tiles = carver.take<BlockTiles>(static_cast<size_t>(p.batch));
     }
     bytes = carver.used();
@@ -139,6 +149,9 @@ struct BackwardWorkspace {
   // query tiles that it meets; [B]: how many these are. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   BlockTiles* block_tiles = nullptr;
+  // For sparse blocks: see backward_listed.cuh. tiles_of_blocks is [B, list, key block], of places, and
+  // [B, list, query tile]: the places of the key blocks that add to its dQ
+  Span* places_of_tiles = nullptr;
   size_t bytes;
 };
 

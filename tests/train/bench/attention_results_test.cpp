@@ -70,6 +70,9 @@ TEST(AttentionResults, FlopsAndTrafficCountVisiblePairs) {
   const AttnProblem of_window = masked(window, 2, 1024), of_documents = masked(documents, 1, 2048);
   EXPECT_DOUBLE_EQ(attention::visible_pairs(of_window), 2 * (100 * 1024 - 99 * 100 / 2.0));
   EXPECT_DOUBLE_EQ(attention::visible_pairs(of_documents), 8 * 256 * 257 / 2.0);
+  // Beside their own, blocks 1 to 3 see block 0, blocks 0 and 1, and blocks 0 and 2.
+  const BenchMask blocks = parse_mask("blocks:2+1", 1, 512);
+  EXPECT_DOUBLE_EQ(attention::visible_pairs(masked(blocks, 1, 512)), 4 * 128 * 129 / 2.0 + 5 * 128 * 128);
   // As much arithmetic as the documents on their own
   AttnProblem own = masked(parse_mask("causal", 8, 256), 8, 256);
   for (const bool backward : {false, true})
