@@ -5,4 +5,7 @@ namespace tessera::attention::sm90 {
 AttnStatus backward_256_narrow(const AttnBackward& f, CUstream_st* stream) {
   return launch_wide_backward<Narrow<WideShape>>(f, stream);
 }
+AttnStatus backward_256_narrow_cap(const AttnBackward& f, CUstream_st* stream) {
+  return launch_wide_backward<WithCap<Narrow<WideShape>>>(f, stream);
+}
 }  // namespace tessera::attention::sm90

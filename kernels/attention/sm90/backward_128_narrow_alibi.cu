@@ -1,8 +1,0 @@
-#include "kernels/attention/sm90/backward_launch.cuh"
-#include "kernels/attention/sm90/kernels.h"
-
-namespace tessera::attention::sm90 {
-AttnStatus backward_128_narrow_alibi(const AttnBackward& f, CUstream_st* stream) {
-  return launch_backward_by_mask<WithAlibi<Narrow<BackwardShape<128>>>>(f, stream);
-}
-}  // namespace tessera::attention::sm90

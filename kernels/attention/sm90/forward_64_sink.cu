@@ -1,8 +1,0 @@
-#include "kernels/attention/sm90/forward.cuh"
-#include "kernels/attention/sm90/kernels.h"
-
-namespace tessera::attention::sm90 {
-AttnStatus forward_64_sink(const AttnForward& f, CUstream_st* stream) {
-  return launch_forward_by_mask<WithSink<ForwardTile<64>>>(f, stream);
-}
-}  // namespace tessera::attention::sm90
