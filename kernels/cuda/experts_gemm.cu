@@ -7,13 +7,15 @@
 //   weights   D[e] (+)= sum over the rows r of expert e of A[r, :]^T B[r, :]
 //   biases    b[e] (+)= sum over the rows r of expert e of A[r, :], a block for 32 columns of an expert: 8
 //             rows at a time, then the sum of the 8 in their order
-//   router    rows, weights and biases of a single expert that has all rows
+//   router    rows, weights and biases of a single expert that has all rows; weights in parts of the tokens,
+//             which are added up in their order
 //
 //   for each step of 64 bytes of the summed dimension:
 //     packs of 16 bytes of both operands -> registers, while the tile before is multiplied
 //     registers -> shared memory, [64 rows or columns][step]: what lies along the other dimension is turned
 //     multiply
 // Every sum has one order: the same bits each time, whatever the other rows are.
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/base/ptx.cuh"
@@ -22,6 +24,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/gemm/sm90/experts.h"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {
@@ -200,6 +203,7 @@ struct Args {
   int64_t matrix = 0;                // elements from an expert's b, or d, to the next
   const int32_t* offsets = nullptr;  // null: one expert with all rows
   int experts = 1;
+  int64_t part = 0;  // above 0, of weights: block z has so many of the terms
 };
 
 // The expert and the tile of rows of a block
@@ -274,8 +278,10 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(Args<SA, SB, D> args)
   __shared__ __align__(16) T of_a[kSide * kStride<T>];
   __shared__ __align__(16) T of_b[kSide * kStride<T>];
   const int expert = blockIdx.z;
-  const int64_t first = args.offsets ? args.offsets[expert] : 0,
-                terms = args.offsets ? args.offsets[expert + 1] - first : args.terms,
+  const int64_t first = args.offsets ? args.offsets[expert] : expert * args.part,
+                terms = args.offsets    ? args.offsets[expert + 1] - first
+                        : args.part > 0 ? min(args.part, args.terms - first)
+                                        : args.terms,
                 row = static_cast<int64_t>(blockIdx.y) * kSide,
                 column = static_cast<int64_t>(blockIdx.x) * kSide;
   Sums<T> sums;
@@ -405,6 +411,49 @@ void launch_weights(const Args<SA, SB, D>& args, const Offsets& offsets, cudaStr
   TESSERA_CUDA_LAUNCHED();
 }
 
+// d (+)= the sum of `parts` matrices, in their order
+constexpr int kPartThreads = 256;
+template <class D>
+__global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* partials, int parts,
+                                                                 int64_t count, D* d, bool accumulate) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPartThreads + threadIdx.x;
+  if (i >= count) return;
+  float sum = accumulate ? static_cast<float>(d[i]) : 0;
+  for (int part = 0; part < parts; ++part) sum += partials[part * count + i];
+  d[i] = static_cast<D>(sum);
+}
+
+// A router has few weights and many tokens: their sums in parts of at least so many tokens fill the GPU.
+constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
+template <class T>
+void router_weights(const RouterBackward& a, const Launch& on) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0],
+                bytes = E * C * static_cast<int64_t>(sizeof(float)),
+                most = std::min({kMostParts, cuda::divide_up(N, kLeastOfPart),
+                                 cuda::kGemmWorkspaceBytes / bytes}),
+                part = cuda::divide_up(N, std::max<int64_t>(most, 1)), parts = cuda::divide_up(N, part);
+  const auto args_of = [&]<class D>(D* d, D* add) {
+    return Args<float, T, D>{.a = operand<float>(a.d_logits),
+                             .b = operand<T>(a.x),
+                             .d = d,
+                             .add = add,
+                             .height = E,
+                             .width = C,
+                             .terms = N,
+                             .matrix = E * C,
+                             .part = part};
+  };
+  T* dweight = a.dweight.as<T>();
+  if (parts == 1)
+    return launch_weights<float>(args_of(dweight, a.accumulate ? dweight : nullptr), {}, on.stream);
+  auto* partials = reinterpret_cast<float*>(on.scratch(a.kName, parts * bytes));
+  launch_weights<float>(args_of(partials, static_cast<float*>(nullptr)), {nullptr, parts}, on.stream);
+  const auto blocks = static_cast<unsigned>(cuda::divide_up(E * C, kPartThreads));
+  add_parts_kernel<<<blocks, kPartThreads, 0, on.stream>>>(partials, static_cast<int>(parts), E * C, dweight,
+                                                           a.accumulate);
+  TESSERA_CUDA_LAUNCHED();
+}
+
 template <class S, class D>
 void launch_biases(const BiasArgs<S, D>& args, int64_t experts, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(cuda::divide_up(args.dy.columns, kWarp)),
@@ -432,16 +481,7 @@ void CudaBackend::run_op(const RouterForward& a, const Launch& on) {
 void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
   with_real_type(a.x.dtype, [&]<class T>() {
     const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
-    if (a.dweight) {
-      const Args<float, T, T> args{.a = operand<float>(a.d_logits),
-                                   .b = operand<T>(a.x),
-                                   .d = a.dweight.as<T>(),
-                                   .add = a.accumulate ? a.dweight.as<T>() : nullptr,
-                                   .height = E,
-                                   .width = C,
-                                   .terms = N};
-      launch_weights<float>(args, {}, on.stream);
-    }
+    if (a.dweight) router_weights<T>(a, on);
     if (a.dbias)
       launch_biases(BiasArgs<float, T>{.dy = operand<float>(a.d_logits),
                                        .d = a.dbias.as<T>(),

@@ -120,7 +120,8 @@ class FusedRun final : public AttentionRun {
           attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), cudnn_deterministic)));
     } else {
       workspace_bytes_ = static_cast<int64_t>(
-          std::max(attention::forward_workspace(*rung_->family, p), rung_->family->backward_workspace(p)));
+          std::max(attention::forward_workspace(*rung_->family, p),
+                   attention::backward_workspace(*rung_->family, p)));
     }
     const auto alloc = [&](const char* name, DType dtype, Shape shape) {
       return arena_.alloc(MemoryTag::kAttention, name, dtype, shape);
