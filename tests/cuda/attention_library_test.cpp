@@ -68,10 +68,10 @@ TEST_F(AttentionLibrary, HeaderIsC) {
 }
 
 // ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
-// other than full and causal, lists of blocks among them, which need more, so does any ptxas; and kernels for
-// 8.0 that are compiled for Hopper, where others serve these problems; and the decoding kernel in fp32 at head
-// dim 256, which waits for memory anyway. Three kernels spill one pair: that of ALiBi's rows, ALiBi's backward
-// at head dim 128, and the decoding kernel in fp32 for sinks and biases.
+// other than full and causal, lists of blocks among them, which need more, so does any ptxas; and kernels
+// for 8.0 that are compiled for Hopper, where others serve these problems; and the decoding kernel in fp32 at
+// head dim 256, which waits for memory anyway. Three kernels spill one pair: that of ALiBi's rows, ALiBi's
+// backward at head dim 128, and the decoding kernel in fp32 for sinks and biases.
 constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24, kOnePair = 8;
 bool needs_more_registers(const std::string& arch, const std::string& function) {
   const bool is_elsewhere = function.find("sm80") != std::string::npos && arch.starts_with("sm_90a");
