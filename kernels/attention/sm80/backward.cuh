@@ -293,7 +293,7 @@ __device__ __forceinline__ QueryTiles<kMask> query_tiles_of(const ArgsOf<Backwar
 template <class Tile, MaskKind kMask, bool kDropout>
 __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtasPerSm)
     backward_kernel(const ArgsOf<BackwardArgs, kMask> a) {
-  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK, kHeadDim = Tile::kHeadDim;
+  constexpr int kBlockQ = Tile::kBlockQ, kBlockK = Tile::kBlockK;
   constexpr int kWarpK = Tile::kKeysPerWarp, kPassQ = Tile::kPassQ, kSplitD = Tile::kSplitD;
   const BackwardMemory<Tile> memory;
   const QueryGradient<Tile> gradient;
