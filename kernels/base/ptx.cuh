@@ -128,11 +128,6 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared_address, const void*
                : "memory");
 }
 
-// Asks for the line of 128 bytes in global memory that has this, to the L2 cache (9.7.9.16 prefetch)
-__device__ __forceinline__ void prefetch_l2(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
 // Closes a group of this thread's cp.async (9.7.9.25.3)
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

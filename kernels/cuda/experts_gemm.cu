@@ -1,4 +1,4 @@
-// The products of a mixture of experts. In bf16 on Hopper those of experts are kernels/gemm/sm90/experts.h's.
+// The products of a mixture of experts. On Hopper those of experts in bf16 run in kernels/gemm/sm90.
 // All others have a plain form, without a copy of gathered rows: the tile of a block is 64 x 64; bf16 goes
 // through mma, fp32 through FMA, sums are fp32.
 //

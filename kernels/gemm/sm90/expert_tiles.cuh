@@ -3,8 +3,8 @@
 // They are the GEMM of kernel.cuh, whose tiles come from the offsets of experts: a CTA is a warpgroup that
 // loads and two that multiply, in turns; the two CTAs of a cluster share b. TMA cannot gather rows. So the
 // loading warpgroup copies gathered ones with cp.async, 16 bytes a thread and instruction, to where TMA would
-// put them; its copies arrive at the slot's barrier by themselves. They are ordinary writes to wgmma: whoever
-// multiplies has to order them before it.
+// put them; its copies arrive at the slot's barrier by themselves. For wgmma these are ordinary
+// writes, which the threads that multiply must order before it (fence_shared_for_async()).
 #pragma once
 
 #include "kernels/gemm/sm90/experts.h"

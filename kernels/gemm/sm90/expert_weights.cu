@@ -58,7 +58,6 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
                                        int clusters, uint32_t rank) {
   constexpr int kChunks = kTileRows / 8, kRowsAtOnce = kWarpgroup / kChunks, kCopies = kBlockK / kRowsAtOnce;
   const Ring<kSlots> ring = memory.ring();
-  constexpr int kAhead = 8, kNumbersOfLine = 128 / sizeof(int32_t);  // steps: numbers may be in device memory
   const int thread = threadIdx.x, lane = thread % 32;
   const int own_row = thread / 32 * 2 + lane % 2 + lane % 16 / 2 * kRowsAtOnce;
   const uint32_t place = GatheredTile{0}.chunk_at(thread / kChunks, thread % kChunks);
@@ -74,9 +73,6 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
     const int row = walk.step * kBlockK;
     step.columns = walk.columns, step.row = walk.at.first + row;
     step.number = args.gathered.number_of(step.row + own_row, row + own_row < walk.at.rows);
-    const int later = step.row + kAhead * kBlockK + thread * kNumbersOfLine;
-    if (thread < kBlockK / kNumbersOfLine && later < args.gemm.m)
-      ptx::prefetch_l2(args.gathered.numbers + later);
     return step;
   };
   RingPlace<kSlots> slot;
@@ -257,7 +253,7 @@ cudaError_t run_expert_weight_gradients(const ExpertWeightGradients& p, int mult
                                         cudaStream_t stream) {
   const ExpertRows& of = p.of;
   ExpertArguments args{
-      .gemm = {.m = static_cast<int>(of.rows)},
+      .gemm = {},
       .offsets = of.offsets,
       .experts = static_cast<int>(of.experts),
       .gathered = {.data = static_cast<const char*>(p.gathered),

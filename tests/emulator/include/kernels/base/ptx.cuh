@@ -123,7 +123,6 @@ inline void cp_async_16(uint32_t shared_address, const void* from, bool valid = 
     valid ? std::memcpy(to, from, 16) : std::memset(to, 0, 16);
   });
 }
-inline void prefetch_l2(const void*) {}
 inline void cp_async_commit() { emulator::close_copies(); }
 template <int kPending>
 void cp_async_wait() {
