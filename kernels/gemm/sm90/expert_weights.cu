@@ -99,43 +99,24 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
   }
 }
 
-// d = gathered^T other over slots from `at` on. Calls issued() when all wgmmas are issued.
+// d = gathered^T other over slots from `at` on, 0 without any. Calls issued() when all wgmmas are issued.
 template <class Issued>
 __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
                                          int thread, Issued&& issued) {
-  const Ring<kSlots> ring = memory.ring();
-  RingPlace<kSlots> before = at;
 #pragma unroll
-  for (Strip& strip : d) {
+  for (Strip& strip : d)
 #pragma unroll
     for (float& sum : strip) sum = 0;
-    ptx::hold(strip);
-  }
-  for (int step = 0; step < steps; ++step) {
-    ring.wait_full(at);
-    ptx::fence_shared_for_async();
-    const GatheredTile gathered{memory.a(at.slot).base};
-    const OtherTile other{memory.b(at.slot)};
-    ptx::wgmma_fence();
+  if (steps == 0) return issued();
+  const auto products = [&](int slot, int k) {
+    const GatheredTile gathered{memory.a(slot).base};
+    const OtherTile other{memory.b(slot)};
 #pragma unroll
-    for (int k = 0; k < kBlockK; k += kStepK)
-#pragma unroll
-      for (int i = 0; i < kHalves; ++i)
-        ptx::Wgmma<kTileColumns>::template shared<Major::kOther, Major::kOther>(
-            d[i], gathered.sum_rows(k, i * kWarpgroupRows), other.sum_rows(k, 0), true);
-    ptx::wgmma_commit();
-    if (step > 0) {
-      ptx::wgmma_wait<1>();
-      release(ring, before, thread);
-    }
-    before = at;
-    at.next();
-  }
-  issued();
-  ptx::wgmma_wait<0>();
-  if (steps > 0) release(ring, before, thread);
-#pragma unroll
-  for (Strip& strip : d) ptx::hold(strip);
+    for (int i = 0; i < kHalves; ++i)
+      ptx::Wgmma<kTileColumns>::template shared<Major::kOther, Major::kOther>(
+          d[i], gathered.sum_rows(k, i * kWarpgroupRows), other.sum_rows(k, 0), true);
+  };
+  multiply_slots</*kCopied=*/true>(d, memory, at, steps, thread, products, issued);
 }
 
 // Lane l of four has word l of each of four chunks of 16 bytes: they become the words of chunk l, and back.

@@ -67,11 +67,12 @@ __device__ __forceinline__ void release(const Ring<kSlots>& ring, RingPlace<kSlo
   if (thread < kCluster) ring.release_at(at, thread);
 }
 
-// d += a b over all of K, from slot `at` on; kCopied: slots were filled by cp.async as well. Calls issued()
-// when all wgmmas are issued.
-template <Major kB, Operands kOperands, bool kCopied = false, class Issued>
-__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
-                                         int thread, Issued&& issued) {
+// Issues the products of `steps` slots, at least one, from slot `at` on, and releases each: products(slot, k)
+// adds those of 16 elements of bf16 along K to d. kCopied: slots were filled by cp.async as well. Calls
+// issued() when all wgmmas are issued.
+template <bool kCopied, class Products, class Issued>
+__device__ __forceinline__ void multiply_slots(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
+                                               int thread, Products&& products, Issued&& issued) {
   const Ring<kSlots> ring = memory.ring();
   RingPlace<kSlots> before = at;
 #pragma unroll
@@ -79,23 +80,9 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
   for (int step = 0; step < steps; ++step) {
     ring.wait_full(at);
     if constexpr (kCopied) ptx::fence_shared_for_async();
-    const auto a = memory.a(at.slot);
-    const Tile<kTileColumns, kBlockK> b_rows{memory.b(at.slot)};
-    const Tile<kBlockK, kTileColumns> b_columns{memory.b(at.slot)};
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < kBlockK; k += kStepK) {
-      const uint64_t b = kB == Major::kSum ? b_rows.sum_cols(0, k) : b_columns.sum_rows(k, 0);
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half)
-        if constexpr (kOperands == Operands::kBf16) {
-          ptx::Wgmma<kTileColumns>::template shared<Major::kSum, kB>(d[half], a.sum_cols(64 * half, k), b,
-                                                                     true);
-        } else {
-          ptx::WgmmaFp8<kTileColumns>::template shared<kOperands == Operands::kE5m2>(
-              d[half], a.sum_cols(64 * half, k), b, true);
-        }
-    }
+    for (int k = 0; k < kBlockK; k += kStepK) products(at.slot, k);
     ptx::wgmma_commit();
     if (step > 0) {
       ptx::wgmma_wait<1>();
@@ -109,6 +96,28 @@ __device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlac
   release(ring, before, thread);
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) ptx::hold(d[half]);
+}
+
+// d += a b over all of K
+template <Major kB, Operands kOperands, bool kCopied = false, class Issued>
+__device__ __forceinline__ void multiply(Sums& d, const Memory& memory, RingPlace<kSlots> at, int steps,
+                                         int thread, Issued&& issued) {
+  const auto products = [&](int slot, int k) {
+    const auto a = memory.a(slot);
+    const Tile<kTileColumns, kBlockK> b_rows{memory.b(slot)};
+    const Tile<kBlockK, kTileColumns> b_columns{memory.b(slot)};
+    const uint64_t b = kB == Major::kSum ? b_rows.sum_cols(0, k) : b_columns.sum_rows(k, 0);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half)
+      if constexpr (kOperands == Operands::kBf16) {
+        ptx::Wgmma<kTileColumns>::template shared<Major::kSum, kB>(d[half], a.sum_cols(64 * half, k), b,
+                                                                   true);
+      } else {
+        ptx::WgmmaFp8<kTileColumns>::template shared<kOperands == Operands::kE5m2>(
+            d[half], a.sum_cols(64 * half, k), b, true);
+      }
+  };
+  multiply_slots<kCopied>(d, memory, at, steps, thread, products, issued);
 }
 
 template <Major kB, Kind kKind, class Activation, Operands kOperands>
