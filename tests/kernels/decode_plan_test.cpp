@@ -101,6 +101,25 @@ TEST_F(DecodeRefusals, OfTheProblem) {
   expect_refused(ATTN_BAD_SHAPE, [](AttnDecodeProblem& p) { p.batch = 60000, p.capacity = 1 << 28; });
 }
 
+TEST_F(DecodeRefusals, OfSparseBlocks) {
+  const auto with = [](int size, int lists, int blocks) {
+    return [=](AttnDecodeProblem& p) {
+      p.blocks = {.size = size, .lists = lists, .query_blocks = blocks, .key_blocks = blocks};
+    };
+  };
+  AttnDecodeProblem served = problem;
+  with(128, 1, 64)(served);
+  EXPECT_EQ(attn_decode_supports(&served, 80), ATTN_OK);
+  EXPECT_EQ(attn_decode_workspace(&served, 80), attn_decode_workspace(&problem, 80));
+  expect_refused(ATTN_BAD_BLOCKS, with(64, 1, 128));
+  expect_refused(ATTN_BAD_BLOCKS, with(192, 1, 64));
+  expect_refused(ATTN_BAD_BLOCKS, with(128, 2, 64));
+  expect_refused(ATTN_BAD_BLOCKS, with(128, 1, 63));
+  DecodeShape ring = kShape;
+  ring.blocks = {.size = 128, .lists = 1, .query_blocks = 64, .key_blocks = 64}, ring.ring = true;
+  EXPECT_TRUE(says(refusal(ring, kHopperGpu), {"sparse blocks", "a ring"}));
+}
+
 TEST_F(DecodeRefusals, OfPointersAndWorkspace) {
   EXPECT_EQ(answer([](AttnDecode& d) { d.q.data = nullptr; }), ATTN_BAD_ALIGNMENT);
   EXPECT_EQ(answer([](AttnDecode& d) { d.k.row = 1020; }), ATTN_BAD_ALIGNMENT);
