@@ -62,6 +62,7 @@ struct Attention {
   KvCache::Layer cache = {};
   UnrolledKeys unrolled = {};  // of a prompt, where `cache` is a ring
   Tensor starts = {};          // [B], see KvCache
+  DecodedPrompt decoded = {};  // of a prompt, likewise
 };
 
 inline Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]
