@@ -36,7 +36,8 @@ struct AttentionSaved {
 // qkv_bias_to_sum().
 inline bool bias_gradient_reads_out(const ModelConfig& config) {
   return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
-         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 && config.kv_heads == config.heads;
+         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 &&
+         config.kv_heads == config.heads;
 }
 
 // Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.

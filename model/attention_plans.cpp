@@ -33,8 +33,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, const AttentionRequest& 
           const int64_t unseen = shape.mask.offset - (shape.mask.window - 1);
           shape.kv_tokens -= unseen, shape.mask.offset -= unseen;
         }
-        if (spec.sparse)
-          shape.mask.blocks = sparse.shape_of(spec.sparse, shape.mask.offset, shape.kv_tokens);
+        if (spec.sparse) shape.mask.blocks = sparse.shape_of(spec.sparse, shape.mask.offset, shape.kv_tokens);
         if (!begins_within_a_block(shape)) return Plan{.plan = choose_attention(own), .decode = {}};
         const DecodePlan decode = choose_decode({.batch = shape.tokens,
                                                  .heads = shape.heads,
@@ -45,10 +44,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, const AttentionRequest& 
                                                  .one_cache = true,
                                                  .blocks = shape.mask.blocks},
                                                 own.dtype, own.device);
-        return Plan{.plan = {.kind = own.kind,
-                             .shape = shape,
-                             .dtype = own.dtype,
-                             .scale = decode.scale},
+        return Plan{.plan = {.kind = own.kind, .shape = shape, .dtype = own.dtype, .scale = decode.scale},
                     .decode = decode};
       }) {}
 

@@ -2,9 +2,7 @@
 
 namespace tessera {
 
-double ModelConfig::attention_span(double T) const {
-  return attention_span(0, static_cast<int64_t>(T));
-}
+double ModelConfig::attention_span(double T) const { return attention_span(0, static_cast<int64_t>(T)); }
 
 double ModelConfig::attention_span(int64_t begin, int64_t end) const {
   const auto T = static_cast<double>(end - begin);

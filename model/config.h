@@ -178,8 +178,8 @@ struct ModelConfig {
   bool norm_embeddings = false;  // a norm of what the first block reads
   bool norm_plus_one = false;    // RMSNorm: a normed channel is multiplied by 1 + weight
   Positions positions = Positions::kLearned;
-  Rope rope = {};       // where positions are rotary
-  Windows window = {};  // of attention, by block
+  Rope rope = {};            // where positions are rotary
+  Windows window = {};       // of attention, by block
   SparseBlocks sparse = {};  // likewise: which blocks of keys are seen
   Mlp mlp = Mlp::kGelu;
   ExpertsConfig experts = {};

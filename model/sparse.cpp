@@ -61,7 +61,7 @@ namespace {
 // The members as they are written; `least`: the smallest that may be written
 struct SparseWord {
   std::string_view name;
-  int64_t SparsePattern::* member;
+  int64_t SparsePattern::*member;
   int64_t least, most;
 };
 constexpr int64_t kMostOfPattern = 1'000'000;
@@ -94,10 +94,11 @@ SparsePattern read_pattern(std::string_view text) {
     const std::string_view name = part.substr(0, colon);
     const auto* word = std::ranges::find(kSparseWords, name, &SparseWord::name);
     int64_t number = 0;
-    check(word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
-          "expected full, or window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus "
-          "between them, found {}",
-          in_quotes(part));
+    check(
+        word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
+        "expected full, or window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus "
+        "between them, found {}",
+        in_quotes(part));
     check(std::ranges::find(given, name) == given.end(), "{} is given twice in {}", name, in_quotes(text));
     given.push_back(name);
     check_number(*word, number);

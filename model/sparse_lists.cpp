@@ -15,7 +15,8 @@ SparseLists::SparseLists(const Stream& stream, Arena& arena, const ModelConfig& 
     const Tensor numbers = arena.alloc(MemoryTag::kAttention, "lists of sparse blocks", DType::kI32, shape);
     listed_.push_back({.pattern = pattern, .shape = lists.shape(), .numbers = numbers});
     if (arena.is_plan()) continue;
-    stream.run(Copy{{const_cast<int32_t*>(lists.numbers().data()), DType::kI32, shape, Device::kCpu}, numbers});
+    stream.run(
+        Copy{{const_cast<int32_t*>(lists.numbers().data()), DType::kI32, shape, Device::kCpu}, numbers});
     stream.synchronize();
   }
 }

@@ -90,8 +90,8 @@ inline std::vector<Variant> sparse_parts_of(const ModelConfig& plain) {
                [](ModelConfig& m) { m.kv_heads = m.heads / 2, m.attention_sinks = true; }),
           with("sparse blocks with dropout", SparseBlocks(global),
                [](ModelConfig& m) { m.dropout.attention = 0.2; }),
-          with("sparse blocks beside windows, rotated",
-               SparseBlocks({{.pattern = {}}, {.pattern = global}}), [](ModelConfig& m) {
+          with("sparse blocks beside windows, rotated", SparseBlocks({{.pattern = {}}, {.pattern = global}}),
+               [](ModelConfig& m) {
                  m.positions = Positions::kRope;
                  m.window = Windows({{.window = 3}, {.window = Windows::kFull}});
                })};

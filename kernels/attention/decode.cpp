@@ -30,10 +30,12 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
         "the key/value heads of decode attention must divide its {} heads, found {}", s.heads, s.kv_heads);
   const BlockShape& b = s.blocks;
-  check(b.size == 0 || (!s.ring && b.lists == 1 && std::min(b.query_blocks, b.key_blocks) * b.size >= s.capacity),
-        "decode attention with sparse blocks needs one list of all blocks of a cache that is no ring; found {} "
-        "lists of {} blocks of {} for a cache of {} tokens{}",
-        b.lists, std::min(b.query_blocks, b.key_blocks), b.size, s.capacity, s.ring ? ", a ring" : "");
+  check(
+      b.size == 0 ||
+          (!s.ring && b.lists == 1 && std::min(b.query_blocks, b.key_blocks) * b.size >= s.capacity),
+      "decode attention with sparse blocks needs one list of all blocks of a cache that is no ring; found {} "
+      "lists of {} blocks of {} for a cache of {} tokens{}",
+      b.lists, std::min(b.query_blocks, b.key_blocks), b.size, s.capacity, s.ring ? ", a ring" : "");
   DecodePlan plan{.shape = s,
                   .dtype = dtype,
                   .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),

@@ -265,8 +265,9 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "sinks must be given with problem.sinks and only then, and so dsinks";
     case ATTN_BAD_BLOCKS:
       return "the size of sparse blocks must be a power of two from 128 on, their lists must divide kv_heads "
-             "and have all blocks of queries and keys, in decoding there is one list, and the offset must be a "
-             "multiple of the size; or no kernel serves sparse blocks with this problem (dropout, ALiBi, a cap of scores, dealt queries)";
+             "and have all blocks of queries and keys, in decoding there is one list, and the offset must "
+             "be a multiple of the size; or no kernel serves sparse blocks with this problem (dropout, "
+             "ALiBi, a cap of scores, dealt queries)";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

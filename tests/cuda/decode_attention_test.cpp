@@ -445,8 +445,8 @@ TEST_F(CudaTest, DecodeAttentionOfOneCacheIsThatOfTheCpu) {
     for (const int64_t tokens : {1, 5, 127}) {
       SCOPED_TRACE(fmt::format("{} {} tokens", name_of(dtype), tokens));
       constexpr int64_t kCapacity = 700, kHeads = 6, kKvHeads = 2, kHeadDim = 64;
-      const BlockLists lists =
-          test::lists_of(test::random_blocks({.size = 128, .seed = 11}, kCapacity, kCapacity), kCapacity, kCapacity);
+      const BlockLists lists = test::lists_of(
+          test::random_blocks({.size = 128, .seed = 11}, kCapacity, kCapacity), kCapacity, kCapacity);
       const DecodeShape shape{.batch = tokens,
                               .heads = kHeads,
                               .head_dim = kHeadDim,

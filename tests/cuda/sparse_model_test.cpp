@@ -10,7 +10,7 @@ using SparseModels = CudaTest;
 
 // Head dims 64 and 128, learned positions and rotated ones, heads of their own and grouped ones
 std::vector<ModelConfig> sparse_models() {
-  ModelConfig gpt2{.vocab_size = 301, .context = 700, .layers = 3, .heads = 2, .channels = 128};
+  ModelConfig gpt2{.vocab_size = 301, .context = 1000, .layers = 3, .heads = 2, .channels = 128};
   gpt2.sparse = read_sparse("window:1+global:1,full,window:2+stride:3");
   ModelConfig llama = gpt2;
   llama.heads = 4, llama.kv_heads = 2, llama.channels = 256, llama.head_dim = 128, llama.layers = 2;
@@ -122,7 +122,8 @@ TEST_F(SparseModels, DecodersHaveTheLogitsOfAForward) {
 TEST_F(SparseModels, ADecoderAppendsWithinItsPlan) {
   const ModelConfig model = sparse_models()[1];
   const Decoder::Settings settings{.slots = 1, .capacity = 600, .prefill = 256};
-  const SessionShape shape{.model = model, .batch = 1, .sequence_length = model.context, .dtype = DType::kBF16};
+  const SessionShape shape{
+      .model = model, .batch = 1, .sequence_length = model.context, .dtype = DType::kBF16};
   const std::unique_ptr<Backend> planned = make_plan_backend(cuda().backend().traits());
   Arena plan = Arena::plan(Device::kCuda), arena = Arena::cuda();
   Session on_plan(*planned, plan, shape);
@@ -131,7 +132,8 @@ TEST_F(SparseModels, ADecoderAppendsWithinItsPlan) {
   session.initialize(7);
   Decoder decoder(session, settings);
   decoder.start(0, std::vector<int32_t>(41, 1), 0);
-  for (const int64_t more : {64, 1, 300}) decoder.append(0, std::vector<int32_t>(static_cast<size_t>(more), 2));
+  for (const int64_t more : {64, 1, 300})
+    decoder.append(0, std::vector<int32_t>(static_cast<size_t>(more), 2));
   EXPECT_LE(arena.ledger().peak_bytes(), plan.ledger().peak_bytes());
 }
 

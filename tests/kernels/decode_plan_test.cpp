@@ -42,13 +42,13 @@ TEST(DecodePlan, KnowsItsScaleAndItsWorkspace) {
 
 TEST(DecodePlan, RefusesWithTheSizesFoundAndWanted) {
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.capacity = 0; }),
-                            {"decode attention", "positive", "batch 4, heads 32, head dim 128, capacity 0"}));
+                   {"decode attention", "positive", "batch 4, heads 32, head dim 128, capacity 0"}));
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.kv_heads = 5; }, DeviceTraits{}),
-                            {"key/value heads", "decode attention", "32 heads, found 5"}));
+                   {"key/value heads", "decode attention", "32 heads, found 5"}));
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.head_dim = 100; }),
-                            {"decode attention ", "batch 4, 32 heads of 100 in bf16, 8 key/value heads",
-                             "8192 tokens", "NVIDIA H100 (compute capability 9.0): ", "head_dim",
-                             "8 up to 256 in bf16", "8 up to 256 in fp32", "sampling.every=0"}));
+                   {"decode attention ", "batch 4, 32 heads of 100 in bf16, 8 key/value heads", "8192 tokens",
+                    "NVIDIA H100 (compute capability 9.0): ", "head_dim", "8 up to 256 in bf16",
+                    "8 up to 256 in fp32", "sampling.every=0"}));
   EXPECT_EQ(refusal_with([](DecodeShape& s) { s.head_dim = 100; }, DeviceTraits{}), "was not refused");
   DeviceTraits old = kHopperGpu;
   old.arch = 75;

@@ -110,7 +110,8 @@ TEST(DecodeAttentionOnCpu, WithSparseBlocksIsAForward) {
     for (const int64_t size : {1, 16, 48, 128, 256}) {
       SCOPED_TRACE(fmt::format("T {}, blocks of {}", T, size));
       HostTensors make;
-      const BlockLists lists = test::lists_of(test::random_blocks({.size = size, .seed = ++seed}, T, T), T, T);
+      const BlockLists lists =
+          test::lists_of(test::random_blocks({.size = size, .seed = ++seed}, T, T), T, T);
       AttentionShape s{1, T, 4, 10, {/*is_causal=*/true}, 2};
       s.mask.blocks = lists.shape();
       const Tensor blocks = make.empty({lists.shape().numbers()}, DType::kI32);

@@ -35,9 +35,9 @@ class ReferenceModel {
     size_t first = 0;
     for (size_t i = 0; i < lengths.size(); ++i) {
       const auto length = static_cast<size_t>(lengths[i]);
-      sum += loss_of_one(tokens.subspan(first, length), targets.subspan(first, length),
-                         static_cast<uint32_t>(i),
-                         sequence_length > 0 ? static_cast<int64_t>(first) % sequence_length : 0);
+      sum +=
+          loss_of_one(tokens.subspan(first, length), targets.subspan(first, length), static_cast<uint32_t>(i),
+                      sequence_length > 0 ? static_cast<int64_t>(first) % sequence_length : 0);
       first += length;
     }
     return sum / static_cast<double>(counted(targets));

@@ -17,10 +17,9 @@ std::string refusal_of(std::string_view text) {
 }
 
 TEST(SparsePatterns, AreReadAsTheyAreWritten) {
-  for (const char* text :
-       {"full", "window:8", "window:8+global:1", "window:3+global:2+random:3+seed:7",
-        "window:1+stride:16+block:256", "window:4,full", "window:4*3,full*2", "window:4,window:4+random:1",
-        "full*3,window:2"})
+  for (const char* text : {"full", "window:8", "window:8+global:1", "window:3+global:2+random:3+seed:7",
+                           "window:1+stride:16+block:256", "window:4,full", "window:4*3,full*2",
+                           "window:4,window:4+random:1", "full*3,window:2"})
     EXPECT_EQ(text_of(read_sparse(text)), text);
   EXPECT_EQ(text_of(read_sparse("global:1+window:2")), "window:2+global:1") << "in any order";
   EXPECT_EQ(read_sparse("window:4,window:4*3"), read_sparse("window:4"));
@@ -99,8 +98,8 @@ TEST(AttentionSpan, CountsTheVisiblePairsOfSparseBlocks) {
         for (int64_t key = begin; key <= query; ++key) {
           const int64_t window = model.window.at(layer);
           const SparsePattern pattern = model.sparse.at(layer);
-          const bool seen = (window == Windows::kFull || query - key < window) &&
-                            (!pattern || shows(pattern, query, key));
+          const bool seen =
+              (window == Windows::kFull || query - key < window) && (!pattern || shows(pattern, query, key));
           pairs += seen ? query == key ? 0.5 : 1 : 0;
         }
     EXPECT_NEAR(model.attention_span(begin, end), 2 * pairs / (5 * (end - begin)), 1e-9);
@@ -116,15 +115,12 @@ TEST(AttentionPlansOfSparseBlocks, HaveListsWhereTheyHideSomething) {
   Arena arena = Arena::host();
   const SparseLists lists(cpu, arena, model, 40);
   const BlockShape shape = pattern.lists(40).shape();
-  EXPECT_EQ(arena.ledger().current_bytes(), (4 * shape.numbers() + 255) / 256 * 256) << "once for both blocks";
+  EXPECT_EQ(arena.ledger().current_bytes(), (4 * shape.numbers() + 255) / 256 * 256)
+      << "once for both blocks";
   EXPECT_EQ(lists.numbers_of(pattern).numel(), shape.numbers());
   const auto plans = [&](int64_t start, int64_t tokens) {
-    AttentionShape all{.batch = 1,
-                       .tokens = tokens,
-                       .heads = 2,
-                       .head_dim = 16,
-                       .mask = {},
-                       .kv_tokens = start + tokens};
+    AttentionShape all{
+        .batch = 1, .tokens = tokens, .heads = 2, .head_dim = 16, .mask = {}, .kv_tokens = start + tokens};
     all.mask.offset = start;
     return AttentionPlans(BlockKinds(model),
                           {.kind = AttentionKind::kFlash, .shape = all, .dtype = DType::kF32, .device = {}},
@@ -148,7 +144,8 @@ TEST(AttentionPlansOfSparseBlocks, HaveListsWhereTheyHideSomething) {
 TEST(SparsePrompts, EndAtABlockIfTheyBeginWithinOne) {
   ModelConfig model{.vocab_size = 61, .context = 64, .layers = 2, .heads = 2, .channels = 32};
   EXPECT_EQ(prompt_tokens_at_once(model, 3, 100), 100);
-  model.sparse = SparseBlocks({{.pattern = {.window = 2, .block = 4}}, {.pattern = {.window = 2, .block = 16}}});
+  model.sparse =
+      SparseBlocks({{.pattern = {.window = 2, .block = 4}}, {.pattern = {.window = 2, .block = 16}}});
   EXPECT_EQ(prompt_tokens_at_once(model, 0, 100), 100);
   EXPECT_EQ(prompt_tokens_at_once(model, 32, 100), 100);
   EXPECT_EQ(prompt_tokens_at_once(model, 20, 100), 12);

@@ -82,8 +82,8 @@ void check_sparse(const SourcedConfig& sourced) {
   const char* const key = "model.sparse";
   if (sparse.all_full()) return;
   sourced.require(sparse.pattern_blocks() <= model.layers, key,
-                  fmt::format("is a pattern of {} blocks, more than", sparse.pattern_blocks()), "model.layers",
-                  "a pattern repeats over the blocks: name it once");
+                  fmt::format("is a pattern of {} blocks, more than", sparse.pattern_blocks()),
+                  "model.layers", "a pattern repeats over the blocks: name it once");
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     const auto l = static_cast<size_t>(layer);
     sourced.require(!sparse.at(l) || model.window.at(l) == Windows::kFull, key,
@@ -93,8 +93,9 @@ void check_sparse(const SourcedConfig& sourced) {
   const bool flash = config.model.attention == AttentionKind::kFlash,
              naive = config.model.attention == AttentionKind::kNaive;
   sourced.require(flash || naive, key, "has no kernels with", "model.attention", "set model.attention=flash");
-  sourced.require(config.parallel.context == 1, key, "cannot be dealt over ranks with", "parallel.context",
-                  "set parallel.context=1: what a sparse block does not see costs no time on one rank either");
+  sourced.require(
+      config.parallel.context == 1, key, "cannot be dealt over ranks with", "parallel.context",
+      "set parallel.context=1: what a sparse block does not see costs no time on one rank either");
   // What only naive has on a GPU; on the CPU flash has all of it.
   const bool may_be_gpu = flash && config.device != DeviceRequest::kCpu;
   const char* const naive_has = "set model.attention=naive, or device=cpu, which have it";
@@ -103,8 +104,8 @@ void check_sparse(const SourcedConfig& sourced) {
                   fmt::format("set model.dropout.attention=0, or {}", std::string_view(naive_has).substr(4)));
   sourced.require(!may_be_gpu || model.positions != Positions::kAlibi, "model.positions",
                   "has no kernels on GPUs with", key, naive_has);
-  sourced.require(!may_be_gpu || model.attention_cap == 0, "model.attention_cap", "has no kernels on GPUs with",
-                  key, naive_has);
+  sourced.require(!may_be_gpu || model.attention_cap == 0, "model.attention_cap",
+                  "has no kernels on GPUs with", key, naive_has);
   const bool bf16 = config.train.precision != Precision::kFp32;
   sourced.require(!may_be_gpu || !bf16 || model.head_dim <= kMostSparseHeadDim, "model.head_dim",
                   fmt::format("makes heads of {}, more than the {} that kernels in bf16 take with",

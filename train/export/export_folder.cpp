@@ -231,18 +231,17 @@ void Export::check_file() const {
   check_writable(output.string());
 }
 
-// transformers and PEFT would take the weights for those of a model that sees all, and compute other numbers.
+// Other programs would take the weights for those of a model that sees all, and compute other numbers.
 void Export::check_not_sparse() const {
   check(source_.model.sparse.all_full(),
-        "{} has model.sparse={}, which no family of Hugging Face's transformers has: its weights would be "
-        "taken for those of a model that sees every block. Use the folder itself: it holds safetensors, which "
+        "{} has model.sparse={}, which no other program has: it would take the weights for those of a "
+        "model that sees every block. Use the folder itself: it holds safetensors, which "
         "./generate, ./evaluate and train.init_from read, and --set model.sparse=full trains it as a model "
         "that sees all",
         source_.folder.string(), text_of(source_.model.sparse));
 }
 
 void Export::write_hugging_face() {
-  check_not_sparse();
   check_apart(source_.folder, options_.output);
   const HuggingFaceLayout layout(source_.model, numbers_);
   const std::vector<FileTensor> tensors = layout.tensors();
@@ -327,7 +326,6 @@ void Export::write_llm_c() {
 
 // The adapter of a checkpoint is in PEFT's format: its files are copied.
 void Export::write_peft() {
-  check_not_sparse();
   const std::string name = source_.folder.string();
   const FileChecksums expected = written_checksums(source_.folder);
   const std::string adapter = std::string(kAdapterFolder) + "/";
@@ -365,6 +363,7 @@ void Export::write_peft() {
 
 void Export::run() {
   const auto start = std::chrono::steady_clock::now();
+  check_not_sparse();
   switch (options_.format) {
     case ExportFormat::kHuggingFace:
       write_hugging_face();

@@ -20,7 +20,8 @@ constexpr double kFlopsCpu = 0x1p40;
 constexpr int64_t kLeastTokensCpu = 64;
 // Why documents of a model with model.sparse are not compared with the same ones apart
 constexpr const char* kSparseDocuments =
-    "sparse blocks are counted from the beginning of a sequence: elsewhere in one a document sees other pairs";
+    "sparse blocks are counted from the beginning of a sequence: elsewhere in one a document sees other "
+    "pairs";
 
 // The same tokens, with documents
 Sequences with_documents(Sequences sequences, int64_t T) {
@@ -142,8 +143,7 @@ void Prover::prove_pairs() {
 
 void Prover::prove_documents() {
   const bool sparse = !base_shape().model.sparse.all_full();
-  if (config_.train.trains_pairs())
-    return sparse ? skip("documents", kSparseDocuments) : prove_pairs();
+  if (config_.train.trains_pairs()) return sparse ? skip("documents", kSparseDocuments) : prove_pairs();
   const Sequences packed = with_documents(data_.sequences, T_);
   const std::vector<Document> documents = documents_in(packed, T_);
   const int64_t longest = std::ranges::max(documents, {}, &Document::length).length;

@@ -49,7 +49,7 @@ class RowCheck {
  public:
   struct Shape {
     int64_t blocks, sequences, sequence_length;
-    double budget = 0x1p31;  // multiplications for all rows, about
+    double budget = 0x1p31;    // multiplications for all rows, about
     SparseBlocks sparse = {};  // model.sparse
   };
   RowCheck(const SequencesView& data, const Shape& shape);

@@ -42,7 +42,8 @@ std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape
   };
   const int64_t T = shape.sequence_length;
   double spans = 0;
-  if (sequences.documents.empty()) spans = span_of(0, T) * static_cast<double>(std::ssize(sequences.tokens) / T);
+  if (sequences.documents.empty())
+    spans = span_of(0, T) * static_cast<double>(std::ssize(sequences.tokens) / T);
   for (size_t i = 0; i < sequences.documents.size();) {
     const int64_t begin = sequences.documents[i], end = sequences.documents[i + 1], length = end - begin;
     spans += span_of(begin, end);

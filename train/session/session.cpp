@@ -57,9 +57,9 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Par
       model_{.config = shape.model,
              .params = &store_,
              .attention = {store_.layout().kinds,
-                           attention_request(shape, be.traits(),
-                                             attention_shape(shape, shape.batch, shape.sequence_length,
-                                                             shape.documents)),
+                           attention_request(
+                               shape, be.traits(),
+                               attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
                            sparse_},
              .angles = allocate_angles(stream_, arena, shape.model, angle_table(shape)),
              .local_angles = allocate_local_angles(stream_, arena, shape.model, angle_table(shape)),

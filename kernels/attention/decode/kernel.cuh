@@ -182,8 +182,7 @@ __device__ __forceinline__ void attend(const Args& a, int sequence, int row_inde
 }
 
 template <class Tile, class Kernel>
-__global__ void __launch_bounds__(Tile::kWarps * 32)
-    decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
   extern __shared__ __align__(128) uint8_t memory[];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once

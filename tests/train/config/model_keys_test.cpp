@@ -392,13 +392,16 @@ TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
   };
   EXPECT_TRUE(says(refused("window:8+globl:1"), {"model.sparse", "window:N", "globl:1"}));
   EXPECT_TRUE(says(refused("window:4*12,full"), {"model.sparse", "13 blocks", "model.layers", "12"}));
-  EXPECT_TRUE(says(refused("window:8", {"model.attention=cudnn"}), {"model.sparse", "model.attention", "cudnn"}));
+  EXPECT_TRUE(
+      says(refused("window:8", {"model.attention=cudnn"}), {"model.sparse", "model.attention", "cudnn"}));
   EXPECT_TRUE(says(refused("window:8", {"parallel.context=2"}), {"model.sparse", "parallel.context", "1"}));
-  EXPECT_TRUE(says(refused("window:8", {"model.dropout.attention=0.1"}), {"model.dropout.attention", "naive"}));
+  EXPECT_TRUE(
+      says(refused("window:8", {"model.dropout.attention=0.1"}), {"model.dropout.attention", "naive"}));
   EXPECT_TRUE(says(refused("window:8", {"model.heads=3", "model.head_dim=256"}),
                    {"model.head_dim", "128", "model.sparse", "fp32"}));
   for (const char* has_it : {"train.precision=fp32", "model.attention=naive", "device=cpu"})
-    EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.channels=768", has_it}).model.resolved().head_dim, 256);
+    EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.channels=768", has_it}).model.resolved().head_dim,
+              256);
   EXPECT_EQ(loaded("window:8", {"model.dropout.attention=0.1", "device=cpu"}).model.sparse.at(0).window, 8);
   const std::string qwen3 = kLlama + std::string("  qk_norm: true\n");
   EXPECT_TRUE(says(refusal(qwen3, {"model.window=64", "model.sparse=full,window:2"}),

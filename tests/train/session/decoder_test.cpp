@@ -412,22 +412,22 @@ TEST(Decoder, AppendsWithinTheMemoryOfItsLongestText) {
   windowed.window = Windows({{.window = 100}, {.window = Windows::kFull}});
   sparse.sparse = SparseBlocks(SparsePattern{.window = 2, .global = 1, .block = 32});
   for (const ModelConfig& model : {windowed, sparse}) {
-  const Decoder::Settings settings{.slots = 2, .capacity = 250, .prefill = 64};
-  const SessionShape shape{.model = model, .batch = 1, .sequence_length = model.context};
-  const std::unique_ptr<Backend> planned = make_plan_backend({});
-  Arena plan = Arena::plan(Device::kCpu);
-  Session on_plan(*planned, plan, shape);
-  Decoder(on_plan, settings).start(0, std::vector<int32_t>(250), 0);
-  LoudSession loud(model);
-  Decoder decoder(loud.session, settings);
-  decoder.start(0, loud.text(41), 0);
-  std::vector<std::vector<int32_t>> texts(2);
-  for (const int64_t more : {64, 1, 100}) {
-    draw(decoder, texts, 3);
-    decoder.append(0, loud.text(more));
-  }
-  EXPECT_EQ(decoder.length(0), 41 + 64 + 1 + 100 + 9);
-  EXPECT_LE(loud.arena.ledger().peak_bytes(), plan.ledger().peak_bytes());
+    const Decoder::Settings settings{.slots = 2, .capacity = 250, .prefill = 64};
+    const SessionShape shape{.model = model, .batch = 1, .sequence_length = model.context};
+    const std::unique_ptr<Backend> planned = make_plan_backend({});
+    Arena plan = Arena::plan(Device::kCpu);
+    Session on_plan(*planned, plan, shape);
+    Decoder(on_plan, settings).start(0, std::vector<int32_t>(250), 0);
+    LoudSession loud(model);
+    Decoder decoder(loud.session, settings);
+    decoder.start(0, loud.text(41), 0);
+    std::vector<std::vector<int32_t>> texts(2);
+    for (const int64_t more : {64, 1, 100}) {
+      draw(decoder, texts, 3);
+      decoder.append(0, loud.text(more));
+    }
+    EXPECT_EQ(decoder.length(0), 41 + 64 + 1 + 100 + 9);
+    EXPECT_LE(loud.arena.ledger().peak_bytes(), plan.ledger().peak_bytes());
   }
 }
 

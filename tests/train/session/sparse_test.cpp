@@ -113,11 +113,11 @@ TEST(SparseTraining, AResumedRunHasTheSameBits) {
   shape.model.sparse = SparseBlocks(SparsePattern{.window = 1, .random = 1, .seed = 3, .block = 128});
   shape.model.context = 300, shape.sequence_length = 300;
   std::string expected, found;
-  run_shared({}, {.shape = shape, .steps = 3, .after = [&](TrainState& state) {
-                    expected = weight_bytes(state);
-                  }});
+  run_shared(
+      {}, {.shape = shape, .steps = 3, .after = [&](TrainState& state) { expected = weight_bytes(state); }});
   run_shared({}, {.shape = shape, .steps = 2, .after = [&](TrainState& state) {
-                    save_checkpoint(folder, state, {.step = 2, .device = Device::kCpu, .data = "builtin"}, {});
+                    save_checkpoint(folder, state, {.step = 2, .device = Device::kCpu, .data = "builtin"},
+                                    {});
                   }});
   const auto resumed = [&](const RunShape& by) {
     run_shared({}, {.shape = by,
@@ -153,9 +153,8 @@ TEST(SparseTraining, PackedDocumentsHaveTheLossesOfEachAlone) {
     shape.documents = true;
     Session packed(*be, arena, shape);
     alone.initialize(5), packed.initialize(5);
-    const std::vector<float> found =
-        packed.losses({.tokens = all.first(kTokens), .targets = all.last(kTokens), .documents = documents}, 1,
-                      kTokens);
+    const std::vector<float> found = packed.losses(
+        {.tokens = all.first(kTokens), .targets = all.last(kTokens), .documents = documents}, 1, kTokens);
     size_t first = 0;
     for (const int64_t length : lengths) {
       const auto count = static_cast<size_t>(length);
