@@ -4,10 +4,10 @@
 #   docs/examples/real_weights.sh BUILD MODEL DATA [OUTPUT]
 # BUILD: the folder with the programs. MODEL: what smollm2_folder.py writes. DATA: the documentation of Debian packages:
 #   apt-get install python3-doc linux-doc perl-doc git-doc
-#   ./prepare $(docs/examples/real_weights.sh --texts) --tokenizer MODEL --bytes-without-token skip --output DATA
+#   BUILD/prepare $(docs/examples/real_weights.sh --texts) --tokenizer MODEL --output DATA
 # OUTPUT, by default real_weights, gets a folder for each run, tables of validation losses and their plots:
 #   distillation: a model of MODEL's sizes from random weights, by the tokens of DATA and by MODEL's probabilities
-#   lora: adapters on MODEL, whose matrices are stored in bf16, FP8, NF4 and MXFP4
+#   lora: adapters on MODEL, whose matrices are stored in bf16, FP8, NF4 and MXFP4. Step 0 of bf16 is MODEL itself.
 # STEPS=1000; SEQUENCES=128 of held-out text; JOBS=3 runs share the GPU; SETTINGS="--set key=value ..." for all runs.
 set -euo pipefail
 
@@ -63,10 +63,9 @@ compare() {
     paste -d ' ' "${losses[@]}" |
       awk '{ printf "\n| %d |", $1; for (i = 2; i <= NF; i += 2) printf " %.4f |", $i } END { print "" }'
   } | tee "$out/$title.md"
-  (cd "$build" && ./report "${names[@]/#/$out/}" --output "$out/$title.html" --svg "$out/$title.svg")
+  (cd "$build" && ./report "${names[@]/#/$out/}" --output "$out/$title.html" --validation-svg "$out/$title.svg")
 }
 
-(cd "$build" && ./evaluate "$model" --data "$data" --sequence-length 1024 --sequences "$sequences") | tee "$out/teacher.txt"
 student tokens
 student teacher "train.teacher=$model"
 student half "train.teacher=$model" train.distillation.cross_entropy=0.5
