@@ -85,7 +85,8 @@ void visit_model(Section& model, Visit& visit) {
         "Also divide them by the number of the block, counted from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},
         "flash: fused, memory linear in the sequence length; naive: stores the probabilities, quadratic; "
-        "cudnn: NVIDIA's fused kernels, bf16 on a GPU");
+        "cudnn: NVIDIA's fused kernels, bf16 on a GPU; flash_fp8: as flash, but the forward multiplies in FP8, on "
+        "a GPU of compute capability 9.0");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "If train.init_from has fewer learned positions than model.context: none: refuse; interpolate: "
         "stretch its table; repeat: repeat it; blend: repeat it with overlapping copies");
