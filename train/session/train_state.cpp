@@ -508,8 +508,8 @@ void TrainState::compute(const MicroStep& micro_step) {
        .dropout = micro_step.dropout,
        .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
        .choice_counts = counts ? own_counts(choice_counts_, rank()) : Tensor{},
-       .after_forward = counts ? std::function<void()>([this] { share_row(choice_counts_); }) : nullptr,
        .largest_scores = finds_scores() ? own_scores() : Tensor{},
+       .after_forward = counts ? std::function<void()>([this] { share_row(choice_counts_); }) : nullptr,
        .probe = micro_step.first && micro_step.observed ? &present(inside_).probe() : nullptr});
 }
 
