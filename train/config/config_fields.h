@@ -447,6 +447,9 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "Muon: decay of the mean of squares of a row, for optimizer.muon.variance");
   visit("optimizer.muon.cautious_decay", optimizer.muon.cautious_decay, Flag{},
         "Muon: weights decay only where the update makes them smaller, too");
+  visit("optimizer.qk_clip", optimizer.qk_clip, Number{.at_least = 0, .at_most = 1e6},
+        "After a step, heads of attention with a score above this have their weights of queries and keys "
+        "scaled down to it (QK-Clip; 100 as published); 0: none");
 }
 
 template <class Section, class Visit>
