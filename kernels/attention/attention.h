@@ -57,8 +57,8 @@ typedef enum {
                           cap here */
   ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
   ATTN_BAD_BLOCKS,    /* the size of sparse blocks is no power of two from 128 on, their lists do not divide
-                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block; or
-                          no kernel serves sparse blocks here */
+                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block;
+                          decoding with several lists; or no kernel serves sparse blocks here */
   ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
                           dropout, ALiBi, a cap or sparse blocks */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
@@ -213,6 +213,8 @@ typedef struct AttnDecodeProblem {
   int alibi_heads ATTN_OR_0;
   int first_head ATTN_OR_0;
   float score_cap ATTN_OR_0;
+  AttnBlocks blocks ATTN_OR_0; /* sparse blocks, with one list: a query at place s of its sequence is in block
+                                  s / size. `begins` and `keys` are read only */
 } AttnDecodeProblem;
 
 typedef struct AttnDecode {

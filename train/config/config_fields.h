@@ -58,6 +58,11 @@ void visit_model(Section& model, Visit& visit) {
   visit("model.window", model.window, WindowPattern{},
         "How many tokens attention of a block sees, the last ones, its own among them; full: all. A pattern "
         "repeats over the blocks: 1024*5,full is five blocks of 1,024 tokens, then one of all, and so on");
+  visit(
+      "model.sparse", model.sparse, SparseAttention{},
+      "Which blocks of block:N (128) keys a block of as many queries sees: the last window:N, its own among "
+      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; full: all. "
+      "A pattern repeats over the blocks of the model, as that of model.window does");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_embeddings", model.scale_embeddings, Flag{},
@@ -287,10 +292,11 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
         "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
         "router of experts");
-  visit("train.lora.base", base, OneOf<LoraBase>{},
-        "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
-        "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
-        "at a time");
+  visit(
+      "train.lora.base", base, OneOf<LoraBase>{},
+      "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
+      "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
+      "at a time");
 }
 
 template <class Section, class Visit>

@@ -88,8 +88,10 @@ void Prover::prove_attention() {
       continue;
     }
     show(name_of(kind));
-    RowCheck rows(data_.sequences,
-                  {.blocks = base_shape().model.layers, .sequences = S_, .sequence_length = T_});
+    RowCheck rows(data_.sequences, {.blocks = base_shape().model.layers,
+                                    .sequences = S_,
+                                    .sequence_length = T_,
+                                    .sparse = base_shape().model.sparse});
     StepRecord found;
     try {
       found = record(*shape, device_, data_.sequences, [&](StepJob& job) {
