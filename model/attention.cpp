@@ -1,6 +1,7 @@
 #include "model/attention.h"
 
 #include "kernels/base/present.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {
@@ -39,7 +40,7 @@ struct AttentionPart {
     return all.view({all.numel()}).rows(index * shape.numel(), shape.numel()).view(shape);
   }
   // One for each head of the part; none where there are none
-  Tensor of_sinks(const Tensor& all) const {
+  Tensor of_each_head(const Tensor& all) const {
     const int64_t heads = all ? all.shape[0] / parts : 0;
     return all ? all.rows(index * heads, heads) : Tensor{};
   }
@@ -190,14 +191,19 @@ void attend(const Stream& stream, const Attention& a) {
                                 .workspace = a.workspace,
                                 .dropout = part.dropout(a),
                                 .tables = a.tables,
-                                .sinks = part.of_sinks(a.weights.sinks)});
-    if (a.sample)
-      stream.run(AttentionSample{
-          .plan = plan,
-          .q = part.of(in.q),
-          .k = keys.k,
-          .tables = a.tables,
-          .largest_and_entropy = a.sample.rows(part.index * a.plan.shape.heads, a.plan.shape.heads)});
+                                .sinks = part.of_each_head(a.weights.sinks)});
+    if (a.entropies)
+      stream.run(AttentionSample{.plan = plan,
+                                 .q = part.of(in.q),
+                                 .k = keys.k,
+                                 .tables = a.tables,
+                                 .entropy = part.of_each_head(a.entropies)});
+    if (a.largest_scores)
+      stream.run(LargestScores{.plan = plan,
+                               .q = part.of(in.q),
+                               .k = keys.k,
+                               .tables = a.tables,
+                               .largest = part.of_each_head(a.largest_scores)});
   }
 }
 
@@ -227,8 +233,8 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
                                  .workspace = backward.workspace,
                                  .dropout = part.dropout(a),
                                  .tables = a.tables,
-                                 .sinks = part.of_sinks(a.weights.sinks),
-                                 .dsinks = part.of_sinks(backward.gradients.sinks),
+                                 .sinks = part.of_each_head(a.weights.sinks),
+                                 .dsinks = part.of_each_head(backward.gradients.sinks),
                                  .accumulate = backward.accumulate});
     if (summed) summed->sum();
   }

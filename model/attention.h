@@ -58,7 +58,7 @@ struct Attention {
   Tensor positions = {};                  // of the batch, as the next
   MaskTables tables = {};
   ContextPass context = {};
-  Tensor sample = {};  // [H, 2]: what a forward writes of some queries, see AttentionSample; none: nothing
+  Tensor entropies = {}, largest_scores = {};  // [H]: see AttentionSample, LargestScores; none: not asked
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
   UnrolledKeys unrolled = {};  // of a prompt, where `cache` is a ring

@@ -134,14 +134,15 @@ bool blocks_served(const AttnDecodeProblem& p) {
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily,
-                                                      &row::kFamily};
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kFp8Family, &sm80::kFamily,
+                                                      &f32::kFamily, &row::kFamily};
   return kFamilies;
 }
 
 AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
+  if ((p.fp8 != 0) != family.in_fp8) return ATTN_BAD_FP8;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
@@ -179,6 +180,10 @@ extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
+    if ((problem->fp8 != 0) != family->in_fp8) {
+      if (problem->fp8 != 0 && reason == ATTN_BAD_ARCH) reason = ATTN_BAD_FP8;
+      continue;
+    }
     if (reason == ATTN_BAD_ARCH || (status != ATTN_BAD_ARCH && status != ATTN_BAD_HEAD_DIM)) reason = status;
   }
   return reason;
@@ -268,6 +273,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
              "and have all blocks of queries and keys, in decoding there is one list, and the offset must "
              "be a multiple of the size; or no kernel serves sparse blocks with this problem (dropout, "
              "ALiBi, a cap of scores, dealt queries)";
+    case ATTN_BAD_FP8:
+      return "products in FP8 need bf16 on compute capability 9.0";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

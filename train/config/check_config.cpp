@@ -481,6 +481,21 @@ void check_optimizer(const SourcedConfig& sourced) {
                   "has no effect with", "optimizer.muon.variance", "set optimizer.muon.variance=true too");
 }
 
+// Where weights do not decide how large scores become, or are not trained
+void check_qk_clip(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const char *const key = "optimizer.qk_clip", *const none = "has no effect with",
+                    *const off = "set optimizer.qk_clip=0";
+  if (config.optimizer.qk_clip == 0) return;
+  sourced.require(
+      config.model.qk_norm == QkNorm::kNone, key, none, "model.qk_norm",
+      "set optimizer.qk_clip=0: queries and keys that are normed keep scores small by themselves");
+  sourced.require(config.model.attention_cap == 0, key, none, "model.attention_cap",
+                  "set optimizer.qk_clip=0: no score is above its cap");
+  sourced.require(!config.train.lora, key, none, "train.lora.rank", off);
+  sourced.require(!config.train.freeze.names(ParamPart::kAttention), key, none, "train.freeze", off);
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -525,6 +540,7 @@ void check_across(const SourcedConfig& sourced) {
   check_recompute(sourced);
   check_blocks(sourced);
   check_freeze(sourced);
+  check_qk_clip(sourced);
   check_lora(sourced);
   check_fp8(sourced);
   check_data(sourced);

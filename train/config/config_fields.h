@@ -90,7 +90,8 @@ void visit_model(Section& model, Visit& visit) {
         "Also divide them by the number of the block, counted from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},
         "flash: fused, memory linear in the sequence length; naive: stores the probabilities, quadratic; "
-        "cudnn: NVIDIA's fused kernels, bf16 on a GPU");
+        "cudnn: NVIDIA's fused kernels, bf16 on a GPU; flash_fp8: as flash, but the forward multiplies in FP8, on "
+        "a GPU of compute capability 9.0");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "If train.init_from has fewer learned positions than model.context: none: refuse; interpolate: "
         "stretch its table; repeat: repeat it; blend: repeat it with overlapping copies");
@@ -452,6 +453,9 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "Muon: decay of the mean of squares of a row, for optimizer.muon.variance");
   visit("optimizer.muon.cautious_decay", optimizer.muon.cautious_decay, Flag{},
         "Muon: weights decay only where the update makes them smaller, too");
+  visit("optimizer.qk_clip", optimizer.qk_clip, Number{.at_least = 0, .at_most = 1e6},
+        "After a step, heads of attention with a score above this have their weights of queries and keys "
+        "scaled down to it (QK-Clip; 100 as published); 0: none");
 }
 
 template <class Section, class Visit>

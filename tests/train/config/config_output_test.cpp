@@ -269,6 +269,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       lora = {}, config.train.freeze = {};
     }
     if (!lora) config.train.lora_base = LoraBase::kAuto;
+    if (config.model.qk_norm != QkNorm::kNone || config.model.attention_cap > 0 || lora ||
+        config.train.freeze.names(ParamPart::kAttention))
+      config.optimizer.qk_clip = 0;
     config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
     config.train.preference = {}, config.train.distillation = {};
     config.train.reference.clear(), config.train.teacher.clear(), config.train.stored_reference = false;

@@ -306,6 +306,23 @@ TEST_F(ModelKeys, WhatIsOffloaded) {
   EXPECT_TRUE(says(refused_override("memory.offload=optimizer+none"), {"memory.offload", "\"none\""}));
 }
 
+TEST_F(ModelKeys, ClippedHeadsHaveWeightsThatDecideTheirScores) {
+  EXPECT_EQ(load("", {}).optimizer.qk_clip, 0);
+  EXPECT_EQ(load("", {"optimizer.qk_clip=100"}).optimizer.qk_clip, 100);
+  EXPECT_EQ(load("", {"optimizer.qk_clip=100", "train.freeze=embeddings"}).optimizer.qk_clip, 100);
+  const auto refused = [&](std::vector<std::string> keys, std::string_view yaml = "") {
+    keys.emplace_back("optimizer.qk_clip=100");
+    return refusal(yaml, keys);
+  };
+  EXPECT_TRUE(says(refused({"model.qk_norm=heads"}, kLlama),
+                   {"optimizer.qk_clip", "model.qk_norm", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refused({"model.attention_cap=50"}),
+                   {"optimizer.qk_clip", "model.attention_cap", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refused({"train.freeze=attention"}),
+                   {"optimizer.qk_clip", "train.freeze", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.qk_clip=-1"}), {"optimizer.qk_clip", "-1"}));
+}
+
 TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
   const auto keep = [&](const std::string& words, std::string_view yaml = kLlama) {
     return load(yaml, {"train.recompute=" + words}).train.recompute;
