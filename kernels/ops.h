@@ -561,7 +561,9 @@ struct RotaryAppend {
 };
 
 // Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
-// rows 0 to starts[b], of a ring up to its capacity. An idle sequence has y = 0.
+// rows 0 to starts[b], of a ring up to its capacity; of these, with sparse blocks, those in blocks that the
+// list of its own block has. An idle sequence has y = 0. With DecodeShape::one_cache the B tokens are of one
+// sequence, and the caches are [1, capacity, K, D].
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
@@ -571,6 +573,7 @@ struct DecodeAttention {
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
   Tensor sinks = {};        // [H], where the plan has sinks, and only there
+  Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
 
   void check_on(Device device) const;
 };

@@ -110,14 +110,26 @@ CacheAppend append_of(const Attention& a) {
 }
 
 DecodeAttention decode_attention_of(const Attention& a) {
-  return {.plan = present(a.decode),
-          .q = heads_of(a).q,
-          .k_cache = a.cache.k,
-          .v_cache = a.cache.v,
-          .starts = a.starts,
-          .y = a.saved.output,
-          .workspace = a.workspace,
-          .sinks = a.weights.sinks};
+  DecodeAttention op{.plan = present(a.decode),
+                     .q = heads_of(a).q,
+                     .k_cache = a.cache.k,
+                     .v_cache = a.cache.v,
+                     .starts = a.starts,
+                     .y = a.saved.output,
+                     .workspace = a.workspace,
+                     .sinks = a.weights.sinks,
+                     .blocks = a.tables.blocks};
+  const DecodeShape& shape = op.plan.shape;
+  if (!shape.one_cache) return op;
+  // [1, T, ..] as T sequences of one token
+  const auto by_token = [&](const Tensor& heads) {
+    return heads.view({shape.batch, 1, heads.shape[2], heads.shape[3]});
+  };
+  op.q.tensor = by_token(op.q.tensor), op.y = by_token(op.y);
+  op.k_cache = heads_in_rows(a.cache.k, 0, shape.capacity).tensor;
+  op.v_cache = heads_in_rows(a.cache.v, 0, shape.capacity).tensor;
+  op.starts = a.decoded.places, op.workspace = a.decoded.workspace;
+  return op;
 }
 
 // A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled;

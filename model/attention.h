@@ -36,7 +36,8 @@ struct AttentionSaved {
 // qkv_bias_to_sum().
 inline bool bias_gradient_reads_out(const ModelConfig& config) {
   return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
-         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 && config.kv_heads == config.heads;
+         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 &&
+         config.kv_heads == config.heads;
 }
 
 // Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.
@@ -62,6 +63,7 @@ struct Attention {
   KvCache::Layer cache = {};
   UnrolledKeys unrolled = {};  // of a prompt, where `cache` is a ring
   Tensor starts = {};          // [B], see KvCache
+  DecodedPrompt decoded = {};  // of a prompt, likewise
 };
 
 inline Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]

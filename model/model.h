@@ -68,6 +68,7 @@ struct Model {
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, R / 2, 2] fp32, see rope.h; with rotary positions
   Tensor local_angles = {};  // likewise, of blocks with a window, where model.rope.local_theta is set
+  SparseLists sparse = {};   // of the longest sequence, where model.sparse hides blocks
   ByBlock<Keep> keep = {};
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
   int64_t mlp_chunk = 0;         // rows of an MLP's hidden layer, likewise; where `keep` drops it

@@ -1,12 +1,13 @@
 #include "kernels/attention/decode.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/base/check.h"
 
 namespace tessera {
 
-AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
+AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks) {
   const DecodeShape& s = plan.shape;
   return {.struct_size = sizeof(AttnDecodeProblem),
           .dtype = attn_dtype(plan.dtype),
@@ -18,7 +19,8 @@ AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
           .scale = plan.scale,
           .sinks = s.scores.sinks,
           .alibi_heads = static_cast<int>(s.scores.alibi_heads),
-          .score_cap = s.scores.cap};
+          .score_cap = s.scores.cap,
+          .blocks = s.blocks.at(blocks.as<int32_t>())};
 }
 
 DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {
@@ -27,6 +29,13 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
         s.batch, s.heads, s.head_dim, s.capacity);
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
         "the key/value heads of decode attention must divide its {} heads, found {}", s.heads, s.kv_heads);
+  const BlockShape& b = s.blocks;
+  check(
+      b.size == 0 ||
+          (!s.ring && b.lists == 1 && std::min(b.query_blocks, b.key_blocks) * b.size >= s.capacity),
+      "decode attention with sparse blocks needs one list of all blocks of a cache that is no ring; found {} "
+      "lists of {} blocks of {} for a cache of {} tokens{}",
+      b.lists, std::min(b.query_blocks, b.key_blocks), b.size, s.capacity, s.ring ? ", a ring" : "");
   DecodePlan plan{.shape = s,
                   .dtype = dtype,
                   .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/attention/blocks.h"
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/score_rule.h"
@@ -13,10 +14,23 @@ namespace {
 constexpr int64_t kHeads = 8;   // of queries, that a task has at most
 constexpr int64_t kKeys = 128;  // of a tile
 
+// visit(first row, rows) for the tiles of what a query at `start` sees of `keys` rows
+template <class Visit>
+void each_tile(const attention::Blocks& blocks, int start, int64_t keys, const Visit& visit) {
+  const auto tiles_of = [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; tile += kKeys) visit(tile, std::min(kKeys, end - tile));
+  };
+  if (!blocks || start < 0) return tiles_of(0, keys);
+  const attention::BlockList seen = blocks.keys_of(0, start / blocks.size);
+  for (int place = 0; place < seen.count && int64_t{seen[place]} * blocks.size < keys; ++place)
+    tiles_of(int64_t{seen[place]} * blocks.size, std::min((int64_t{seen[place]} + 1) * blocks.size, keys));
+}
+
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
-  const AttnDecodeProblem problem = attn_decode_problem(a.plan);
+  const AttnDecodeProblem problem = attn_decode_problem(a.plan, a.blocks);
+  const int64_t of_cache = s.one_cache ? 0 : b;
   const int start = a.starts.as<int32_t>()[b];
   const int64_t D = s.head_dim, keys = std::min(int64_t{start} + 1, s.capacity);
   const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
@@ -25,9 +39,9 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
   std::fill_n(outputs, heads * D, 0.0f);
   StreamingSoftmax softmax[kHeads];
   float scores[kKeys];
-  for (int64_t tile = 0; tile < keys; tile += kKeys) {
-    const int64_t count = std::min(kKeys, keys - tile);
-    const float *k_tile = k.head_begin(b, 0) + tile * k.row, *v_tile = v.head_begin(b, 0) + tile * v.row;
+  each_tile(attention::blocks_of(problem), start, keys, [&](int64_t tile, int64_t count) {
+    const float *k_tile = k.head_begin(of_cache, 0) + tile * k.row,
+                *v_tile = v.head_begin(of_cache, 0) + tile * v.row;
     for (int64_t h = 0; h < heads; ++h) {
       const float* query = q.head_begin(b, first + h);
       const ScoreRule rule = ScoreRule::of_head(problem, first + h);
@@ -46,7 +60,7 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
         for (int64_t d = 0; d < D; ++d) y[d] += p * v_tile[j * v.row + d];
       }
     }
-  }
+  });
   for (int64_t h = 0; h < heads; ++h) {
     const float of_sink = a.sinks ? softmax[h].absorb_sink(a.sinks.as<float>()[first + h]) : 1.0f;
     for (int64_t d = 0; d < D; ++d) outputs[h * D + d] *= softmax[h].inverse_sum() * of_sink;

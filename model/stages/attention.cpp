@@ -120,6 +120,7 @@ void attention_backward(const Block& b, const BlockGradients& g, const Neighbour
                    .context = g.context});
 }
 std::string attention_not_in_decode(const ModelConfig& config) {
+  if (!config.sparse.all_full()) return "sparse blocks of attention";
   if (config.attention_sinks) return "learned sinks of attention";
   if (config.attention_cap > 0) return "a cap of attention's scores";
   if (config.positions == Positions::kAlibi) return "a bias of scores by distance";

@@ -73,7 +73,7 @@ void add_options(Options& app, Command& c) {
   add_ignore_field_option(app, o.ignored_fields);
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32; default: the run's");
-  app.add_word("--attention", o.attention, "naive, flash or cudnn; default: the run's");
+  app.add_word("--attention", o.attention, "naive, flash, cudnn or flash_fp8; default: the run's");
   app.add_word("--documents", o.documents,
                "join: attention crosses documents; mask: it does not; default: the run's");
   app.add("--json", o.json, "Also write the figures to this file").type_name("FILE");

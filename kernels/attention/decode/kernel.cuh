@@ -15,17 +15,19 @@
 // are in units of log2.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/decode/heads.cuh"
 #include "kernels/attention/family.h"
 
 namespace tessera::attention::decode {
 
-template <class T>
+template <class T, class WorkType = Work>
 struct Args {
   View<const T> q, k, v;
   View<T> out;
-  Work work;
+  WorkType work;
   float *part_out, *part_lse;  // Workspace
   int group, head_dim;
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
@@ -37,15 +39,20 @@ struct Args {
 };
 
 template <class T>
-__device__ __forceinline__ float log2_sink(const Args<T>& a, int head) {
+using ListedArgs = Args<T, ListedWork>;
+template <class Tile, class T>
+using ArgsOf = std::conditional_t<Tile::kListed, ListedArgs<T>, Args<T>>;
+
+template <class Args>
+__device__ __forceinline__ float log2_sink(const Args& a, int head) {
   return a.sinks != nullptr ? static_cast<float>(a.sinks[head]) * kLog2e : -INFINITY;
 }
 
 // The query heads of a row of units
 struct RowHeads {
   int kv_head, first, count;
-  template <class T>
-  __device__ __forceinline__ RowHeads(const Args<T>& a, int row)
+  template <class Args>
+  __device__ __forceinline__ RowHeads(const Args& a, int row)
       : kv_head(row / a.turns),
         first(kv_head * a.group + row % a.turns * kHeadsAtOnce),
         count(min(a.group - row % a.turns * kHeadsAtOnce, kHeadsAtOnce)) {}
@@ -86,8 +93,8 @@ struct MmaKernel {
   using Bias = KeyBias<2>;
   static __device__ __forceinline__ int first_head() { return static_cast<int>(threadIdx.x) % 4 * 2; }
   static constexpr int kScratchFloats = 0;
-  static __device__ __forceinline__ MmaHeads<Tile> heads(const Args<T>& a, int sequence, const RowHeads& row,
-                                                         float* /*scratch*/) {
+  static __device__ __forceinline__ MmaHeads<Tile> heads(const ArgsOf<Tile, T>& a, int sequence,
+                                                         const RowHeads& row, float* /*scratch*/) {
     return {a.q.head_begin(sequence, row.first), a.q.head, row.count, a.head_dim, a.score};
   }
 };
@@ -98,7 +105,7 @@ struct FmaKernel {
   static __device__ __forceinline__ int first_head() { return 0; }
   using Heads = FmaHeads<Tile, kHeads>;
   static constexpr int kScratchFloats = kHeads * Tile::kWidth + Tile::kWarps * Heads::kScratchFloats;
-  static __device__ __forceinline__ Heads heads(const Args<T>& a, int sequence, const RowHeads& row,
+  static __device__ __forceinline__ Heads heads(const ArgsOf<Tile, T>& a, int sequence, const RowHeads& row,
                                                 float* scratch) {
     const float* q = a.q.head_begin(sequence, row.first);
     for (int i = threadIdx.x; i < kHeads * Tile::kWidth; i += Tile::kWarps * 32) {
@@ -118,10 +125,10 @@ struct Memory {
 };
 
 // The keys of `units` of a row: this CTA's result or part of it
-template <class Tile, class Kernel, class T>
-__device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_index, Span units, int keys,
+template <class Tile, class Kernel, class Args>
+__device__ __forceinline__ void attend(const Args& a, int sequence, int row_index, Span units, int keys,
                                        float* part_out, float* part_lse, uint8_t* memory) {
-  using WarpRing = Ring<Tile, T>;
+  using WarpRing = RingOf<Tile, typename Kernel::T>;
   const RowHeads row(a, row_index);
   const int warp = threadIdx.x / 32;
   const int end = min(units.end * kUnitKeys<Tile>, keys);
@@ -129,6 +136,7 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
   WarpRing ring(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * WarpRing::kBytes,
                 a.k.one_head(sequence, row.kv_head), a.v.one_head(sequence, row.kv_head), a.head_dim, first,
                 end);
+  if constexpr (Tile::kListed) ring.rows = a.work.rows_of(sequence);
 #pragma unroll
   for (int slot = 0; slot < Tile::kSlots - 1; ++slot) ring.start(slot);
   auto heads =
@@ -143,7 +151,9 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
     // The tile has come for all lanes, and all are done with the one before, which is replaced.
     __syncwarp();
     ring.start(slot == 0 ? Tile::kSlots - 1 : slot - 1);
-    if constexpr (Tile::kGeneral)
+    if constexpr (Tile::kListed)
+      heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key, bias.from(ring.rows[key]));
+    else if constexpr (Tile::kGeneral)
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key, bias.from(key));
     else
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
@@ -172,11 +182,11 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
 }
 
 template <class Tile, class Kernel>
-__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
   extern __shared__ __align__(128) uint8_t memory[];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
-  const Work& work = a.work;
+  const auto& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
   int unit = cta * share;
@@ -209,13 +219,13 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
 inline constexpr int kMergeWarps = 8;
 
 // A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
-template <class T, int kPairs, bool kGeneral>  // kPairs: the pairs of columns of a lane
-__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
+template <class T, int kPairs, bool kGeneral, class WorkType = Work>  // kPairs: pairs of columns of a lane
+__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T, WorkType> a) {
   constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
   __shared__ float2 outs[kMergeWarps][kPairs * 32];
   __shared__ float offsets[kMergeWarps], sums[kMergeWarps];
   const int head = blockIdx.x, sequence = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Work& work = a.work;
+  const auto& work = a.work;
   const int keys = work.keys_of(sequence), of_row = work.units_of(keys);
   T* out = a.out.head_begin(sequence, head);
   const int share = work.share_of(work.units_before(work.batch));

@@ -3,8 +3,14 @@
 // The units of all sequences stand in one line: sequence by sequence, head by head, from the first key on.
 // CTA c takes `share` of them, from c share on. Sequences tell their lengths when the kernel runs, so the
 // shares grow with them, and a CTA behind the last unit has nothing to do.
+//
+// With sparse blocks the keys of a sequence are those of the blocks that its query's block lists, one block
+// after the other, as far as they are not later than the query: places of a list take the place of rows.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/decode/shape.h"
 #include "kernels/attention/mask.h"
 
@@ -12,7 +18,8 @@ namespace tessera::attention::decode {
 
 inline constexpr unsigned kWholeWarp = ~0u;
 
-struct Work {
+template <class Listed = void>  // ListedWork; void: without sparse blocks
+struct WorkOf {
   const int32_t* starts;  // [batch]
   int batch, capacity;
   int rows;       // of a sequence: its heads of keys and values, times the turns of a group
@@ -20,7 +27,10 @@ struct Work {
   int ctas;
 
   __device__ __forceinline__ int keys_of(int sequence) const {
-    return max(min(starts[sequence], capacity - 1) + 1, 0);
+    if constexpr (!std::is_void_v<Listed>)
+      return static_cast<const Listed*>(this)->listed_keys_of(sequence);
+    else
+      return max(min(starts[sequence], capacity - 1) + 1, 0);
   }
   __device__ __forceinline__ int units_of(int keys) const { return (keys + unit_keys - 1) / unit_keys; }
 
@@ -55,6 +65,27 @@ struct Work {
       }
       before = __shfl_sync(kWholeWarp, end, 31);
     }
+  }
+};
+
+using Work = WorkOf<>;
+
+struct ListedWork : WorkOf<ListedWork> {
+  Blocks blocks;
+  int shift;  // a block has 1 << shift keys
+
+  // The rows of the cache by place
+  __device__ __forceinline__ TileList rows_of(int sequence) const {
+    return {blocks.keys_of(0, start_of(sequence) >> shift), shift};
+  }
+  __device__ __forceinline__ int listed_keys_of(int sequence) const {
+    const int start = start_of(sequence);
+    return start < 0 ? 0 : rows_of(sequence).place_from(start + 1);
+  }
+
+ private:
+  __device__ __forceinline__ int start_of(int sequence) const {
+    return min(this->starts[sequence], this->capacity - 1);
   }
 };
 
