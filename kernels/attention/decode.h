@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/choose.h"
+#include "kernels/attention/small_cache.h"
 
 namespace tessera {
 
@@ -11,6 +12,11 @@ struct DecodeShape {
   // The cache has the last `capacity` tokens, a window, in any order: later ones have replaced those before
   bool ring = false;
   AttentionScores scores = {};
+  // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
+  CacheDtype cache = CacheDtype::kAuto;
+
+  CacheFormat format() const { return {.dtype = cache, .head_dim = static_cast<int>(head_dim)}; }
+  int64_t cache_rows() const { return is_small(cache) ? int64_t{CacheFormat::kNewestTokens} : capacity; }
 };
 
 struct DecodePlan {

@@ -36,16 +36,16 @@ struct Args {
   float score_cap;
 };
 
-template <class T>
-__device__ __forceinline__ float log2_sink(const Args<T>& a, int head) {
+template <class A>  // Args, or those of another kernel with these fields
+__device__ __forceinline__ float log2_sink(const A& a, int head) {
   return a.sinks != nullptr ? static_cast<float>(a.sinks[head]) * kLog2e : -INFINITY;
 }
 
 // The query heads of a row of units
 struct RowHeads {
   int kv_head, first, count;
-  template <class T>
-  __device__ __forceinline__ RowHeads(const Args<T>& a, int row)
+  template <class A>
+  __device__ __forceinline__ RowHeads(const A& a, int row)
       : kv_head(row / a.turns),
         first(kv_head * a.group + row % a.turns * kHeadsAtOnce),
         count(min(a.group - row % a.turns * kHeadsAtOnce, kHeadsAtOnce)) {}
@@ -77,6 +77,32 @@ __device__ __forceinline__ float2 add_warps(WarpSums<Tile> sums, int head, int c
   lse = most + log2f(sum);  // no key, or scores of -inf alone: -inf
   const float inverse = sum == 0 ? 0 : 1 / sum;
   return {o.x * inverse, o.y * inverse};
+}
+
+// The sums of the CTA's warps: the row's result, or a part of it. `memory` had their rings.
+template <class Tile, class A, class Heads>
+__device__ __forceinline__ void finish_row(const A& a, int sequence, const RowHeads& row, Heads& heads,
+                                           float* part_out, float* part_lse, uint8_t* memory) {
+  __syncthreads();  // every warp is done with its ring, where the sums come
+  const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
+  heads.store(sums, row.count);
+  __syncthreads();  // every warp reads all sums
+  const int pairs = a.head_dim / 2;
+  for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
+    const int head = i / pairs, column = 2 * (i % pairs);
+    float lse;
+    float2 o = add_warps(sums, head, column, lse);
+    if (part_out == nullptr) {
+      if constexpr (Tile::kGeneral) {
+        const float share = 1 / (1 + ptx::exp2(log2_sink(a, row.first + head) - finite(lse)));
+        o.x *= share, o.y *= share;
+      }
+      store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
+    } else {
+      store_pair(part_out + head * a.head_dim + column, o.x, o.y);
+      if (column == 0) part_lse[head] = lse;
+    }
+  }
 }
 
 // What a warp has for each Tile: the heads' state, made when the first tiles are under way.
@@ -149,34 +175,14 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
     slot = slot + 1 == Tile::kSlots ? 0 : slot + 1;
   }
-  __syncthreads();  // every warp is done with its ring, where the sums come
-  const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
-  heads.store(sums, row.count);
-  __syncthreads();  // every warp reads all sums
-  const int pairs = a.head_dim / 2;
-  for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
-    const int head = i / pairs, column = 2 * (i % pairs);
-    float lse;
-    float2 o = add_warps(sums, head, column, lse);
-    if (part_out == nullptr) {
-      if constexpr (Tile::kGeneral) {
-        const float share = 1 / (1 + ptx::exp2(log2_sink(a, row.first + head) - finite(lse)));
-        o.x *= share, o.y *= share;
-      }
-      store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
-    } else {
-      store_pair(part_out + head * a.head_dim + column, o.x, o.y);
-      if (column == 0) part_lse[head] = lse;
-    }
-  }
+  finish_row<Tile>(a, sequence, row, heads, part_out, part_lse, memory);
 }
 
-template <class Tile, class Kernel>
-__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
-  const Work& work = a.work;
+// Calls attend(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA has
+// units; part_out is null where it has all of them.
+template <class A, class Attend>
+__device__ __forceinline__ void each_row_of_cta(const A& a, const Attend& attend) {
+  const auto& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
   int unit = cta * share;
@@ -189,9 +195,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
     const Sharers sharers(Span{row_begin, row_begin + of_row}, share);
     const int64_t part = sharers.part_of(cta);
     const bool whole = sharers.one();
-    attend<Tile, Kernel>(a, sequence, row, {unit - row_begin, min(end - row_begin, of_row)}, keys,
-                         whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
-                         a.part_lse + part * a.part_heads, memory);
+    attend(sequence, row, Span{unit - row_begin, min(end - row_begin, of_row)}, keys,
+           whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
+           a.part_lse + part * a.part_heads);
     unit = row_begin + of_row;
     if (unit >= end) return;
     if (++row == work.rows) {
@@ -206,16 +212,26 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
   }
 }
 
+template <class Tile, class Kernel>
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
+  each_row_of_cta(a, [&](int sequence, int row, Span units, int keys, float* part_out, float* part_lse) {
+    attend<Tile, Kernel>(a, sequence, row, units, keys, part_out, part_lse, memory);
+  });
+}
+
 inline constexpr int kMergeWarps = 8;
 
 // A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
-template <class T, int kPairs, bool kGeneral>  // kPairs: the pairs of columns of a lane
-__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
+template <class T, int kPairs, bool kGeneral, class A>  // kPairs: the pairs of columns of a lane
+__device__ __forceinline__ void merge(const A& a) {
   constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
   __shared__ float2 outs[kMergeWarps][kPairs * 32];
   __shared__ float offsets[kMergeWarps], sums[kMergeWarps];
   const int head = blockIdx.x, sequence = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const Work& work = a.work;
+  const auto& work = a.work;
   const int keys = work.keys_of(sequence), of_row = work.units_of(keys);
   T* out = a.out.head_begin(sequence, head);
   const int share = work.share_of(work.units_before(work.batch));
@@ -289,6 +305,10 @@ __global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a
   if constexpr (kGeneral) total += ptx::exp2(log2_sink(a, head) - finite(most));
   const float inverse = total == 0 ? 0 : 1 / total;
   store_pair(out + 2 * pair, all.x * inverse, all.y * inverse);
+}
+template <class T, int kPairs, bool kGeneral>
+__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
+  merge<T, kPairs, kGeneral>(a);
 }
 
 }  // namespace tessera::attention::decode

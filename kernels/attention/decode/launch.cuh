@@ -1,12 +1,14 @@
 // Launching the two kernels of a call.
 #pragma once
 
+#include <climits>
+
 #include "kernels/attention/decode/kernel.cuh"
 
 namespace tessera::attention::decode {
 
-// CTAs that run at once on the current device
-inline AttnStatus resident_ctas(int shared_bytes, int* count) {
+// CTAs that run at once on the current device, at most `most` on a multiprocessor
+inline AttnStatus resident_ctas(int shared_bytes, int* count, int most = INT_MAX) {
   int device = 0, sms = 0, shared_of_sm = 0, reserved = 0;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess &&
@@ -14,7 +16,7 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
       cudaDeviceGetAttribute(&shared_of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) ==
           cudaSuccess &&
       cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device) == cudaSuccess;
-  *count = sms * std::max(1, shared_of_sm / (shared_bytes + reserved));
+  *count = sms * std::clamp(shared_of_sm / (shared_bytes + reserved), 1, most);
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
@@ -28,9 +30,9 @@ bool prefer_shared_memory(Kernel* kernel) {
 
 // On 9.0 and later a kernel is started while the one before it still runs, and waits for it by itself, if its
 // code was compiled to do so.
-template <class T>
-AttnStatus launch_early(void (*kernel)(Args<T>), dim3 grid, int threads, int shared_bytes,
-                        CUstream_st* stream, const Args<T>& args) {
+template <class A>
+AttnStatus launch_early(void (*kernel)(A), dim3 grid, int threads, int shared_bytes, CUstream_st* stream,
+                        const A& args) {
   cudaFuncAttributes compiled;
   if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel) ||
       (shared_bytes > kSharedWithoutAsking &&
@@ -81,11 +83,11 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .sinks = static_cast<const T*>(d.sinks),
                         .alibi = alibi_of(p),
                         .score_cap = p.score_cap};
-  const AttnStatus status = launch_early<T>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
+  const AttnStatus status = launch_early(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
                                             Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;
   constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early<T>(merge_kernel<T, kPairs, Tile::kGeneral>,
+  return launch_early(merge_kernel<T, kPairs, Tile::kGeneral>,
                          dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
                          kMergeWarps * 32, 0, stream, args);
 }

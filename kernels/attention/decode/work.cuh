@@ -12,6 +12,11 @@ namespace tessera::attention::decode {
 
 inline constexpr unsigned kWholeWarp = ~0u;
 
+// The sequence of a unit, and the first unit of that sequence
+struct UnitPlace {
+  int sequence, first;
+};
+
 struct Work {
   const int32_t* starts;  // [batch]
   int batch, capacity;
@@ -24,39 +29,42 @@ struct Work {
   }
   __device__ __forceinline__ int units_of(int keys) const { return (keys + unit_keys - 1) / unit_keys; }
 
-  // Units of all rows of the sequences before `end`. All lanes of a warp call it together, here and below.
-  __device__ __forceinline__ int units_before(int end) const {
-    int units = 0;
-    for (int b = threadIdx.x % 32; b < end; b += 32) units += units_of(keys_of(b));
-    return static_cast<int>(__reduce_add_sync(kWholeWarp, static_cast<unsigned>(units))) * rows;
-  }
+  // Units of all rows of the sequences before `end`. All lanes of a warp call it together, as place_of().
+  __device__ __forceinline__ int units_before(int end) const;
   __device__ __forceinline__ int share_of(int units) const { return max(1, (units + ctas - 1) / ctas); }
-
-  // The sequence of a unit, and the first unit of that sequence
-  struct Place {
-    int sequence, first;
-  };
-  __device__ __forceinline__ Place place_of(int unit) const {
-    if (batch == 1) return {0, 0};
-    const int lane = threadIdx.x % 32;
-    int before = 0;
-    for (int block = 0;; block += 32) {
-      const int own = block + lane < batch ? units_of(keys_of(block + lane)) * rows : 0;
-      int end = own + (lane == 0 ? before : 0);
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(kWholeWarp, end, step);
-        if (lane >= step) end += other;
-      }
-      const unsigned behind = __ballot_sync(kWholeWarp, end > unit);
-      if (behind != 0) {
-        const int found = __ffs(static_cast<int>(behind)) - 1;
-        return {block + found, __shfl_sync(kWholeWarp, end - own, found)};
-      }
-      before = __shfl_sync(kWholeWarp, end, 31);
-    }
-  }
+  __device__ __forceinline__ UnitPlace place_of(int unit) const;
 };
+
+// As the members of Work, for any units_of()
+template <class W>
+__device__ __forceinline__ int units_before(const W& work, int end) {
+  int units = 0;
+  for (int b = threadIdx.x % 32; b < end; b += 32) units += work.units_of(work.keys_of(b));
+  return static_cast<int>(__reduce_add_sync(kWholeWarp, static_cast<unsigned>(units))) * work.rows;
+}
+template <class W>
+__device__ __forceinline__ UnitPlace place_of(const W& work, int unit) {
+  if (work.batch == 1) return {0, 0};
+  const int lane = threadIdx.x % 32;
+  int before = 0;
+  for (int block = 0;; block += 32) {
+    const int own = block + lane < work.batch ? work.units_of(work.keys_of(block + lane)) * work.rows : 0;
+    int end = own + (lane == 0 ? before : 0);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(kWholeWarp, end, step);
+      if (lane >= step) end += other;
+    }
+    const unsigned behind = __ballot_sync(kWholeWarp, end > unit);
+    if (behind != 0) {
+      const int found = __ffs(static_cast<int>(behind)) - 1;
+      return {block + found, __shfl_sync(kWholeWarp, end - own, found)};
+    }
+    before = __shfl_sync(kWholeWarp, end, 31);
+  }
+}
+__device__ __forceinline__ int Work::units_before(int end) const { return decode::units_before(*this, end); }
+__device__ __forceinline__ UnitPlace Work::place_of(int unit) const { return decode::place_of(*this, unit); }
 
 // The CTAs that have a part of a row of units
 struct Sharers {
