@@ -37,20 +37,19 @@ void RotaryAppend::check_on(Device device) const {
 namespace {
 
 // Whole groups of words
-void check_groups(const char* op, const CacheFormat& format, const Tensor& groups) {
+void check_groups(const char* op, const CacheFormat& format, const Tensor& groups, int rank) {
   check(is_small(format.dtype) && format.head_dim > 0, "{}: a cache of {} has no codes", op,
         name_of(format.dtype));
-  check(groups.dtype == DType::kI32 && groups.shape[-1] == format.group_words(),
-        "{}: groups of {} codes for heads of {} have {} words of int32, found {}", op, name_of(format.dtype),
-        format.head_dim, format.group_words(), groups.to_string());
+  check(groups.shape.rank() == rank && groups.dtype == DType::kI32 && groups.shape[-1] == format.group_words(),
+        "{}: groups of {} codes for heads of {} have {} words of int32 in {} dimensions, found {}", op,
+        name_of(format.dtype), format.head_dim, format.group_words(), rank, groups.to_string());
 }
 
 }  // namespace
 
 void QuantiseCache::check_on(Device device) const {
   check_anchor(kName, "k", k, 5, device);
-  check_anchor(kName, "groups", groups, 5, device);
-  check_groups(kName, format, groups);
+  check_groups(kName, format, groups, 5);
   const int64_t L = k.shape[0], B = k.shape[1], rows = k.shape[2], K = k.shape[3], G = groups.shape[3];
   check_fields(kName, device,
                {{"k", k, k.dtype, {L, B, rows, K, format.head_dim}},
@@ -68,8 +67,7 @@ void QuantiseCache::check_on(Device device) const {
 
 void DequantiseCache::check_on(Device device) const {
   check_anchor(kName, "k", k, 3, device);
-  check_anchor(kName, "groups", groups, 3, device);
-  check_groups(kName, format, groups);
+  check_groups(kName, format, groups, 3);
   check_fields(kName, device,
                {{"k", k, k.dtype, {k.shape[0], groups.shape[0], format.head_dim}}, {"v", v, k.dtype, k.shape}});
   check(count >= 0 && count <= groups.shape[1] && count * CacheFormat::kGroupTokens <= k.shape[0],
