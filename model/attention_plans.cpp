@@ -30,6 +30,7 @@ AttentionPlans AttentionPlans::decoding(const BlockKinds& kinds, const DecodeSha
     DecodeShape own = shape;
     own.ring = spec.window != Windows::kFull && spec.window < shape.capacity;
     if (own.ring) own.capacity = spec.window;
+    if (!keeps_codes(shape.cache, spec.window, shape.capacity)) own.cache = CacheDtype::kAuto;
     own.scores = spec.scores;
     const DecodePlan decode = choose_decode(own, dtype, device);
     return Plan{.plan = {.shape = {.batch = shape.batch,

@@ -46,8 +46,9 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
   plan.workspace_bytes = static_cast<int64_t>(attn_decode_workspace(&problem, device.arch));
   if (!is_small(s.cache)) return plan;
   check(dtype == DType::kBF16,
-        "a cache of {} serves computations in bf16 on a GPU, found {}. Use --precision bf16, or a cache of {}",
-        name_of(s.cache), name_of(dtype), name_of(dtype));
+        "a cache of {} serves computations in bf16 on a GPU, found {}: compute in bf16, or leave the cache as it "
+        "is computed, auto",
+        name_of(s.cache), name_of(dtype));
   plan.workspace_bytes =
       static_cast<int64_t>(attention::decode::small_workspace(nullptr, problem, s.cache).bytes);
   return plan;

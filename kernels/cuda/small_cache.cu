@@ -63,7 +63,7 @@ __device__ void find_scales(const CacheFormat& format, const Rows<T>& k, const R
       spread.least = fminf(spread.least, __shfl_xor_sync(kWholeWarp, spread.least, step));
       spread.most = fmaxf(spread.most, __shfl_xor_sync(kWholeWarp, spread.most, step));
     }
-    spread.finite = __all_sync(kWholeWarp, spread.finite);
+    spread.finite = !__any_sync(kWholeWarp, !spread.finite);
     if (lane == 0) scales.of_tokens[i] = format.scale_of(spread.least, spread.most, spread.finite);
   }
 }

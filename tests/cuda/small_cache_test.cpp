@@ -278,7 +278,7 @@ TEST_F(SmallCacheOnCuda, RefusesFp32ByName) {
   const SmallCase c{CacheDtype::kInt4, 1, 1, 64, {300}};
   const std::string message = message_of([&] { c.plan(DType::kF32, traits()); });
   EXPECT_NE(message.find("int4"), std::string::npos) << message;
-  EXPECT_NE(message.find("--precision bf16"), std::string::npos) << message;
+  EXPECT_NE(message.find("compute in bf16"), std::string::npos) << message;
 }
 
 }  // namespace

@@ -57,6 +57,10 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
                    "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
                    "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
   command.add("--batches", o.batches, "With --decode: sequences").separated_by(',').positive().show_default();
+  command
+      .add("--cache-dtypes", o.caches,
+           "With --decode: caches to measure: auto (as is computed), fp8, int8, int4; default: auto")
+      .separated_by(',');
   command.add("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
       .type_name("B,N,H,D")
       .one_at_a_time();
@@ -204,10 +208,12 @@ Options& add_decode(Options& app, Command& c) {
       "text in bf16, on a Hopper GPU");
   decode.add_flag("--by-operation", c.decode.by_operation,
                   "Also print the time of every operation; implies --separate-kernels");
+  decode.add_word("--cache-dtype", c.decode.cache, kCacheDtypes).show_default(name_of(c.decode.cache));
   decode.footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"
       "  ./bench decode quickstart.yaml --without-cache\n"
+      "  ./bench decode qwen3_0.6b.yaml --contexts 32768 --cache-dtype int4\n"
       "  ./bench decode --model runs/mine --set train.precision=fp32");
   return decode;
 }

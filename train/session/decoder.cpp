@@ -56,7 +56,8 @@ Decoder::Decoder(Session& session, const Settings& settings)
       settings_(checked(settings, session)),
       scope_(session.arena()),
       cache_(allocate_kv_cache(session.arena(), session.shape().model, session.shape().dtype, settings_.slots,
-                               settings_.capacity)),
+                               settings_.capacity,
+                               checked_cache(settings_.cache, session.shape().dtype))),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
       texts_(static_cast<size_t>(settings_.slots)),
@@ -173,6 +174,7 @@ void Decoder::copy_prompt_to(int64_t slot) {
   copy_rings(stream, prompt_rings_, to.layers);
   if (slot != last_read_.slot) {
     for (size_t l = 0; l < from.layers.size(); ++l) {
+      if (from.layers[l].groups) stream.run(Copy{from.layers[l].groups, to.layers[l].groups});
       if (from.layers[l].ring) continue;
       stream.run(Copy{rows_of(from.layers[l].k), rows_of(to.layers[l].k)});
       stream.run(Copy{rows_of(from.layers[l].v), rows_of(to.layers[l].v)});

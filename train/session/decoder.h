@@ -22,6 +22,7 @@ class Decoder {
     // longrope: the factors are those of the text so far; false: those of the session's sequences. A text
     // that grows beyond the original context is then read anew.
     bool factors_by_length = false;
+    CacheDtype cache = CacheDtype::kAuto;  // see checked_cache()
     bool separate_kernels = false;  // also where the device has a step as one kernel: see prepare_decode()
   };
   // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
@@ -52,6 +53,7 @@ class Decoder {
   int64_t length(int64_t slot) const;             // tokens in the cache; 0: idle
   std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
 
+  const KvCache& cache() const { return cache_; }
   const Settings& settings() const { return settings_; }
   bool is_one_kernel() const { return static_cast<bool>(step_.memory); }  // a step, of those that decode
   // "one kernel a token", or "separate kernels a token: head dim 160: more than 128"
