@@ -10,6 +10,7 @@
 #include "kernels/base/process.h"
 #include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
+#include "model/kv_cache.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"

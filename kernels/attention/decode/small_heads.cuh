@@ -22,13 +22,16 @@ struct SmallShape {
 
   __device__ __forceinline__ int present(int step) const { return step < steps ? step : 0; }
 
-  __device__ __forceinline__ explicit SmallShape(const CacheFormat& format)
+  CodeConstants constants;
+
+  __device__ __forceinline__ SmallShape(const CacheFormat& format, const CodeConstants& of_codes)
       : steps(format.steps()),
         group_words(format.group_words()),
         key_scale_bytes(format.key_scale_words() * 4),
         tile_bytes(format.tile_words() * 4),
         value_scale_bytes(format.value_scale_words() * 4),
-        code_bytes(format.code_words() * 4) {}
+        code_bytes(format.code_words() * 4),
+        constants(of_codes) {}
 };
 
 template <CacheDtype kDtype>
@@ -38,16 +41,17 @@ struct Codes {
   static constexpr int kSubs = CacheFormat{.dtype = kDtype}.subs();
 
   // The operand A of 16 tokens, from a lane's four words
-  static __device__ __forceinline__ void operand(const uint4& words, int sub, uint32_t (&a)[4]) {
+  static __device__ __forceinline__ void operand(const uint4& words, int sub, const CodeConstants& constants,
+                                                 uint32_t (&a)[4]) {
     const uint32_t w[4] = {words.x, words.y, words.z, words.w};
     if constexpr (kDtype == CacheDtype::kInt4) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = (w[sub] >> 4 * i & 0x000f000f) | 0x43004300;
+      for (int i = 0; i < 4; ++i) a[i] = (w[sub] >> 4 * i & 0x000f000f) | constants.plus_128;
     } else {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const uint32_t word = w[2 * sub + i / 2];
-        a[i] = kDtype == CacheDtype::kInt8 ? two_int8(i % 2 == 0 ? word : word >> 8)
+        a[i] = kDtype == CacheDtype::kInt8 ? two_int8(i % 2 == 0 ? word : word >> 8, constants)
                                            : two_e4m3(i % 2 == 0 ? word << 8 : word);
       }
     }
@@ -55,8 +59,8 @@ struct Codes {
 
  private:
   // Bytes 0 and 2: the lower 7 bits as 128 + l, then 256 or 128 less
-  static __device__ __forceinline__ uint32_t two_int8(uint32_t x) {
-    const uint32_t low = (x & 0x007f007f) | 0x43004300, less = (x & 0x00800080) ^ 0xc380c380;
+  static __device__ __forceinline__ uint32_t two_int8(uint32_t x, const CodeConstants& constants) {
+    const uint32_t low = (x & 0x007f007f) | constants.plus_128, less = (x & 0x00800080) ^ constants.minus_256;
     return ptx::fma_bf16x2(low, 0x3f803f80, less);
   }
   // Bytes 1 and 3: as the bits of bf16 they are 2^-120 of the number
@@ -156,7 +160,7 @@ struct SmallHeads : MmaHeads<Tile> {
 #pragma unroll
       for (int sub = 0; sub < kSubs; ++sub) {
         uint32_t a[4];
-        C::operand(words, sub, a);
+        C::operand(words, sub, shape.constants, a);
         ptx::mma_m16n8k16(s[sub], a, high[0], high[1]);
         ptx::mma_m16n8k16(s[sub], a, low[0], low[1]);
       }
@@ -206,7 +210,7 @@ struct SmallHeads : MmaHeads<Tile> {
 #pragma unroll
       for (int sub = 0; sub < kSubs; ++sub) {
         uint32_t a[4];
-        C::operand(words, sub, a);
+        C::operand(words, sub, shape.constants, a);
         ptx::mma_m16n8k16(o[step], a, high[sub][0], high[sub][1]);
         if constexpr (kTwoParts) ptx::mma_m16n8k16(o[step], a, low[sub][0], low[sub][1]);
       }

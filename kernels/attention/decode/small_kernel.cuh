@@ -30,6 +30,7 @@ struct SmallArgs {
   const uint32_t* groups;    // [batch, kv_heads, groups, words]
   int64_t of_sequence, of_head;
   CacheFormat format;
+  CodeConstants constants;
   View<bf16> out;
   SmallWork work;
   float *part_out, *part_lse;
@@ -96,7 +97,7 @@ template <class Tile>
 __device__ __forceinline__ void attend_small(const SmallArgs& a, int sequence, int row_index, Span units,
                                              int keys, float* part_out, float* part_lse, uint8_t* memory) {
   const RowHeads row(a, row_index);
-  const SmallShape shape(a.format);
+  const SmallShape shape(a.format, a.constants);
   const int warp = threadIdx.x / 32, groups = static_cast<int>(CacheFormat::groups_of(keys));
   const int tiles = groups * Tile::kFormat.tiles(), end = min(units.end * Tile::kWarps, tiles);
   const int first = units.begin * Tile::kWarps + warp;
@@ -172,6 +173,7 @@ AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
                           .of_sequence = p.kv_heads * of_head,
                           .of_head = of_head,
                           .format = format,
+                          .constants = {},
                           .out = view<bf16>(d.call.out),
                           .work = {.starts = d.call.starts,
                                    .batch = static_cast<int>(p.batch),
