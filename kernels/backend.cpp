@@ -6,6 +6,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/expert_ops.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {

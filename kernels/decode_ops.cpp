@@ -76,7 +76,7 @@ void DequantiseCache::check_on(Device device) const {
 
 void DecodeAttention::check_on(Device device) const {
   const DecodeShape& s = plan.shape;
-  const Shape cache{s.batch, s.cache_rows(), s.kv_heads, s.head_dim};
+  const Shape cache{s.one_cache ? 1 : s.batch, s.cache_rows(), s.kv_heads, s.head_dim};
   check_anchor(kName, "q", q.tensor, 4, device);
   check_fields(kName, device,
                {{"q", q.tensor, plan.dtype, {s.batch, 1, q.tensor.shape[2], s.head_dim}},
@@ -87,6 +87,10 @@ void DecodeAttention::check_on(Device device) const {
   check_range(kName, "q", q, s.heads);
   check_scratch(kName, workspace, plan.workspace_bytes, device);
   check_sinks(kName, device, {"sinks", sinks, plan.dtype, {s.heads}}, s.scores.sinks);
+  if (s.blocks.size > 0)
+    check_fields(kName, device, {{"blocks", blocks, DType::kI32, {s.blocks.numbers()}}});
+  else
+    check(!blocks, "{}: blocks needs a plan of sparse blocks, found {}", kName, blocks.to_string());
   if (!is_small(s.cache)) return;
   check_fields(kName, device,
                {{"groups",

@@ -2,6 +2,7 @@
 
 #include "kernels/attention/traffic.h"
 #include "kernels/expert_ops.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {
@@ -200,7 +201,10 @@ OpCost cost(const AttentionBackward& a) {
   return one;
 }
 // K is read about once for each head of keys, the products are a few
-OpCost cost(const AttentionSample& a) { return moved(a.k, a.largest_and_entropy); }
+OpCost cost(const AttentionSample& a) { return moved(a.k, a.entropy); }
+OpCost cost(const LargestScores& a) {
+  return moved(a.q, a.k, a.largest) + OpCost{.bytes = 0, .flops = attention_product(a.plan)};
+}
 OpCost cost(const DeadUnits& a) { return moved(a.x, a.maxima, a.maxima, a.dead); }
 OpCost cost(const MoveHeads& a) { return moved(a.from, a.to, a.rows); }
 OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
@@ -292,6 +296,7 @@ OpCost cost(const MuonNorms& a) {
   const auto of = [&](const Tensor& tensor) { return tensor ? tensor.rows(a.first, a.count) : Tensor{}; };
   return moved(of(a.step.param), of(a.step.low), of(a.step.direction), of(a.gradient), a.sums);
 }
+OpCost cost(const ClipHeads& a) { return moved(a.largest); }  // as a rule no head is clipped
 OpCost cost(const MuonUpdate& a) { return moved(a.param, a.param, a.low, a.low, a.direction); }
 
 }  // namespace

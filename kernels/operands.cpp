@@ -1,6 +1,7 @@
 #include "kernels/operands.h"
 
 #include "kernels/expert_ops.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {
@@ -248,6 +249,7 @@ void list(const AttentionBackward& a, const Lists& to) {
   gradient(to, "dsinks", a.dsinks, a.accumulate);
 }
 void list(const AttentionSample& a, const Lists& to) { to.read("q", a.q)("k", a.k); }
+void list(const LargestScores& a, const Lists& to) { to.read("q", a.q)("k", a.k); }
 void list(const DeadUnits& a, const Lists& to) {
   to.read("x", a.x)("maxima", a.maxima);
   to.written("maxima", a.maxima)("dead", a.dead);
@@ -353,6 +355,10 @@ void list(const MuonNorms& a, const Lists& to) {
 }
 void list(const MuonUpdate& a, const Lists& to) {
   to.read("param", a.param)("direction", a.direction);
+  to.written("param", a.param);
+}
+void list(const ClipHeads& a, const Lists& to) {
+  to.read("param", a.param);
   to.written("param", a.param);
 }
 

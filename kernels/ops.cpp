@@ -7,6 +7,7 @@
 #include "kernels/base/fp8.h"
 #include "kernels/expert_ops.h"
 #include "kernels/op_checks.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {
@@ -505,7 +506,15 @@ void AttentionSample::check_on(Device device) const {
   check_attention_heads(kName, plan, device,
                         {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
   check_mask_tables(kName, plan, device, tables, {});
-  check_fields(kName, device, {{"largest_and_entropy", largest_and_entropy, DType::kF32, {s.heads, 2}}});
+  check_fields(kName, device, {{"entropy", entropy, DType::kF32, {s.heads}}});
+}
+
+void LargestScores::check_on(Device device) const {
+  const AttentionShape& s = plan.shape;
+  check_attention_heads(kName, plan, device,
+                        {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
+  check_mask_tables(kName, plan, device, tables, {});
+  check_fields(kName, device, {{"largest", largest, DType::kI32, {s.heads}}});
 }
 
 void DeadUnits::check_on(Device device) const {
@@ -808,6 +817,29 @@ void MuonNorms::check_on(Device device) const {
       {{"gradient", gradient, gradient && gradient.dtype == DType::kF32 ? DType::kF32 : step.param.dtype,
         step.param.shape},
        {"sums", sums, DType::kF32, {3}}});
+}
+
+void ClipHeads::check_on(Device device) const {
+  check(param && computes_in(param.dtype, device) && param.device == device,
+        "{}: param must be a tensor in {} on {}, found {}", kName, names_of_dtypes(device), name_of(device),
+        param.to_string());
+  check(largest && largest.dtype == DType::kI32 && largest.device == device && largest.shape.rank() == 3,
+        "{}: largest must be [ranks, layers, heads] in int32 on {}, found {}", kName, name_of(device),
+        largest.to_string());
+  check_fields(kName, device,
+               {{"low", low, DType::kU16, param.shape, param.dtype == DType::kF32},
+                {"grad_norm", grad_norm, DType::kF32, {grad_norm ? grad_norm.numel() : 1}},
+                {"verdict", verdict, DType::kF32, {1}, true}});
+  const int64_t H = largest.shape[2];
+  check(kv_heads > 0 && H % kv_heads == 0, "{}: the heads of keys must divide {} of queries, found {}", kName,
+        H, kv_heads);
+  check(layer >= 0 && layer < largest.shape[1], "{}: there are {} layers, found layer {}", kName,
+        largest.shape[1], layer);
+  const int64_t all = (H + 2 * kv_heads) * head_dim * columns;
+  check(first_element >= 0 && first_element + param.numel() <= all,
+        "{}: a slice must lie within {} elements, found {} from {} on", kName, all, param.numel(),
+        first_element);
+  check(most > 0, "{}: the largest score that stays must be above 0, found {}", kName, most);
 }
 
 }  // namespace tessera

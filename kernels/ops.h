@@ -496,9 +496,9 @@ struct AttentionBackward {
 };
 
 // What attention does with some of its queries, for an observer. With the scores s, bias included, of the
-// keys that a query sees, and p = softmax(s): of each head the largest s, and the mean over the queries
-// of the entropy -sum p log p, in nats. Sinks are not among the scores. Nothing is dropped. A query that
-// sees no key does not count; if none does, the largest is -inf and the entropy 0.
+// keys that a query sees, and p = softmax(s): of each head the mean over the queries of the entropy
+// -sum p log p, in nats. Sinks are not among the scores. Nothing is dropped. A query that sees no key does not
+// count; if none does, the entropy is 0. Of all queries: LargestScores (score_ops.h).
 struct AttentionSample {
   static constexpr const char* kName = "attention sample";
   static constexpr int64_t kSequences = 8, kQueries = 64;  // at most: the first ones; of each, evenly spaced
@@ -510,9 +510,9 @@ struct AttentionSample {
   }
 
   const AttentionPlan& plan;
-  Heads q, k;                  // as AttentionForward takes them
-  MaskTables tables = {};      // likewise
-  Tensor largest_and_entropy;  // [H, 2] fp32
+  Heads q, k;              // as AttentionForward takes them
+  MaskTables tables = {};  // likewise
+  Tensor entropy;          // [H] fp32
 
   void check_on(Device device) const;
 };
@@ -586,7 +586,9 @@ struct DequantiseCache {
 };
 
 // Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
-// rows 0 to starts[b], of a ring up to its capacity. An idle sequence has y = 0.
+// rows 0 to starts[b], of a ring up to its capacity; of these, with sparse blocks, those in blocks that the
+// list of its own block has. An idle sequence has y = 0. With DecodeShape::one_cache the B tokens are of one
+// sequence, and the caches are [1, capacity, K, D].
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
@@ -596,6 +598,7 @@ struct DecodeAttention {
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
   Tensor sinks = {};        // [H], where the plan has sinks, and only there
+  Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
   Tensor groups = {};       // [B, K, G, words] int32, of a small cache: see QuantiseCache
 
   void check_on(Device device) const;
@@ -1012,6 +1015,10 @@ struct SumExperts;
 struct AddShared;
 struct AddSharedBackward;
 
+// Of the largest score of each head: score_ops.h
+struct LargestScores;
+struct ClipHeads;
+
 using AnyOp = std::variant<
     const FillZero*, const Copy*, const SplitMasters*, const JoinMasters*, const Accumulate*,
     const RandomNormal*, const EmbeddingForward*, const EmbeddingBackward*, const LayerNormForward*,
@@ -1024,13 +1031,13 @@ using AnyOp = std::variant<
     const AddSharedBackward*, const Quantise*, const CountSaturated*, const Dequantise*,
     const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*, const UpdateScales*,
     const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const DeadUnits*,
-    const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*,
-    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
-    const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
-    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
-    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*>;
+    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const LargestScores*,
+    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
+    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
+    const Distillation*, const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*,
+    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
+    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*,
+    const ClipHeads*>;
 
 const char* name_of(const AnyOp& op);
 

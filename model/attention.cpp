@@ -1,6 +1,7 @@
 #include "model/attention.h"
 
 #include "kernels/base/present.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 namespace {
@@ -39,7 +40,7 @@ struct AttentionPart {
     return all.view({all.numel()}).rows(index * shape.numel(), shape.numel()).view(shape);
   }
   // One for each head of the part; none where there are none
-  Tensor of_sinks(const Tensor& all) const {
+  Tensor of_each_head(const Tensor& all) const {
     const int64_t heads = all ? all.shape[0] / parts : 0;
     return all ? all.rows(index * heads, heads) : Tensor{};
   }
@@ -109,15 +110,27 @@ CacheAppend append_of(const Attention& a) {
 }
 
 DecodeAttention decode_attention_of(const Attention& a) {
-  return {.plan = present(a.decode),
-          .q = heads_of(a).q,
-          .k_cache = a.cache.k,
-          .v_cache = a.cache.v,
-          .starts = a.starts,
-          .y = a.saved.output,
-          .workspace = a.workspace,
-          .sinks = a.weights.sinks,
-          .groups = a.cache.groups};
+  DecodeAttention op{.plan = present(a.decode),
+                     .q = heads_of(a).q,
+                     .k_cache = a.cache.k,
+                     .v_cache = a.cache.v,
+                     .starts = a.starts,
+                     .y = a.saved.output,
+                     .workspace = a.workspace,
+                     .sinks = a.weights.sinks,
+                     .blocks = a.tables.blocks,
+                     .groups = a.cache.groups};
+  const DecodeShape& shape = op.plan.shape;
+  if (!shape.one_cache) return op;
+  // [1, T, ..] as T sequences of one token
+  const auto by_token = [&](const Tensor& heads) {
+    return heads.view({shape.batch, 1, heads.shape[2], heads.shape[3]});
+  };
+  op.q.tensor = by_token(op.q.tensor), op.y = by_token(op.y);
+  op.k_cache = heads_in_rows(a.cache.k, 0, shape.capacity).tensor;
+  op.v_cache = heads_in_rows(a.cache.v, 0, shape.capacity).tensor;
+  op.starts = a.decoded.places, op.workspace = a.decoded.workspace;
+  return op;
 }
 
 void copy_rows(const Stream& stream, const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row,
@@ -215,14 +228,19 @@ void attend(const Stream& stream, const Attention& a) {
                                 .workspace = a.workspace,
                                 .dropout = part.dropout(a),
                                 .tables = a.tables,
-                                .sinks = part.of_sinks(a.weights.sinks)});
-    if (a.sample)
-      stream.run(AttentionSample{
-          .plan = plan,
-          .q = part.of(in.q),
-          .k = keys.k,
-          .tables = a.tables,
-          .largest_and_entropy = a.sample.rows(part.index * a.plan.shape.heads, a.plan.shape.heads)});
+                                .sinks = part.of_each_head(a.weights.sinks)});
+    if (a.entropies)
+      stream.run(AttentionSample{.plan = plan,
+                                 .q = part.of(in.q),
+                                 .k = keys.k,
+                                 .tables = a.tables,
+                                 .entropy = part.of_each_head(a.entropies)});
+    if (a.largest_scores)
+      stream.run(LargestScores{.plan = plan,
+                               .q = part.of(in.q),
+                               .k = keys.k,
+                               .tables = a.tables,
+                               .largest = part.of_each_head(a.largest_scores)});
   }
 }
 
@@ -252,8 +270,8 @@ void attend_backward(const Stream& stream, const Attention& a, const AttendBackw
                                  .workspace = backward.workspace,
                                  .dropout = part.dropout(a),
                                  .tables = a.tables,
-                                 .sinks = part.of_sinks(a.weights.sinks),
-                                 .dsinks = part.of_sinks(backward.gradients.sinks),
+                                 .sinks = part.of_each_head(a.weights.sinks),
+                                 .dsinks = part.of_each_head(backward.gradients.sinks),
                                  .accumulate = backward.accumulate});
     if (summed) summed->sum();
   }

@@ -36,7 +36,8 @@ struct AttentionSaved {
 // qkv_bias_to_sum().
 inline bool bias_gradient_reads_out(const ModelConfig& config) {
   return config.has_qkv_bias() && config.has_out_bias() && config.positions != Positions::kRope &&
-         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 && config.kv_heads == config.heads;
+         !config.attention_sinks && config.attention_cap == 0 && config.dropout.attention == 0 &&
+         config.kv_heads == config.heads;
 }
 
 // Of a plan with fewer heads than the model, attention takes so many parts of the heads, one after the other.
@@ -57,11 +58,12 @@ struct Attention {
   Tensor positions = {};                  // of the batch, as the next
   MaskTables tables = {};
   ContextPass context = {};
-  Tensor sample = {};  // [H, 2]: what a forward writes of some queries, see AttentionSample; none: nothing
+  Tensor entropies = {}, largest_scores = {};  // [H]: see AttentionSample, LargestScores; none: not asked
   // Texts that are continued: keys and values go to the cache and are read there.
   KvCache::Layer cache = {};
   UnrolledKeys unrolled = {};  // of a prompt, where `cache` is a ring
   Tensor starts = {};          // [B], see KvCache
+  DecodedPrompt decoded = {};  // of a prompt, likewise
 };
 
 inline Tensor rows_of(const Tensor& heads) {  // [B, T, H, D] as [N, H D]

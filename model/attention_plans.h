@@ -6,6 +6,7 @@
 
 #include "kernels/attention/decode.h"
 #include "model/block_kinds.h"
+#include "model/sparse_lists.h"
 
 namespace tessera {
 
@@ -13,11 +14,18 @@ class AttentionPlans {
  public:
   AttentionPlans() = default;
   AttentionPlans(const AttentionPlan& of_all) : distinct_{{.plan = of_all, .decode = {}}} {}
-  // The mask's window is each block's own, in place of that of `request`. Error: as choose_attention().
-  AttentionPlans(const BlockKinds& kinds, const AttentionRequest& request);
+  // The mask's window and sparse blocks are each block's own, in place of those of `request`. A prompt that
+  // begins within a sparse block is decoded, all of its tokens over the cache of the text. Error: as
+  // choose_attention().
+  AttentionPlans(const BlockKinds& kinds, const AttentionRequest& request, const SparseLists& sparse = {});
   // One new token of each sequence over a cache. Error: as choose_decode().
-  static AttentionPlans decoding(const BlockKinds& kinds, const DecodeShape& shape, DType dtype,
-                                 const DeviceTraits& device);
+  struct DecodeRequest {
+    DecodeShape shape;
+    DType dtype;
+    DeviceTraits device;
+  };
+  static AttentionPlans decoding(const BlockKinds& kinds, const DecodeRequest& request,
+                                 const SparseLists& sparse = {});
 
   const AttentionPlan& of(size_t layer) const { return at(layer).plan; }
   const std::optional<DecodePlan>& decode_of(size_t layer) const { return at(layer).decode; }

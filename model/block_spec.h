@@ -7,8 +7,9 @@
 namespace tessera {
 
 struct BlockSpec {
-  int64_t window = 0;   // a query sees the last `window` keys, its own among them; 0: all keys before it
-  bool rotary = false;  // q and k are rotated
+  int64_t window = 0;  // a query sees the last `window` keys, its own among them; 0: all keys before it
+  SparsePattern sparse = {};             // which blocks of keys a block of queries sees
+  bool rotary = false;                   // q and k are rotated
   bool local_angles = false;             // by those of model.rope.local_theta
   AttentionScores scores = {};           // of attention
   NormKind norm = NormKind::kLayerNorm;  // of all norms
@@ -23,7 +24,8 @@ struct BlockSpec {
   bool operator==(const BlockSpec&) const = default;
 };
 
-// What differs between the blocks of a model begins here: their windows, and so their angles.
+// What differs between the blocks of a model begins here: their windows, and so their angles, and what is
+// sparse.
 BlockSpec block_spec(const ModelConfig& config, size_t layer);
 
 }  // namespace tessera

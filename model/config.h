@@ -12,6 +12,7 @@
 #include "kernels/base/router.h"
 #include "kernels/base/words.h"
 #include "model/lora_config.h"
+#include "model/sparse.h"
 #include "model/windows.h"
 
 namespace tessera {
@@ -177,8 +178,9 @@ struct ModelConfig {
   bool norm_embeddings = false;  // a norm of what the first block reads
   bool norm_plus_one = false;    // RMSNorm: a normed channel is multiplied by 1 + weight
   Positions positions = Positions::kLearned;
-  Rope rope = {};       // where positions are rotary
-  Windows window = {};  // of attention, by block
+  Rope rope = {};            // where positions are rotary
+  Windows window = {};       // of attention, by block
+  SparseBlocks sparse = {};  // likewise: which blocks of keys are seen
   Mlp mlp = Mlp::kGelu;
   ExpertsConfig experts = {};
   Bias bias = Bias::kAll;
@@ -221,8 +223,10 @@ struct ModelConfig {
     return model;
   }
   // Twice the keys that a token of a text of T tokens sees, its own for a half: the mean over the tokens and
-  // the blocks. T where no block has a window.
+  // the blocks. T where no block has a window or sparse attention.
   double attention_span(double T) const;
+  // Of a document that begins at token `begin` of a sequence and ends before `end`
+  double attention_span(int64_t begin, int64_t end) const;
   // FLOPs of training on one token: 6 a parameter that it goes through, and 6 L H D attention_span() for
   // causal attention, half of the full T^2 without windows. A table that is only looked up has none.
   double flops_of_span(double attention_span) const;
@@ -259,6 +263,7 @@ void for_each_model_key(M& model, Visit&& visit) {
   visit("model.norm_embeddings", model.norm_embeddings);
   visit("model.positions", model.positions);
   visit("model.window", model.window);
+  visit("model.sparse", model.sparse);
   visit("model.rope.theta", model.rope.theta);
   visit("model.rope.local_theta", model.rope.local_theta);
   visit("model.rope.share", model.rope.share);

@@ -1,6 +1,7 @@
 #include "model/decode.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/base/check.h"
 #include "model/stages.h"
@@ -43,6 +44,37 @@ UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache&
           .start = start};
 }
 
+// Likewise, of a model with sparse blocks
+DecodedPrompt allocate_decoded(const Stream& stream, Arena& arena, const Model& prompt, const KvCache& cache,
+                               int64_t start) {
+  DecodedPrompt decoded;
+  int64_t bytes = 0;
+  for (const BlockKind& kind : prompt.params->layout().kinds.distinct()) {
+    const BlockShape blocks = prompt.sparse.shape_of(kind.spec.sparse, 0, cache.capacity);
+    if (blocks.size == 0) continue;
+    const DecodePlan plan = choose_decode({.batch = prompt.attention.tokens(),
+                                           .heads = prompt.config.heads,
+                                           .head_dim = prompt.config.head_dim,
+                                           .kv_heads = prompt.config.kv_heads,
+                                           .capacity = cache.capacity,
+                                           .scores = kind.spec.scores,
+                                           .one_cache = true,
+                                           .blocks = blocks},
+                                          prompt.attention.dtype(), stream.backend().traits());
+    bytes = std::max(bytes, plan.workspace_bytes);
+    if (decoded.places) continue;
+    std::vector<int32_t> places(static_cast<size_t>(prompt.attention.tokens()));
+    std::iota(places.begin(), places.end(), static_cast<int32_t>(start));
+    decoded.places =
+        arena.alloc(MemoryTag::kData, "places of a prompt's tokens", DType::kI32, {std::ssize(places)});
+    stream.run(Copy{{places.data(), DType::kI32, decoded.places.shape, Device::kCpu}, decoded.places});
+  }
+  if (bytes > 0)
+    decoded.workspace = arena.alloc(MemoryTag::kAttention, "workspace of a prompt within a sparse block",
+                                    DType::kF32, {(bytes + 3) / 4});
+  return decoded;
+}
+
 void add_operations(const Stream& stream, DecodeStep& step) {
   const Model& model = step.model;
   const Saved& saved = step.saved;
@@ -62,6 +94,14 @@ void add_operations(const Stream& stream, DecodeStep& step) {
 
 }  // namespace
 
+int64_t prompt_tokens_at_once(const ModelConfig& config, int64_t start, int64_t left) {
+  int64_t block = 1;  // the largest, of which the others are parts
+  for (const SparseRun& run : config.sparse.runs())
+    if (run.pattern) block = std::max(block, run.pattern.block);
+  const int64_t within = start % block;
+  return within == 0 ? left : std::min(left, block - within);
+}
+
 void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
   const auto& [model, cache, tokens, start, logits] = prompt;
   const ModelConfig& config = model.config;
@@ -78,17 +118,21 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
                        .kv_heads = config.kv_heads,
                        .kv_tokens = start + T};
   shape.mask.offset = start;
-  whole.attention =
-      AttentionPlans(model.params->layout().kinds, {.kind = prefill_kind(model.attention.kind()),
-                                                    .shape = shape,
-                                                    .dtype = model.attention.dtype(),
-                                                    .device = stream.backend().traits()});
+  whole.attention = AttentionPlans(model.params->layout().kinds,
+                                   {.kind = prefill_kind(model.attention.kind()),
+                                    .shape = shape,
+                                    .dtype = model.attention.dtype(),
+                                    .device = stream.backend().traits()},
+                                   model.sparse);
   const Saved saved = allocate_saved(arena, whole, Keep::nothing());
   KvCache own = cache;
   own.unrolled = allocate_unrolled(arena, whole, cache, start);
+  own.decoded = allocate_decoded(stream, arena, whole, cache, start);
   const Batch batch{.tokens = tokens, .targets = {}, .cache = &own};
   forward(stream, {.model = whole, .batch = batch, .saved = saved});
-  if (logits) logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - 1, 1), .logits = logits});
+  if (!logits) return;
+  const int64_t n = logits.shape[0];
+  logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - n, n), .logits = logits});
 }
 
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device) {
@@ -96,13 +140,15 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
   Model one = model;
   one.mlp_chunk = 0;  // its rows are few
   one.attention = AttentionPlans::decoding(model.params->layout().kinds,
-                                           {.batch = cache.slots(),
-                                            .heads = config.heads,
-                                            .head_dim = config.head_dim,
-                                            .kv_heads = config.kv_heads,
-                                            .capacity = cache.capacity,
-                                            .cache = cache.small.format.dtype},
-                                           model.attention.dtype(), device);
+                                           {.shape = {.batch = cache.slots(),
+                                                      .heads = config.heads,
+                                                      .head_dim = config.head_dim,
+                                                      .kv_heads = config.kv_heads,
+                                                      .capacity = cache.capacity,
+                                                      .cache = cache.small.format.dtype},
+                                            .dtype = model.attention.dtype(),
+                                            .device = device},
+                                           model.sparse);
   return one;
 }
 

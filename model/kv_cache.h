@@ -35,6 +35,13 @@ struct UnrolledKeys {
   int64_t start = 0;  // tokens of the text before the prompt
 };
 
+// While a prompt of T tokens is read that begins within a sparse block: blocks of the model with such blocks
+// decode it, all of its tokens over the cache of the text.
+struct DecodedPrompt {
+  Tensor places;     // [T] int32, of its tokens in the text
+  Tensor workspace;  // of attention
+};
+
 struct KvCache {
   struct Layer {
     // [slots, rows, K, D], keys after norm and rotation. Token t in row t; of a ring in row t % rows
@@ -49,6 +56,7 @@ struct KvCache {
   Tensor starts;     // [slots] int32: the place of the first new token; below 0 the slot is idle. See ops.h
   int64_t capacity;  // tokens of the text of a slot
   UnrolledKeys unrolled = {};
+  DecodedPrompt decoded = {};
   // k, v and groups of all layers with codes, L of them before the slots, as QuantiseCache takes them
   Layer small = {};
 

@@ -39,8 +39,10 @@ constexpr auto words_of(ParamPart) {
                     Word{"head", ParamPart::kHead}};
 }
 
+inline constexpr const char* kQkv = "attention.qkv";  // of queries, keys and values
+
 struct Linear {
-  const char* name;  // of its tensors in the block: "attention.qkv"
+  const char* name;  // of its tensors in the block: "mlp.expand"
   ParamPart part;    // kAttention, kMlp or kRouter
   LayerParts rows;   // outputs of each matrix that is a part of it: of q, k and v; of gate and up
   int64_t columns;   // inputs

@@ -68,6 +68,7 @@ struct Model {
   AttentionPlans attention;  // carry B and T; the scale is 1 / sqrt(D), see attention_scale()
   Tensor angles = {};        // [>= T, R / 2, 2] fp32, see rope.h; with rotary positions
   Tensor local_angles = {};  // likewise, of blocks with a window, where model.rope.local_theta is set
+  SparseLists sparse = {};   // of the longest sequence, where model.sparse hides blocks
   ByBlock<Keep> keep = {};
   int64_t classifier_chunk = 0;  // rows of [N, padded V] logits that exist at a time; 0: all N
   int64_t mlp_chunk = 0;         // rows of an MLP's hidden layer, likewise; where `keep` drops it
@@ -110,7 +111,7 @@ float embedding_scale(const ModelConfig& config, DType dtype);
 
 // What a micro-batch of a training writes about itself, at some steps
 struct Probe {
-  Tensor attention;                                 // [L, H, 2] fp32: see AttentionSample
+  Tensor attention_entropies;                       // [L, H] fp32: see AttentionSample
   Tensor unit_maxima;                               // [F] fp32: room for a layer
   Tensor dead_units;                                // [L] fp32
   Tensor expert_loads = {}, router_entropies = {};  // [L, E] [L] fp32: see RouterSample; none: no experts
@@ -119,9 +120,6 @@ struct Probe {
 
   Tensor saturated_x(const Fp8Linear& fp8) const { return saturated_of(fp8, 0); }
   Tensor saturated_dy(const Fp8Linear& fp8) const { return saturated_of(fp8, 1); }
-  Tensor attention_of(size_t layer) const {  // [H, 2]
-    return attention.rows(static_cast<int64_t>(layer), 1).view({attention.shape[1], 2});
-  }
 
  private:
   Tensor saturated_of(const Fp8Linear& fp8, int64_t of_dy) const {
@@ -137,6 +135,7 @@ struct Pass {
   const ActiveDropout& dropout;
   bool accumulate = true;     // gradients of parameters; else they are overwritten
   Tensor choice_counts = {};  // [E] int32: a forward adds how often experts are chosen; none: it does not
+  Tensor largest_scores = {};  // [L, H] int32: a forward raises them, see LargestScores; none: it does not
   // None: it writes nothing about itself. `probe` is of a forward, not of what a backward computes again.
   const Probe *probe = nullptr, *backward_probe = nullptr;
 };

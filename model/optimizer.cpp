@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 
@@ -50,6 +51,7 @@ void Optimizer::update(const Stream& stream, const Update& of) {
         parts[g].push_back(part_of(bucket, of.config, g));
     if (!store_.shards().optimizer()) return;
     run();  // one by one: a bucket is gathered while the next is updated
+    clip_heads(stream, of, bucket);
     store_.weight_home().end_update(bucket);
   };
   const auto has_matrices = [&](size_t bucket) {
@@ -66,6 +68,34 @@ void Optimizer::update(const Stream& stream, const Update& of) {
               .done = finish,
               .norms = of.norms});
   run();
+  for (size_t b = 0; !store_.shards().optimizer() && b < layout.buckets.size(); ++b)
+    clip_heads(stream, of, b);
+}
+
+void Optimizer::clip_heads(const Stream& stream, const Update& of, size_t bucket) const {
+  const Tensor weights = store_.weight_home().updated(bucket);
+  if (!of.largest_scores || !weights) return;
+  const int64_t begins = store_.part().index * store_.part_elements(bucket);
+  for (const ParamPlace& place : store_.layout().places) {
+    const std::optional<Linear>& linear = place.info.linear;
+    if (place.bucket != bucket || !place.trained || !linear || std::string_view(linear->name) != kQkv)
+      continue;
+    const auto [first, count] = place.within(begins, weights.numel());
+    if (count == 0) continue;
+    const Tensor low = store_.dtype() == DType::kF32 ? Tensor{} : store_.kept().of(kMaster, bucket);
+    const ModelConfig& model = store_.model();
+    stream.run(ClipHeads{.param = weights.rows(first, count),
+                         .low = low ? low.rows(first, count) : Tensor{},
+                         .first_element = begins + first - place.first,
+                         .columns = place.info.shape.numel() / linear->outputs(),
+                         .head_dim = model.head_dim,
+                         .kv_heads = model.kv_heads,
+                         .largest = of.largest_scores,
+                         .layer = place.info.block,
+                         .most = of.most_score,
+                         .grad_norm = grad_norms_,
+                         .verdict = of.verdict});
+  }
 }
 
 // Whole matrices are measured by what updates them, after this.

@@ -30,6 +30,10 @@ class Optimizer {
     // the sums of squares of AdamWNorms, over the elements of this rank's part. None: not asked.
     // Error: the rule cannot tell.
     Tensor norms = {};
+    // [ranks, layers, heads] of LargestScores: afterwards the heads whose largest score was above `most_score`
+    // are clipped, see ClipHeads. None: none are.
+    Tensor largest_scores = {};
+    double most_score = 0;
   };
   void update(const Stream& stream, const Update& update);
   const UpdateRule& rule() const { return rule_; }
@@ -37,6 +41,8 @@ class Optimizer {
 
  private:
   void measure_update(const Stream& stream, const Update& update) const;  // but for whole matrices
+  // In this rank's part of a bucket, after its update
+  void clip_heads(const Stream& stream, const Update& update, size_t bucket) const;
   UpdateStep step_of(const Update& update) const;
   // The elements of a group in this rank's part of a bucket: trained elements of the bucket
   struct Elements {

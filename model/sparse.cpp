@@ -1,9 +1,13 @@
 #include "model/sparse.h"
 
 #include <algorithm>
+#include <charconv>
 #include <random>
 
 #include "kernels/attention/block_lists.h"
+#include "kernels/base/check.h"
+#include "kernels/base/split.h"
+#include "kernels/base/text.h"
 
 namespace tessera {
 
@@ -14,12 +18,14 @@ std::vector<int64_t> SparsePattern::keys_of(int64_t query_block) const {
     const bool shown = back < window || j < global || (stride > 0 && back % stride == 0);
     (shown ? seen : others).push_back(j);
   }
-  std::mt19937_64 generator(static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15 +
-                            static_cast<uint64_t>(query_block));
-  const auto drawn = static_cast<size_t>(std::min<int64_t>(random, std::ssize(others)));
-  for (size_t i = 0; i < drawn; ++i) {
-    std::swap(others[i], others[i + generator() % (others.size() - i)]);
-    seen.push_back(others[i]);
+  if (random > 0) {
+    std::mt19937_64 generator(static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15 +
+                              static_cast<uint64_t>(query_block));
+    const auto drawn = static_cast<size_t>(std::min<int64_t>(random, std::ssize(others)));
+    for (size_t i = 0; i < drawn; ++i) {
+      std::swap(others[i], others[i + generator() % (others.size() - i)]);
+      seen.push_back(others[i]);
+    }
   }
   std::ranges::sort(seen);
   return seen;
@@ -33,15 +39,109 @@ BlockLists SparsePattern::lists(int64_t tokens) const {
   });
 }
 
-double SparsePattern::pairs(int64_t tokens) const {
-  if (shows_all(tokens)) return static_cast<double>(tokens) * static_cast<double>(tokens + 1) / 2;
+double SparsePattern::pairs(int64_t begin, int64_t end) const {
+  const auto triangle = [](int64_t rows) {
+    return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2;
+  };
+  if (shows_all(end)) return triangle(end - begin);
   double pairs = 0;
-  for (int64_t row = 0; row * block < tokens; ++row) {
-    const auto rows = static_cast<double>(std::min(block, tokens - row * block)),
-               before = static_cast<double>(std::ssize(keys_of(row)) - 1);  // whole blocks beside its own
-    pairs += rows * before * static_cast<double>(block) + rows * (rows + 1) / 2;
+  for (int64_t row = begin / block; row * block < end; ++row) {
+    const auto within = [&](int64_t of_block) {  // its tokens from `begin` to `end`
+      return std::max<int64_t>(0, std::min(end, (of_block + 1) * block) - std::max(begin, of_block * block));
+    };
+    for (const int64_t column : keys_of(row))
+      pairs += column == row ? triangle(within(row))
+                             : static_cast<double>(within(row)) * static_cast<double>(within(column));
   }
   return pairs;
+}
+
+namespace {
+
+// The members as they are written; `least`: the smallest that may be written
+struct SparseWord {
+  std::string_view name;
+  int64_t SparsePattern::*member;
+  int64_t least, most;
+};
+constexpr int64_t kMostOfPattern = 1'000'000;
+constexpr SparseWord kSparseWords[] = {{"window", &SparsePattern::window, 1, kMostOfPattern},
+                                       {"global", &SparsePattern::global, 1, kMostOfPattern},
+                                       {"stride", &SparsePattern::stride, 2, kMostOfPattern},
+                                       {"random", &SparsePattern::random, 1, kMostOfPattern},
+                                       {"seed", &SparsePattern::seed, 0, 1'000'000'000},
+                                       {"block", &SparsePattern::block, 128, int64_t{1} << 20}};
+
+// Sets `number` if all of `text` is one.
+bool read_whole(std::string_view text, int64_t& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return !text.empty() && error == std::errc{} && end == text.data() + text.size();
+}
+
+int64_t default_of(const SparseWord& word) { return SparsePattern().*word.member; }
+
+void check_number(const SparseWord& word, int64_t number) {
+  check(number >= word.least && number <= word.most, "{}:{} is out of range, expected {} to {}", word.name,
+        number, word.least, word.most);
+}
+
+SparsePattern read_pattern(std::string_view text) {
+  if (text == "full") return {};
+  SparsePattern pattern;
+  std::vector<std::string_view> given;
+  for (const std::string_view part : split(text, '+')) {
+    const size_t colon = part.find(':');
+    const std::string_view name = part.substr(0, colon);
+    const auto* word = std::ranges::find(kSparseWords, name, &SparseWord::name);
+    int64_t number = 0;
+    check(
+        word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
+        "expected full, or window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus "
+        "between them, found {}",
+        in_quotes(part));
+    check(std::ranges::find(given, name) == given.end(), "{} is given twice in {}", name, in_quotes(text));
+    given.push_back(name);
+    check_number(*word, number);
+    pattern.*word->member = number;
+  }
+  check(pattern.window > 0,
+        "{} has no window:N, the last blocks that a block of queries sees, its own among them: at least "
+        "window:1",
+        in_quotes(text));
+  check((pattern.block & (pattern.block - 1)) == 0,
+        "block:{} is no power of two: 128, 256, 512 and so on tokens make a block", pattern.block);
+  check(pattern.random > 0 || pattern.seed == 0, "seed:{} draws nothing without random:N", pattern.seed);
+  return pattern;
+}
+
+}  // namespace
+
+void SparseRun::check(const SparsePattern& p) {
+  if (p == SparsePattern()) return;
+  tessera::check(p.window > 0 && p.global >= 0 && p.stride >= 0 && p.random >= 0 && p.block > 0,
+                 "a sparse pattern needs a window and blocks of at least 1, and no negative number, found {}",
+                 text(p));
+}
+
+std::string SparseRun::text(const SparsePattern& pattern) {
+  std::string text;
+  for (const SparseWord& word : kSparseWords)
+    if (pattern.*word.member != default_of(word))
+      text += fmt::format("{}{}:{}", text.empty() ? "" : "+", word.name, pattern.*word.member);
+  return text;
+}
+
+SparseBlocks read_sparse(std::string_view text) {
+  std::vector<SparseRun> runs;
+  for (const std::string_view entry : split(text, ',')) {
+    const size_t star = entry.find('*');
+    SparseRun& run = runs.emplace_back();
+    run.pattern = read_pattern(entry.substr(0, star));
+    if (star == entry.npos) continue;
+    check(read_whole(entry.substr(star + 1), run.blocks) && run.blocks >= 1,
+          "after a star must be a number of blocks, at least 1, found {}", in_quotes(entry));
+  }
+  return SparseBlocks(runs);
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // SparsePattern: which blocks of keys each block of queries sees in causal attention, by rules that no data
-// changes.
+// changes. SparseBlocks: the pattern of each block of a model (model.sparse).
 //
 // Query block i sees key block j, neither later than itself, where one of these holds:
 //
@@ -13,8 +13,10 @@
 // arXiv:2007.14062 (all but stride).
 #pragma once
 
-#include <cstdint>
-#include <vector>
+#include <compare>
+#include <string_view>
+
+#include "model/block_pattern.h"
 
 namespace tessera {
 
@@ -23,17 +25,35 @@ class BlockLists;  // kernels/attention/block_lists.h
 struct SparsePattern {
   int64_t window = 0;  // blocks; 0: every block is seen, and the rest is 0
   int64_t global = 0, stride = 0, random = 0, seed = 0;
-  int64_t block = 128;  // tokens of a block: a power of two from 128 on
+  int64_t block = 128;  // tokens of a block; of kernels on GPUs a power of two from 128 on
 
   explicit operator bool() const { return window > 0; }
-  bool operator==(const SparsePattern&) const = default;
+  auto operator<=>(const SparsePattern&) const = default;
 
   // The key blocks that a query block sees, rising
   std::vector<int64_t> keys_of(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
-  // Of a sequence of so many tokens: pairs of a query and a key that it sees
-  double pairs(int64_t tokens) const;
+  // Of the tokens from `begin` to `end` of a sequence: pairs of a query and a key that it sees, both of these
+  double pairs(int64_t begin, int64_t end) const;
+  double pairs(int64_t tokens) const { return pairs(0, tokens); }
   bool shows_all(int64_t tokens) const { return window == 0 || window * block >= tokens; }
 };
+
+struct SparseRun {
+  using Value = SparsePattern;
+  SparsePattern pattern = {};
+  int64_t blocks = 1;  // that follow one another
+  bool operator==(const SparseRun&) const = default;
+
+  static void check(const SparsePattern& pattern);        // Error: numbers that have no meaning
+  static std::string text(const SparsePattern& pattern);  // "window:8+global:1"
+};
+
+using SparseBlocks = BlockPattern<SparseRun>;
+
+// Of "window:8+global:1+random:2*3,full": text_of()'s. Error: a word that is not known or is given twice, a
+// number out of range, blocks that kernels on GPUs do not have, words that go together only, with what was
+// found and what is expected.
+SparseBlocks read_sparse(std::string_view text);
 
 }  // namespace tessera

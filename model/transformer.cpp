@@ -119,6 +119,7 @@ void train_batch(const Stream& stream, Arena& arena, const TrainBatch& trained) 
   Pass probed = pass;  // not what the backward computes again
   probed.probe = trained.probe;
   probed.choice_counts = trained.choice_counts;
+  probed.largest_scores = trained.largest_scores;
   if (trained.probe && trained.probe->saturated) stream.run(FillZero{trained.probe->saturated});
   forward(probed, saved);
   if (trained.after_forward) trained.after_forward();

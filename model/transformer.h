@@ -52,7 +52,8 @@ struct TrainBatch {
   Tensor gradient_scale, losses;
   ActiveDropout dropout = {};
   bool accumulate = true;
-  Tensor choice_counts = {};                 // see Pass
+  Tensor choice_counts = {};  // see Pass, as the next
+  Tensor largest_scores = {};
   std::function<void()> after_forward = {};  // called before the first gradient
   const Probe* probe = nullptr;              // null: none
 };

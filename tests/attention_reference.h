@@ -70,6 +70,7 @@ struct AttentionCase {
   int64_t alibi_heads = 0, first_head = 0;  // as in AttnProblem
   double cap = 0;                           // of scores; 0: none
   BlockCase blocks = {};
+  bool fp8 = false;  // how it is computed, not what
 
   bool sees(int64_t b, int64_t head, int64_t query, int64_t key) const {
     if (!mask.sees(b * tokens + query, query, key)) return false;

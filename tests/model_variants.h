@@ -70,6 +70,33 @@ inline std::vector<Variant> score_parts_of(const ModelConfig& plain) {
   return all;
 }
 
+// With sparse blocks of two tokens, as only the CPU has them: in all blocks of the model, or not in every one
+inline std::vector<Variant> sparse_parts_of(const ModelConfig& plain) {
+  const auto with = [&](const char* name, const SparseBlocks& sparse, const auto& how) {
+    Variant variant{name, plain};
+    variant.model.sparse = sparse;
+    how(variant.model);
+    return variant;
+  };
+  const auto nothing_else = [](ModelConfig&) {};
+  const SparsePattern window{.window = 1, .block = 2}, global{.window = 2, .global = 1, .block = 2},
+      stride{.window = 1, .stride = 3, .block = 2},
+      random{.window = 1, .global = 1, .random = 1, .seed = 5, .block = 2};
+  return {with("sparse blocks: a window", SparseBlocks(window), nothing_else),
+          with("sparse blocks: window and global", SparseBlocks(global), nothing_else),
+          with("sparse blocks: window and stride, in turn with full",
+               SparseBlocks({{.pattern = stride}, {.pattern = {}}}), nothing_else),
+          with("sparse blocks: random, grouped heads and sinks", SparseBlocks(random),
+               [](ModelConfig& m) { m.kv_heads = m.heads / 2, m.attention_sinks = true; }),
+          with("sparse blocks with dropout", SparseBlocks(global),
+               [](ModelConfig& m) { m.dropout.attention = 0.2; }),
+          with("sparse blocks beside windows, rotated", SparseBlocks({{.pattern = {}}, {.pattern = global}}),
+               [](ModelConfig& m) {
+                 m.positions = Positions::kRope;
+                 m.window = Windows({{.window = 3}, {.window = Windows::kFull}});
+               })};
+}
+
 // Mixtures of experts
 inline std::vector<Variant> experts_of(const ModelConfig& llama) {
   std::vector<Variant> all;

@@ -1,6 +1,7 @@
 // Updates by Muon of gradients that are made up, on any device and by any number of ranks.
 #pragma once
 
+#include "kernels/base/ordered_float.h"
 #include "model/optimizer.h"
 #include "tests/data_parallel.h"
 #include "tests/muon_reference.h"
@@ -15,7 +16,18 @@ struct MuonRun {
   MuonConfig muon = {};
   DType moments = DType::kF32;
   int steps = 3;
+  double most_score = 0;  // above 0: heads are clipped, by scores that are made up
 };
+
+// Of each rank others, of which the largest counts
+inline Tensor made_up_scores(HostTensors& make, const ModelConfig& model, int ranks) {
+  const Tensor words = make.empty({ranks, model.layers, model.heads}, DType::kI32);
+  const int64_t each = model.layers * model.heads;
+  for (int64_t i = 0; i < words.numel(); ++i)
+    words.as<uint32_t>()[i] =
+        i / each == i % each % ranks ? ordered_word(50.0f * static_cast<float>(1 + i % each)) : 0;
+  return words;
+}
 
 // The bytes of all masters and moments after some updates. Gradients depend on step, parameter and element,
 // and all are rank 0's, so that their sum over the ranks is exact.
@@ -37,6 +49,12 @@ inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
   const OptimizerConfig config{
       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .max_grad_norm = 0, .random_key = 9};
   HostTensors make;
+  Tensor scores;
+  if (run.most_score > 0) {
+    const Tensor host = made_up_scores(make, run.model, ranks.size);
+    scores = arena.alloc(MemoryTag::kData, "scores", DType::kI32, host.shape);
+    stream.run(Copy{host, scores});
+  }
   for (int step = 1; step <= run.steps; ++step) {
     store.begin_step();
     store.gradient_home().begin_micro_step({.first = true, .last = true});
@@ -60,7 +78,11 @@ inline std::string muon_bytes(const MuonRun& run, const Ranks& ranks) {
     store.gradient_home().wait();
     optimizer.measure(stream);
     optimizer.share_norms();
-    optimizer.update(stream, {.config = config, .learning_rate = 1e-2, .number = step});
+    optimizer.update(stream, {.config = config,
+                              .learning_rate = 1e-2,
+                              .number = step,
+                              .largest_scores = scores,
+                              .most_score = run.most_score});
   }
   std::string bytes;
   for (const std::string& name : store.kept().names())

@@ -71,7 +71,7 @@ class DecodeProblem(ctypes.Structure):
                 *((name, ctypes.c_int64) for name in ("batch", "capacity", "heads", "kv_heads")),
                 ("head_dim", ctypes.c_int), ("scale", ctypes.c_float), ("sinks", ctypes.c_int),
                 ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int),
-                ("score_cap", ctypes.c_float)]
+                ("score_cap", ctypes.c_float), ("blocks", Blocks)]
 
 
 class Decode(ctypes.Structure):

@@ -57,8 +57,10 @@ typedef enum {
                           cap here */
   ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
   ATTN_BAD_BLOCKS,    /* the size of sparse blocks is no power of two from 128 on, their lists do not divide
-                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block; or
-                          no kernel serves sparse blocks here */
+                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block;
+                          decoding with several lists; or no kernel serves sparse blocks here */
+  ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
+                          dropout, ALiBi, a cap or sparse blocks */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -145,6 +147,9 @@ typedef struct AttnProblem {
   int alibi_heads ATTN_OR_0; /* the heads of which slopes are computed, h among them; 0: no bias */
   int first_head ATTN_OR_0;  /* h of head 0: some heads at a time have the slopes that they have among all */
   float score_cap ATTN_OR_0; /* c: a score s = scale q k^T becomes c tanh(s / c), before the mask; 0: it stays */
+  /* 1: the forward multiplies in FP8, where 128 rows of a head share a scale: out and LSE get errors of some
+   * percent of what scores and values vary by. The backward multiplies in bf16. */
+  int fp8 ATTN_OR_0;
 } AttnProblem;
 
 /* In both calls the problem comes last, where it can grow. */
@@ -208,6 +213,8 @@ typedef struct AttnDecodeProblem {
   int alibi_heads ATTN_OR_0;
   int first_head ATTN_OR_0;
   float score_cap ATTN_OR_0;
+  AttnBlocks blocks ATTN_OR_0; /* sparse blocks, with one list: a query at place s of its sequence is in block
+                                  s / size. `begins` and `keys` are read only */
 } AttnDecodeProblem;
 
 typedef struct AttnDecode {

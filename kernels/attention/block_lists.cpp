@@ -11,6 +11,7 @@ AttnBlocks BlockShape::at(const int32_t* numbers) const {
   AttnBlocks blocks{};
   blocks.size = static_cast<int>(size), blocks.lists = static_cast<int>(lists);
   blocks.query_blocks = static_cast<int>(query_blocks), blocks.key_blocks = static_cast<int>(key_blocks);
+  if (numbers == nullptr) return blocks;
   blocks.begins = numbers;
   blocks.seen_begins = blocks.begins + lists * (query_blocks + 1);
   blocks.keys = blocks.seen_begins + lists * (key_blocks + 1);

@@ -19,7 +19,7 @@ struct BlockShape {
 
   // begins, seen_begins; keys, queries, places
   int64_t numbers() const { return lists * (query_blocks + key_blocks + 2) + 3 * pairs; }
-  AttnBlocks at(const int32_t* numbers) const;
+  AttnBlocks at(const int32_t* numbers) const;      // null: the sizes only
   static BlockShape of(const AttnBlocks& on_host);  // without causal_pairs
   bool operator==(const BlockShape&) const = default;
 };

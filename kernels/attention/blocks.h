@@ -83,8 +83,8 @@ struct Blocks {
   }
 };
 
-inline Blocks blocks_of(const AttnProblem& p) {
-  const AttnBlocks& b = p.mask.blocks;
+template <class Problem>  // AttnProblem or AttnDecodeProblem
+Blocks blocks_of(const AttnBlocks& b, const Problem& p) {
   if (b.size == 0) return {};
   return {.size = b.size,
           .lists = b.lists,
@@ -98,5 +98,7 @@ inline Blocks blocks_of(const AttnProblem& p) {
           .queries = b.queries,
           .places = b.places};
 }
+inline Blocks blocks_of(const AttnProblem& p) { return blocks_of(p.mask.blocks, p); }
+inline Blocks blocks_of(const AttnDecodeProblem& p) { return blocks_of(p.blocks, p); }
 
 }  // namespace tessera::attention

@@ -49,14 +49,14 @@ void plan_flash_on_cpu(AttentionPlan& plan, const DeviceTraits& device) {
   plan.backward_workspace_bytes = plan.threads * cpu::FlashBackwardScratch(nullptr, tile, s.tokens).bytes;
 }
 
-void plan_flash(AttentionPlan& plan, const DeviceTraits& device) {
+void plan_flash(AttentionPlan& plan, const DeviceTraits& device, const char* instead) {
   // A plan with dropout also runs without it, possibly by another family.
   const AttnProblem problem = planned_problem(plan, false), dropping = planned_problem(plan, plan.dropout);
   const AttnStatus status = attn_supports(&dropping, device.arch);
   check(status == ATTN_OK,
-        "flash attention cannot run with {}: {}. It serves {}; head dim = channels / heads. "
-        "model.attention=naive serves every size",
-        request_text(plan, device), attn_status_text(status), attention::what_is_served());
+        "{} attention cannot run with {}: {}. It serves {}; head dim = channels / heads. {}",
+        name_of(plan.kind), request_text(plan, device), attn_status_text(status), attention::what_is_served(),
+        instead);
   const auto raise = [](int64_t& most, size_t bytes) { most = std::max(most, static_cast<int64_t>(bytes)); };
   for (const AttnProblem& p : {problem, dropping}) {
     raise(plan.forward_workspace_bytes, attn_forward_workspace(&p, device.arch));
@@ -174,7 +174,8 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
           .sinks = s.scores.sinks,
           .alibi_heads = static_cast<int>(s.scores.alibi_heads),
           .first_head = static_cast<int>(plan.first_head),
-          .score_cap = s.scores.cap};
+          .score_cap = s.scores.cap,
+          .fp8 = plan.kind == AttentionKind::kFlashFp8};
 }
 
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables) {
@@ -231,8 +232,14 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
       if (request.device.device == Device::kCpu) {
         plan_flash_on_cpu(plan, request.device);
       } else {
-        plan_flash(plan, request.device);
+        plan_flash(plan, request.device, "model.attention=naive serves every size");
       }
+      return plan;
+    case AttentionKind::kFlashFp8:
+      check(
+          request.device.device == Device::kCuda,
+          "flash_fp8 attention needs a GPU of compute capability 9.0. model.attention=flash runs everywhere");
+      plan_flash(plan, request.device, "model.attention=flash multiplies in bf16");
       return plan;
     case AttentionKind::kCudnn:
       plan_cudnn(plan, request.device);

@@ -1,5 +1,6 @@
 #include "kernels/attention/decode.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/attention/decode/small.h"
@@ -7,7 +8,7 @@
 
 namespace tessera {
 
-AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
+AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks) {
   const DecodeShape& s = plan.shape;
   return {.struct_size = sizeof(AttnDecodeProblem),
           .dtype = attn_dtype(plan.dtype),
@@ -19,7 +20,8 @@ AttnDecodeProblem attn_decode_problem(const DecodePlan& plan) {
           .scale = plan.scale,
           .sinks = s.scores.sinks,
           .alibi_heads = static_cast<int>(s.scores.alibi_heads),
-          .score_cap = s.scores.cap};
+          .score_cap = s.scores.cap,
+          .blocks = s.blocks.at(blocks.as<int32_t>())};
 }
 
 DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& device) {
@@ -28,11 +30,19 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
         s.batch, s.heads, s.head_dim, s.capacity);
   check(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
         "the key/value heads of decode attention must divide its {} heads, found {}", s.heads, s.kv_heads);
+  const BlockShape& b = s.blocks;
+  check(
+      b.size == 0 ||
+          (!s.ring && b.lists == 1 && std::min(b.query_blocks, b.key_blocks) * b.size >= s.capacity),
+      "decode attention with sparse blocks needs one list of all blocks of a cache that is no ring; found {} "
+      "lists of {} blocks of {} for a cache of {} tokens{}",
+      b.lists, std::min(b.query_blocks, b.key_blocks), b.size, s.capacity, s.ring ? ", a ring" : "");
   DecodePlan plan{.shape = s,
                   .dtype = dtype,
                   .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),
                   .arch = device.arch};
-  check(!is_small(s.cache) || !s.ring, "a cache of {} has no ring of a window", name_of(s.cache));
+  check(!is_small(s.cache) || (!s.ring && !s.one_cache && s.blocks.size == 0),
+        "a cache of {} serves neither a ring of a window nor sparse blocks: use a cache of auto", name_of(s.cache));
   if (device.device == Device::kCpu) return plan;
   const AttnDecodeProblem problem = attn_decode_problem(plan);
   const AttnStatus status = attn_decode_supports(&problem, device.arch);

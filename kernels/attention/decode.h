@@ -12,6 +12,9 @@ struct DecodeShape {
   // The cache has the last `capacity` tokens, a window, in any order: later ones have replaced those before
   bool ring = false;
   AttentionScores scores = {};
+  // The queries are tokens of one sequence, whose cache all of them read: `batch` of them
+  bool one_cache = false;
+  BlockShape blocks = {};  // sparse blocks: each call gives their list; not of a ring
   // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
   CacheDtype cache = CacheDtype::kAuto;
 
@@ -31,7 +34,7 @@ struct DecodePlan {
 // a size or a device that no kernel serves.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
 
-// The planned problem in the terms of attention.h
-AttnDecodeProblem attn_decode_problem(const DecodePlan& plan);
+// The planned problem in the terms of attention.h; `blocks`: see MaskTables, none: without addresses
+AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks = {});
 
 }  // namespace tessera

@@ -11,7 +11,7 @@ std::string fallback_note(const AttentionPlan& plan) {
     return "";
   const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout}, planned_tables(plan));
   for (const auto* family : attention::families()) {
-    if (family->by_name_only || family->dtype != problem.dtype) continue;
+    if (family->by_name_only || family->in_fp8 || family->dtype != problem.dtype) continue;
     const AttnStatus status = attention::supports(*family, problem, plan.arch);
     if (status == ATTN_OK) return "";
     if (family->lowest_arch != attention::kHopper) continue;

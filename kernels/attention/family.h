@@ -90,6 +90,7 @@ struct KernelFamily {
   TiledRowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
   // The largest head dim that it serves sparse blocks of, without dropout, a bias or a cap; 0: none
   int most_with_blocks = 0;
+  bool in_fp8 = false;  // it serves the problems with `fp8`, and no others
 
   bool built() const { return forward != nullptr; }
 };
@@ -104,7 +105,7 @@ namespace sm80 {
 extern const KernelFamily kFamily;
 }
 namespace sm90 {
-extern const KernelFamily kFamily;
+extern const KernelFamily kFamily, kFp8Family;
 }
 
 // The kernels of attn_decode(), as they register themselves

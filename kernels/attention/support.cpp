@@ -124,17 +124,25 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
          p.score_cap == 0;
 }
 
+bool blocks_served(const AttnDecodeProblem& p) {
+  const AttnBlocks& b = p.blocks;
+  if (b.size == 0) return true;
+  if (b.size < kSmallestBlock || (b.size & (b.size - 1)) != 0 || b.lists != 1) return false;
+  return int64_t{std::min(b.query_blocks, b.key_blocks)} * b.size >= p.capacity;
+}
+
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm80::kFamily, &f32::kFamily,
-                                                      &row::kFamily};
+  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kFp8Family, &sm80::kFamily,
+                                                      &f32::kFamily, &row::kFamily};
   return kFamilies;
 }
 
 AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
+  if ((p.fp8 != 0) != family.in_fp8) return ATTN_BAD_FP8;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
@@ -172,6 +180,10 @@ extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
+    if ((problem->fp8 != 0) != family->in_fp8) {
+      if (problem->fp8 != 0 && reason == ATTN_BAD_ARCH) reason = ATTN_BAD_FP8;
+      continue;
+    }
     if (reason == ATTN_BAD_ARCH || (status != ATTN_BAD_ARCH && status != ATTN_BAD_HEAD_DIM)) reason = status;
   }
   return reason;
@@ -210,6 +222,7 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
   if (!cap_served(*problem, {.above = 0, .most = family.head_dims.most})) return ATTN_BAD_CAP;
+  if (!blocks_served(*problem)) return ATTN_BAD_BLOCKS;
   return slopes_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }
 
@@ -257,8 +270,11 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "sinks must be given with problem.sinks and only then, and so dsinks";
     case ATTN_BAD_BLOCKS:
       return "the size of sparse blocks must be a power of two from 128 on, their lists must divide kv_heads "
-             "and have all blocks of queries and keys, and the offset must be a multiple of the size; or no "
-             "kernel serves sparse blocks with this problem (dropout, ALiBi, a cap of scores, dealt queries)";
+             "and have all blocks of queries and keys, in decoding there is one list, and the offset must "
+             "be a multiple of the size; or no kernel serves sparse blocks with this problem (dropout, "
+             "ALiBi, a cap of scores, dealt queries)";
+    case ATTN_BAD_FP8:
+      return "products in FP8 need bf16 on compute capability 9.0";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

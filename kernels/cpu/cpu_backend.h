@@ -8,6 +8,7 @@
 #include "kernels/attention/cpu_workspace.h"
 #include "kernels/backend.h"
 #include "kernels/expert_ops.h"
+#include "kernels/score_ops.h"
 
 namespace tessera::cpu {
 
@@ -59,6 +60,7 @@ void run(const LoraBackward& a, const Launch& on);
 void run(const AttentionForward& a, const Launch& on);
 void run(const AttentionBackward& a, const Launch& on);
 void run(const AttentionSample& a, const Launch& on);
+void run(const LargestScores& a, const Launch& on);
 void run(const DeadUnits& a, const Launch& on);
 void run(const MoveHeads& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);
@@ -87,6 +89,7 @@ void run(const Orthogonalise& a, const Launch& on);
 void run(const NormaliseRows& a, const Launch& on);
 void run(const MuonUpdate& a, const Launch& on);
 void run(const MuonNorms& a, const Launch& on);
+void run(const ClipHeads& a, const Launch& on);
 
 void flash_attention_forward(const AttentionForward& a, FlashTile tile = {});
 void flash_attention_backward(const AttentionBackward& a, FlashTile tile = {});

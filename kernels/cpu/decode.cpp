@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/attention/blocks.h"
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/score_rule.h"
@@ -15,25 +16,31 @@ namespace {
 constexpr int64_t kHeads = 8;   // of queries, that a task has at most
 constexpr int64_t kKeys = 128;  // of a tile
 
-// A tile of keys and values that follow one another: of token `token` on, or from row `token` of a ring
+// A tile of keys and values that follow one another
 struct Tile {
   const float *k, *v;
   int64_t k_row, v_row;  // elements from one to the next
-  int64_t token, count;
+  int64_t row, count;    // of the cache; of a small one, of the text
 };
 
-// Calls visit() with all tiles of a head of keys and values of sequence b, which has `keys` of them.
+// visit(first row, rows) for the tiles of what a query at `start` sees of `keys` rows
 template <class Visit>
-void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+void each_run(const attention::Blocks& blocks, int start, int64_t keys, const Visit& visit) {
+  const auto tiles_of = [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; tile += kKeys) visit(tile, std::min(kKeys, end - tile));
+  };
+  if (!blocks || start < 0) return tiles_of(0, keys);
+  const attention::BlockList seen = blocks.keys_of(0, start / blocks.size);
+  for (int place = 0; place < seen.count && int64_t{seen[place]} * blocks.size < keys; ++place)
+    tiles_of(int64_t{seen[place]} * blocks.size, std::min((int64_t{seen[place]} + 1) * blocks.size, keys));
+}
+
+// visit(tile) for a head of keys and values of a small cache that has `keys` of sequence b
+template <class Visit>
+void each_small_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+  constexpr int64_t kTokens = CacheFormat::kGroupTokens, kRing = CacheFormat::kNewestTokens;
   const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
                           v = heads_of<const float>(a.v_cache, kv_head);
-  if (!is_small(a.plan.shape.cache)) {
-    for (int64_t tile = 0; tile < keys; tile += kKeys)
-      visit(Tile{k.head_begin(b, 0) + tile * k.row, v.head_begin(b, 0) + tile * v.row, k.row, v.row, tile,
-                 std::min(kKeys, keys - tile)});
-    return;
-  }
-  constexpr int64_t kTokens = CacheFormat::kGroupTokens, kRing = CacheFormat::kNewestTokens;
   const CacheFormat format = a.plan.shape.format();
   const int64_t D = format.head_dim, groups = CacheFormat::groups_of(keys);
   const int64_t of_head = a.groups.shape[2] * a.groups.shape[3];
@@ -51,10 +58,25 @@ void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t key
   }
 }
 
+// visit(tile) for what a query of sequence b at `start` sees of a head of `keys` keys and values
+template <class Visit>
+void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+  const DecodeShape& s = a.plan.shape;
+  if (is_small(s.cache)) return each_small_tile(a, b, kv_head, keys, visit);
+  const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
+                          v = heads_of<const float>(a.v_cache, kv_head);
+  const int64_t of_cache = s.one_cache ? 0 : b;
+  each_run(attention::blocks_of(attn_decode_problem(a.plan, a.blocks)), a.starts.as<int32_t>()[b], keys,
+           [&](int64_t row, int64_t count) {
+             visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row, k.row,
+                        v.row, row, count});
+           });
+}
+
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
-  const AttnDecodeProblem problem = attn_decode_problem(a.plan);
+  const AttnDecodeProblem problem = attn_decode_problem(a.plan, a.blocks);
   const int start = a.starts.as<int32_t>()[b];
   const int64_t D = s.head_dim, keys = std::min(int64_t{start} + 1, s.capacity);
   const View<const float> q = heads_of<const float>(a.q);
@@ -72,7 +94,7 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t d = 0; d < D; ++d) sum += query[d] * tile.k[j * tile.k_row + d];
-        scores[j] = rule.value(sum, start, attention::token_of_row(tile.token + j, start, s.capacity));
+        scores[j] = rule.value(sum, start, attention::token_of_row(tile.row + j, start, s.capacity));
       }
       const float rescale = softmax[h].absorb(scores, count);
       for (int64_t d = 0; d < D; ++d) y[d] *= rescale;

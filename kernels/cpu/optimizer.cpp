@@ -315,4 +315,16 @@ void run(const MuonNorms& a, const Launch& /*on*/) {
   std::copy_n(sums, 3, a.sums.as<float>());
 }
 
+void run(const ClipHeads& a, const Launch& /*on*/) {
+  if (changes_nothing(a)) return;
+  const HeadFactors factors = HeadFactors::of(a);
+  const int64_t each = a.head_dim * a.columns, first = a.first_element, end = first + a.param.numel();
+  for (int64_t head = 0; head < a.largest.shape[2] + a.kv_heads; ++head) {
+    const float factor = factors[static_cast<int>(head)];
+    if (factor == 1) continue;
+    float* p = a.param.as<float>() - first;
+    for (int64_t i = std::max(head * each, first); i < std::min((head + 1) * each, end); ++i) p[i] *= factor;
+  }
+}
+
 }  // namespace tessera::cpu

@@ -1,13 +1,16 @@
-// The largest score and the mean entropy of some queries of each head. A block takes kRows queries of a head:
-// each thread takes every kThreads-th key that one of them sees, and keeps for each query
+// Scores of queries, row by row, for the mean entropy of some queries of each head, and for the largest score of
+// heads that largest_scores.cu does not serve. A block takes kRows queries of a head: each thread takes every
+// kThreads-th key that one of them sees, and keeps for each query
 //   m = max s,  z = sum exp(s - m),  w = sum (s - m) exp(s - m),
-// of which the entropy is log z - w / z. The threads' are merged in a fixed order. Then a block for each head
-// takes the maximum and the mean over its queries.
+// of which the entropy is log z - w / z, or m alone. The threads' are merged in a fixed order. Of entropies a
+// block for each head then takes the mean over its queries.
 #include <cmath>
 
 #include "kernels/attention/common/score.cuh"
 #include "kernels/attention/mask.h"
+#include "kernels/base/ordered_float.h"
 #include "kernels/base/view.h"
+#include "kernels/cuda/attention_sample.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/pack.cuh"
@@ -22,7 +25,7 @@ constexpr int kRows = 8;  // queries of a block
 
 // z = 0: none yet
 struct Scores {
-  float m, z, w;
+  float m = -INFINITY, z = 0, w = 0;
 
   __device__ __forceinline__ void merge(const Scores& b) {
     if (b.z == 0) return;
@@ -40,7 +43,30 @@ struct Scores {
   __device__ __forceinline__ void add(float s) {
     if (s != -INFINITY) merge({.m = s, .z = 1, .w = 0});
   }
-  __device__ __forceinline__ float entropy() const { return logf(z) - w / z; }
+  __device__ __forceinline__ Scores of_lane_behind(int offset) const {
+    return {.m = __shfl_down_sync(kWholeWarp, m, offset),
+            .z = __shfl_down_sync(kWholeWarp, z, offset),
+            .w = __shfl_down_sync(kWholeWarp, w, offset)};
+  }
+  // Entropies [sequences, heads, queries]; -inf of a query that sees no key
+  using Result = float;
+  __device__ __forceinline__ void write(Result* entropies, int64_t head, int64_t row) const {
+    entropies[row] = z == 0 ? -INFINITY : logf(z) - w / z;
+  }
+};
+
+struct Largest {
+  float m = -INFINITY;
+
+  __device__ __forceinline__ void merge(const Largest& b) { m = fmaxf(m, b.m); }
+  __device__ __forceinline__ void add(float s) { m = fmaxf(m, s); }
+  __device__ __forceinline__ Largest of_lane_behind(int offset) const {
+    return {__shfl_down_sync(kWholeWarp, m, offset)};
+  }
+  using Result = uint32_t;  // [heads]
+  __device__ __forceinline__ void write(Result* largest, int64_t head, int64_t row) const {
+    if (m != -INFINITY) atomicMax(largest + head, ordered_word(m));
+  }
 };
 
 struct Sample {
@@ -51,16 +77,17 @@ struct Sample {
   float cap;
 
   __device__ __forceinline__ int query(int64_t number) const {
-    return static_cast<int>(AttentionSample::query(number, mask.queries));
+    return static_cast<int>(queries == mask.queries ? number : AttentionSample::query(number, mask.queries));
   }
 };
 
-// sampled [sequences, heads, queries, 2]: the largest score of a query, -inf where it sees none; its entropy
-template <class T, int kStep, class Score, bool kListed>
+template <class T, int kStep, class Score, bool kListed, class Found>
 __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q, View<const T> k, Sample of,
-                                                                 float* sampled, attention::Blocks blocks) {
+                                                                 typename Found::Result* result,
+                                                                 attention::Blocks blocks) {
   extern __shared__ float queries[];  // [kRows][head_dim]
-  __shared__ Scores warps[kRows][kThreads / kWarp];
+  __shared__ __align__(16) char memory[kRows * (kThreads / kWarp) * sizeof(Found)];
+  auto* const warps = reinterpret_cast<Found(*)[kThreads / kWarp]>(memory);
   const int64_t first = int64_t{blockIdx.x} * kRows, h = blockIdx.y, b = blockIdx.z;
   const int rows = static_cast<int>(min(int64_t{kRows}, of.queries - first)),
             D = static_cast<int>(of.head_dim);
@@ -78,9 +105,7 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     if (!seen[r].empty()) all = {min(all.begin, seen[r].begin), max(all.end, seen[r].end)};
   }
   __syncthreads();  // the queries are there
-  Scores scores[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) scores[r] = {.m = -INFINITY, .z = 0, .w = 0};
+  Found scores[kRows];
   for (int key = all.begin + static_cast<int>(threadIdx.x); key < all.end; key += kThreads) {
     const T* row = own_k.row_begin(key);
     float dot[kRows] = {};
@@ -104,10 +129,7 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-      const Scores& mine = scores[r];
-      const Scores other{.m = __shfl_down_sync(kWholeWarp, mine.m, offset),
-                         .z = __shfl_down_sync(kWholeWarp, mine.z, offset),
-                         .w = __shfl_down_sync(kWholeWarp, mine.w, offset)};
+      const Found other = scores[r].of_lane_behind(offset);
       scores[r].merge(other);
     }
     if (threadIdx.x % kWarp == 0) warps[r][threadIdx.x / kWarp] = scores[r];
@@ -115,40 +137,31 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
   __syncthreads();  // those of all warps are there
   const int r = static_cast<int>(threadIdx.x);
   if (r >= rows) return;
-  Scores whole = warps[r][0];
+  Found whole = warps[r][0];
   for (int warp = 1; warp < kThreads / kWarp; ++warp) whole.merge(warps[r][warp]);
-  float* to = sampled + 2 * ((b * gridDim.y + h) * of.queries + first + r);
-  to[0] = whole.m, to[1] = whole.z == 0 ? 0.0f : whole.entropy();
+  whole.write(result, h, (b * gridDim.y + h) * of.queries + first + r);
 }
 
 // A block for each head
-__global__ __launch_bounds__(kThreads) void mean_of_sample_kernel(const float* sampled, int64_t sequences,
+__global__ __launch_bounds__(kThreads) void mean_of_sample_kernel(const float* entropies, int64_t sequences,
                                                                   int64_t heads, int64_t queries,
-                                                                  float* largest_and_entropy) {
-  __shared__ float maxima[kMaxWarps], scratch[kMaxWarps][2];
-  float most = -INFINITY, sums[2] = {};  // of entropies, of queries
+                                                                  float* mean) {
+  __shared__ float scratch[kMaxWarps][2];
+  float sums[2] = {};  // of entropies, of queries
   for (int64_t i = threadIdx.x; i < sequences * queries; i += kThreads) {
-    const float* one = sampled + 2 * ((i / queries * heads + blockIdx.x) * queries + i % queries);
-    if (one[0] == -INFINITY) continue;
-    most = fmaxf(most, one[0]);
-    sums[0] += one[1], sums[1] += 1;
+    const float one = entropies[(i / queries * heads + blockIdx.x) * queries + i % queries];
+    if (one == -INFINITY) continue;
+    sums[0] += one, sums[1] += 1;
   }
-  most = warp_max(most);
-  if (threadIdx.x % kWarp == 0) maxima[threadIdx.x / kWarp] = most;
-  block_sum(sums, scratch);  // it has a barrier
-  if (threadIdx.x > 0) return;
-  for (int warp = 0; warp < kThreads / kWarp; ++warp) most = fmaxf(most, maxima[warp]);
-  largest_and_entropy[2 * blockIdx.x] = most;
-  largest_and_entropy[2 * blockIdx.x + 1] = sums[1] > 0 ? sums[0] / sums[1] : 0.0f;
+  block_sum(sums, scratch);
+  if (threadIdx.x == 0) mean[blockIdx.x] = sums[1] > 0 ? sums[0] / sums[1] : 0.0f;
 }
 
-}  // namespace
-
-void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
+// Op: AttentionSample or LargestScores
+template <class Found, class Op>
+void sample_scores(const Op& a, int64_t sequences, int64_t queries, typename Found::Result* result,
+                   CUstream_st* stream) {
   const AttentionShape& s = a.plan.shape;
-  const int64_t sequences = AttentionSample::sequences(s), queries = AttentionSample::queries(s);
-  auto* sampled = reinterpret_cast<float*>(
-      on.scratch(a.kName, 2 * sequences * s.heads * queries * static_cast<int64_t>(sizeof(float))));
   const Sample of{.mask = mask_of(a.plan, a.tables),
                   .group = s.group(),
                   .head_dim = s.head_dim,
@@ -163,17 +176,32 @@ void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
                       static_cast<unsigned>(sequences));
       const size_t shared = static_cast<size_t>(kRows * s.head_dim) * sizeof(float);
       const attention::Blocks blocks = blocks_of(a.plan, a.tables);
-      const auto kernel = blocks ? sample_scores_kernel<T, kStep, attention::ScaledScore, true>
-                                 : sample_scores_kernel<T, kStep, attention::ScaledScore, false>;
-      kernel<<<grid, kThreads, shared, on.stream>>>(q, k, of, sampled, blocks);
+      const auto kernel = blocks ? sample_scores_kernel<T, kStep, attention::ScaledScore, true, Found>
+                                 : sample_scores_kernel<T, kStep, attention::ScaledScore, false, Found>;
+      kernel<<<grid, kThreads, shared, stream>>>(q, k, of, result, blocks);
     };
     const bool packs = reinterpret_cast<uintptr_t>(k.data) % 16 == 0 && s.head_dim % kPackWidth<T> == 0;
     packs ? launch.template operator()<kPackWidth<T>>() : launch.template operator()<1>();
   });
   TESSERA_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void CudaBackend::run_op(const AttentionSample& a, const Launch& on) {
+  const AttentionShape& s = a.plan.shape;
+  const int64_t sequences = AttentionSample::sequences(s), queries = AttentionSample::queries(s);
+  auto* entropies = reinterpret_cast<float*>(
+      on.scratch(a.kName, sequences * s.heads * queries * static_cast<int64_t>(sizeof(float))));
+  sample_scores<Scores>(a, sequences, queries, entropies, on.stream);
   mean_of_sample_kernel<<<static_cast<unsigned>(s.heads), kThreads, 0, on.stream>>>(
-      sampled, sequences, s.heads, queries, a.largest_and_entropy.as<float>());
+      entropies, sequences, s.heads, queries, a.entropy.as<float>());
   TESSERA_CUDA_LAUNCHED();
+}
+
+void largest_scores_of_rows(const LargestScores& a, CUstream_st* stream) {
+  const AttentionShape& s = a.plan.shape;
+  sample_scores<Largest>(a, s.batch, s.tokens, a.largest.as<uint32_t>(), stream);
 }
 
 }  // namespace tessera

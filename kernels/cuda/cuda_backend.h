@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/gemm_runner.h"
 #include "kernels/expert_ops.h"
+#include "kernels/score_ops.h"
 
 namespace tessera {
 
@@ -94,6 +95,7 @@ class CudaBackend final : public Backend {
   void run_op(const AttentionForward& a, const Launch& on);
   void run_op(const AttentionBackward& a, const Launch& on);
   void run_op(const AttentionSample& a, const Launch& on);
+  void run_op(const LargestScores& a, const Launch& on);
   void run_op(const DeadUnits& a, const Launch& on);
   void run_op(const MoveHeads& a, const Launch& on);
   void run_op(const CacheAppend& a, const Launch& on);
@@ -122,6 +124,7 @@ class CudaBackend final : public Backend {
   void run_op(const NormaliseRows& a, const Launch& on);
   void run_op(const MuonUpdate& a, const Launch& on);
   void run_op(const MuonNorms& a, const Launch& on);
+  void run_op(const ClipHeads& a, const Launch& on);
 
   // Fails unless every tensor begins at a multiple of 16 bytes and its rows are whole packs.
   void check_packs(const char* op, std::initializer_list<Named> tensors) const;

@@ -7,15 +7,20 @@
 namespace tessera {
 
 void CudaBackend::run_op(const DecodeAttention& a, const Launch& on) {
+  const auto cache = [&](const Tensor& rows) {
+    AttnTensor tensor = attn_tensor(rows);
+    if (a.plan.shape.one_cache) tensor.batch = 0;
+    return tensor;
+  };
   const AttnDecode args{.q = attn_tensor(a.q),
-                        .k = attn_tensor(a.k_cache),
-                        .v = attn_tensor(a.v_cache),
+                        .k = cache(a.k_cache),
+                        .v = cache(a.v_cache),
                         .out = attn_tensor(a.y),
                         .starts = a.starts.as<int32_t>(),
                         .workspace = a.workspace.data,
                         .workspace_bytes = a.workspace.bytes(),
                         .sinks = a.sinks.data,
-                        .problem = attn_decode_problem(a.plan)};
+                        .problem = attn_decode_problem(a.plan, a.blocks)};
   const DecodeShape& s = a.plan.shape;
   const AttnStatus status =
       is_small(s.cache)

@@ -340,40 +340,68 @@ TESSERA_WGMMA(256, TESSERA_REGISTERS_256,
     "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "
     "%126, %127",
     "%128", "%129", "%130", "%131", "%132", "%133", "%134");
+// clang-format on
 
 // FP8: A is 64 x 32 in e4m3 or e5m2, B is N x 32 in e4m3, both with the summed dimension contiguous; d as
-// above. Products are added with fewer bits than fp32 has: see docs/fp8.md.
+// above. Of A in registers a thread has four words of four bytes: row l / 4, columns 4 (l % 4) to + 3; row
+// + 8; columns + 16; both. Products are added with fewer bits than fp32 has: see docs/fp8.md.
 template <int kN>
 struct WgmmaFp8;
 
-#define TESSERA_WGMMA_FP8(N, FORMAT, REGISTERS, TEXT, X0, X1, X2)                                       \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2                                                   \
-               ", 0;\n"                                                                                 \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." FORMAT ".e4m3 {" TEXT "}, " X0 ", " X1 \
-               ", p, 1, 1;\n}"                                                                          \
-               : REGISTERS                                                                              \
-               : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-#define TESSERA_TEXT_192 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
-    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
-    "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, " \
-    "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, " \
-    "%90, %91, %92, %93, %94, %95"
-// clang-format on
-template <>
-struct WgmmaFp8<192> {
-  template <bool kE5m2>
-  static __device__ __forceinline__ void shared(float (&d)[96], uint64_t a, uint64_t b, bool add) {
-    if constexpr (kE5m2) {
-      TESSERA_WGMMA_FP8(192, "e5m2", TESSERA_REGISTERS_192, TESSERA_TEXT_192, "%96", "%97", "%98");
-    } else {
-      TESSERA_WGMMA_FP8(192, "e4m3", TESSERA_REGISTERS_192, TESSERA_TEXT_192, "%96", "%97", "%98");
-    }
+// N, its N / 2 registers as operands and as text, and the numbers of the operands after those
+#define TESSERA_WGMMA_FP8(N, REGISTERS, TEXT, X0, X1, X2, X3, X4, X5)                                       \
+  template <>                                                                                               \
+  struct WgmmaFp8<N> {                                                                                      \
+    template <bool kE5m2>                                                                                   \
+    static __device__ __forceinline__ void shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {    \
+      if constexpr (kE5m2) {                                                                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2                                                 \
+                     ", 0;\n"                                                                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e5m2.e4m3 {" TEXT "}, " X0 ", " X1     \
+                     ", p, 1, 1;\n}"                                                                        \
+                     : REGISTERS                                                                            \
+                     : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                         \
+      } else {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X2                                                 \
+                     ", 0;\n"                                                                               \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" TEXT "}, " X0 ", " X1     \
+                     ", p, 1, 1;\n}"                                                                        \
+                     : REGISTERS                                                                            \
+                     : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                         \
+      }                                                                                                     \
+    }                                                                                                       \
+    static __device__ __forceinline__ void registers(float (&d)[N / 2], const uint32_t* a, uint64_t b,      \
+                                                     bool add) {                                            \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " X5                                                   \
+                   ", 0;\n"                                                                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" TEXT "}, {" X0 ", " X1      \
+                   ", " X2 ", " X3 "}, " X4 ", p, 1, 1;\n}"                                                 \
+                   : REGISTERS                                                                              \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)));       \
+    }                                                                                                       \
   }
-};
+
+// clang-format off
+TESSERA_WGMMA_FP8(64, TESSERA_REGISTERS_64,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
+    "%32", "%33", "%34", "%35", "%36", "%37");
+TESSERA_WGMMA_FP8(128, TESSERA_REGISTERS_128,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63",
+    "%64", "%65", "%66", "%67", "%68", "%69");
+TESSERA_WGMMA_FP8(192, TESSERA_REGISTERS_192,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
+    "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
+    "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+    "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "
+    "%72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, "
+    "%90, %91, %92, %93, %94, %95",
+    "%96", "%97", "%98", "%99", "%100", "%101");
+// clang-format on
 #undef TESSERA_WGMMA_FP8
-#undef TESSERA_TEXT_192
 #undef TESSERA_REGISTERS_64
 #undef TESSERA_REGISTERS_80
 #undef TESSERA_REGISTERS_128

@@ -115,6 +115,23 @@ __device__ __forceinline__ void multiply_cols_cols(float (&d)[kN / 2], A a, int 
   }
 }
 
+// The same of bytes in e4m3, of which a tile has two where one of bf16 has an element: kBytes of both are
+// summed over
+template <int kN, int kBytes, class A, class B>
+__device__ __forceinline__ void multiply_bytes(float (&d)[kN / 2], A a, int a_row, B b, int b_row) {
+#pragma unroll
+  for (int col = 0; col < kBytes / 2; col += kStepK)
+    ptx::WgmmaFp8<kN>::template shared<false>(d, a.sum_cols(a_row, col), b.sum_cols(b_row, col), col > 0);
+}
+// d = P B^T: P [64, kBytes] in registers, and the bytes of B from b_byte on
+template <int kN, int kBytes, class B>
+__device__ __forceinline__ void multiply_register_bytes(float (&d)[kN / 2], const uint32_t (&p)[kBytes / 8],
+                                                        B b, int b_row, int b_byte) {
+#pragma unroll
+  for (int k = 0; k < kBytes; k += 2 * kStepK)
+    ptx::WgmmaFp8<kN>::registers(d, &p[k / 8], b.sum_cols(b_row, (b_byte + k) / 2), k > 0);
+}
+
 // ---- fragments ----
 
 // The first of a warpgroup's 64 rows that a thread has elements of. The other is 8 below.

@@ -26,6 +26,7 @@ std::vector<std::string> settings_for(const Family& family, const ModelConfig& m
   if (!knows_mlp) nearest.mlp = family.defaults.mlp;
   if (knows_bias(family, model.bias)) nearest.bias = model.bias;
   if (!knows_scaling(family, nearest.rope.scaling)) nearest.rope.scaling = RopeScaling::kNone;
+  nearest.sparse = model.sparse;  // of a model_type of their own, see folder.cpp
   nearest.window = knows_windows(family, model.window) ? model.window : Windows();
   fill_computed(nearest);
   std::vector<std::string> settings;

@@ -214,6 +214,20 @@ void read_fields(const Family& family, const Fields& config, FoundModel& found) 
   }
 }
 
+// A model of a family with sparse blocks of attention (model.sparse) has a model_type of its own, so that no
+// other program takes it for one that sees all, and computes something else.
+constexpr std::string_view kSparseType = "sparse_", kSparseField = "sparse_attention";
+
+void read_sparse_field(const Fields& config, FoundModel& found) {
+  const std::string text = text_value(config.object, std::string(kSparseField), config.file);
+  try {
+    found.model.sparse = read_sparse(text);
+  } catch (const Error& error) {
+    fail("{}: \"{}\": {}", config.file, kSparseField, error.what());
+  }
+  found.fields["model.sparse"] = config.name_of(kSparseField);
+}
+
 void read_biases(const Family& family, const Fields& config, FoundModel& found) {
   if (!family.biases) return;
   const auto read = [&](const char* name) {
@@ -368,12 +382,17 @@ FoundModel read_model_config(const fs::path& folder, const std::vector<std::stri
   }
   const fs::path file = folder / "config.json";
   const Fields whole{.object = read_json(file), .file = file.string(), .ignored = ignored_fields};
-  const std::string type = text_value(whole.object, "model_type", whole.file);
+  const std::string written_type = text_value(whole.object, "model_type", whole.file);
+  const bool sparse = written_type.starts_with(kSparseType);
+  const std::string type = sparse ? written_type.substr(kSparseType.size()) : written_type;
   const Family& family = family_named(type, whole.file);
   const Fields config = type == family.name ? whole : fields_of_text(family, whole);
   refuse_unsupported(
-      config, [&](std::string_view field) { return is_known(family, field); }, family.refused);
+      config,
+      [&](std::string_view field) { return is_known(family, field) || (sparse && field == kSparseField); },
+      family.refused);
   FoundModel found{.model = family.defaults, .family = family.name, .type = type, .fields = {}};
+  if (sparse) read_sparse_field(config, found);
   read_fields(family, config, found);
   read_biases(family, config, found);
   check_divides(config, found);
@@ -402,6 +421,11 @@ const char* family_of(const ModelConfig& model) { return family_for(model).name;
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights) {
   const Family& family = family_for(model);
   nlohmann::ordered_json config = {{"architectures", {family.architecture}}, {"model_type", family.name}};
+  if (!model.sparse.all_full()) {
+    config["architectures"] = {fmt::format("Sparse{}", family.architecture)};
+    config["model_type"] = fmt::format("{}{}", kSparseType, family.name);
+    config[kSparseField] = text_of(model.sparse);
+  }
   const ModelConfig written = canonical(model);
   for (const Field& field : family.fields)
     for_each_model_key(written, [&]<class T>(std::string_view key, const T& member) {
@@ -447,7 +471,8 @@ FoundModel check_same_model(const fs::path& folder, const ModelConfig& model, co
     const bool rotary = ours.positions == Positions::kRope;
     const bool any_context = ours.positions != Positions::kLearned;
     const bool may_differ = (key == "model.context" && (any_context || extended)) ||
-                            (rotary && may.have_other_angles && is_angle(key));
+                            (rotary && may.have_another_use && is_angle(key)) ||
+                            (may.have_another_use && key == "model.sparse");
     if (their == our || may_differ) return;
     const std::string field = found.field_of(key);
     const bool by_type = field == "model_type";
@@ -472,6 +497,7 @@ std::string setting_of(bool value) { return value ? "true" : "false"; }
 std::string setting_of(float value) { return fmt::format("{}", value); }
 std::string setting_of(double value) { return fmt::format("{}", value); }
 std::string setting_of(const Windows& value) { return text_of(value); }
+std::string setting_of(const SparseBlocks& value) { return text_of(value); }
 std::string setting_of(const std::vector<int64_t>& values) {
   return values.empty() ? "none" : fmt::format("[{}]", fmt::join(values, ", "));
 }

@@ -60,7 +60,7 @@ nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weigh
 // beyond those that it was trained on.
 struct ModelMay {  // the ways in which `ours` may differ
   FolderOptions options = {};
-  bool have_other_angles = false;  // model.rope
+  bool have_another_use = false;  // of the same weights: model.rope, model.sparse
 };
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& ours,
                             const ModelMay& may = {});
@@ -71,6 +71,7 @@ std::string setting_of(bool value);
 std::string setting_of(float value);
 std::string setting_of(double value);
 std::string setting_of(const Windows& value);
+std::string setting_of(const SparseBlocks& value);
 std::string setting_of(const std::vector<double>& values);
 std::string setting_of(const std::vector<int64_t>& values);
 template <HasWords E>

@@ -191,6 +191,8 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
           "train with that setting",
           folder, key, found, family.title, expected);
   };
+  require(model.sparse.all_full(), "model.sparse", text_of(model.sparse),
+          "full: every token sees all before it");
   check(&family != &kTessera && &family != &kBloom,
         "{} has parts that Tessera does not write for llama.cpp: its config.json is of model_type {}. Export "
         "it with --format hf",

@@ -50,6 +50,7 @@ void check_llm_c(const ModelConfig& model, NumberFormat format, const std::strin
     check(holds, "{} has {}={}, and llm.c's GPT-2 has {}. Export it with --format hf", folder, key, found,
           expected);
   };
+  require(model.sparse.all_full(), "model.sparse", text_of(model.sparse), "full");
   require(model.mlp == Mlp::kGelu, "model.mlp", name_of(model.mlp), "gelu");
   require(model.mlp_width == 4 * model.channels, "model.mlp_width", fmt::format("{}", model.mlp_width),
           fmt::format("4 model.channels = {}", 4 * model.channels));

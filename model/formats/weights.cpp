@@ -100,7 +100,7 @@ WeightsFolder::WeightsFolder(const fs::path& folder, const ModelConfig& model, c
     : folder_(folder),
       extension_(options.extension),
       values_(values),
-      found_(check_same_model(folder, model, {.options = options, .have_other_angles = true})),
+      found_(check_same_model(folder, model, {.options = options, .have_another_use = true})),
       family_(*find_family(found_.family)),
       files_(folder) {
   std::set<std::string> names;

@@ -7,7 +7,7 @@ namespace {
 
 std::vector<LinearOfStage> qkv_linears(const ModelConfig& c, const BlockSpec&) {
   const int64_t q = c.heads * c.head_dim, k = c.kv_heads * c.head_dim;
-  return {{.linear = {.name = "attention.qkv",
+  return {{.linear = {.name = kQkv,
                       .part = ParamPart::kAttention,
                       .rows = {q, k, k},
                       .columns = c.channels,
@@ -103,7 +103,11 @@ void attention_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& ta
 }
 void attention_forward(const Block& b, const Neighbours&) {
   Attention attention = b.attention();
-  if (b.pass.probe) attention.sample = b.pass.probe->attention_of(b.layer);
+  const auto of_heads = [&](const Tensor& all) {
+    return all.rows(static_cast<int64_t>(b.layer), 1).view({all.shape[1]});
+  };
+  if (b.pass.probe) attention.entropies = of_heads(b.pass.probe->attention_entropies);
+  if (b.pass.largest_scores) attention.largest_scores = of_heads(b.pass.largest_scores);
   attend(b.stream, attention);
 }
 void attention_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
@@ -116,6 +120,7 @@ void attention_backward(const Block& b, const BlockGradients& g, const Neighbour
                    .context = g.context});
 }
 std::string attention_not_in_decode(const ModelConfig& config) {
+  if (!config.sparse.all_full()) return "sparse blocks of attention";
   if (config.attention_sinks) return "learned sinks of attention";
   if (config.attention_cap > 0) return "a cap of attention's scores";
   if (config.positions == Positions::kAlibi) return "a bias of scores by distance";

@@ -57,8 +57,10 @@ Attention Block::attention() const {
                 .context = {.axis = model.context, .tables = pass.batch.context, .buffers = context_buffers}};
   if (const KvCache* cache = pass.batch.cache) {
     own.cache = cache->layers[layer], own.starts = cache->starts;
-    own.unrolled = cache->unrolled;
+    own.unrolled = cache->unrolled, own.decoded = cache->decoded;
   }
+  if (own.plan.shape.mask.blocks.size > 0 || (own.decode && own.decode->shape.blocks.size > 0))
+    own.tables.blocks = model.sparse.numbers_of(spec.sparse);
   own.plan.scale = attention_scale(config, layer, own.plan.scale);
   if (own.decode) own.decode->scale = own.plan.scale;
   return own;

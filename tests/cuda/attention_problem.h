@@ -84,7 +84,8 @@ class Problem {
             .sinks = !case_.sinks.empty(),
             .alibi_heads = static_cast<int>(case_.alibi_heads),
             .first_head = static_cast<int>(case_.first_head),
-            .score_cap = static_cast<float>(case_.cap)};
+            .score_cap = static_cast<float>(case_.cap),
+            .fp8 = case_.fp8};
   }
   AttnForward forward() const {
     return {.q = tensor(qkv_, layouts_.q),

@@ -4,6 +4,7 @@
 #include "kernels/attention/decode.h"
 #include "tests/cuda/attention_fixture.h"
 #include "tests/cuda/twin.h"
+#include "tests/random_blocks.h"
 
 namespace tessera::test {
 namespace {
@@ -17,6 +18,7 @@ struct DecodeCase {
   bool has_sinks = false;
   int alibi_heads = 0, first_head = 0;
   double cap = 0;
+  int64_t block = 0;  // tokens of sparse blocks, drawn at random; 0: none
 
   int64_t batch() const { return static_cast<int64_t>(starts.size()); }
   int64_t heads() const { return kv_heads * group; }
@@ -104,7 +106,8 @@ class Decode {
         sinks_(sinks_values_.size() * (c.bf16() ? 2 : 4)),
         workspace_(workspace_bytes()) {
     for (int64_t b = 0; b < c.batch(); ++b)
-      for (int64_t t = 0; t <= c.starts[b]; ++t) put_key(b, t);
+      for (int64_t t = 0; t <= c.starts[b]; ++t)
+        if (sees(b, t)) put_key(b, t);
     upload_queries();
     upload(c.starts);
     const AttentionCase numbers{.mask = MaskCase(true)};
@@ -173,6 +176,10 @@ class Decode {
         std::vector<double> s(static_cast<size_t>(std::max<int64_t>(keys, 0)));
         double most = -INFINITY, sum = 0;
         for (int64_t t = 0; t < keys; ++t) {
+          if (!sees(b, t)) {
+            s[t] = -INFINITY;
+            continue;
+          }
           for (int64_t d = 0; d < D; ++d)
             s[t] += q_values_[(b * case_.heads() + h) * D + d] * k_values_[row(b, t, kv_head) + d];
           s[t] *= case_.scale();
@@ -180,19 +187,23 @@ class Decode {
           s[t] -= case_.slope(h) * static_cast<double>(keys - 1 - t);
           most = std::max(most, s[t]);
         }
-        if (case_.has_sinks && keys > 0) {  // a score of no key
+        if (case_.has_sinks && !std::isinf(most)) {  // a score of no key
           most = std::max(most, sinks_values_[h]);
           sum = std::exp(sinks_values_[h] - most);
         }
+        if (std::isinf(most)) continue;  // it sees nothing
         for (double& x : s) sum += x = std::exp(x - most);
         for (int64_t t = 0; t < keys; ++t)
-          for (int64_t d = 0; d < D; ++d)
+          for (int64_t d = 0; d < D && sees(b, t); ++d)
             all[(b * case_.heads() + h) * D + d] += s[t] / sum * v_values_[row(b, t, kv_head) + d];
       }
     return all;
   }
 
  private:
+  bool sees(int64_t b, int64_t key) const {
+    return case_.block == 0 || blocks_.shows(0, case_.starts[b] / case_.block, key / case_.block);
+  }
   int64_t row(int64_t b, int64_t t, int64_t h) const {
     return ((b * problem_.capacity + t) * case_.kv_heads + h) * case_.head_dim;
   }
@@ -209,10 +220,21 @@ class Decode {
                 .alibi_heads = case_.alibi_heads,
                 .first_head = case_.first_head,
                 .score_cap = static_cast<float>(case_.cap)};
+    if (case_.block > 0) {
+      const int64_t capacity = case_.capacity();
+      const BlockLists lists = lists_of(blocks_, capacity, capacity);
+      lists_.emplace(lists.numbers().size() * 4);
+      cuda_ok(cudaMemcpy(lists_->data(), lists.numbers().data(), lists_->bytes(), cudaMemcpyHostToDevice));
+      problem_.blocks = lists.shape().at(reinterpret_cast<const int32_t*>(lists_->data()));
+    }
     return attn_decode_workspace(&problem_, device_arch());
   }
 
   DecodeCase case_;
+  BlockCase blocks_ = case_.block > 0 ? random_blocks({.size = case_.block, .seed = 3}, case_.capacity(),
+                                                      case_.capacity())
+                                      : BlockCase{};
+  std::optional<GuardedBuffer> lists_;
   AttnDecodeProblem problem_{};
   std::vector<double> q_values_, k_values_, v_values_;
   Rows q_, k_, v_, out_;
@@ -291,6 +313,22 @@ TEST_F(AttentionDecode, WithACapAgreesWithFp64) {
           c.cap = cap, c.has_sinks = group == 2;
           expect_right(c);
           c.kv_heads = 1, c.starts = {8190};
+          expect_right(c);
+        }
+}
+
+// NaN in blocks that no list has must not show: see Decode.
+TEST_F(AttentionDecode, WithSparseBlocksAgreesWithFp64) {
+  for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32})
+    for (const int head_dim : {40, 64, 96, 128, 256})
+      for (const int64_t group : {1, 3, 8, 12})
+        for (const int64_t block : {128, 256}) {
+          DecodeCase c{dtype, 2, group, head_dim, {0, 127, -1, 128, 130, 700, 999, 1023}};
+          c.block = block;
+          expect_right(c);
+          c.has_sinks = true, c.alibi_heads = group == 3 ? 32 : 0, c.cap = group == 8 ? 5 : 0;
+          expect_right(c);
+          c.kv_heads = 1, c.starts = {8190};  // many thread blocks share a head
           expect_right(c);
         }
 }
@@ -396,6 +434,45 @@ TEST_F(CudaTest, DecodeAttentionIsThatOfTheCpu) {
                                .starts = on(starts),
                                .y = on(y),
                                .workspace = on(Tensor{}, scratch)};
+      });
+      expect_same(y, "y");
+    }
+}
+
+// All tokens of one sequence over its cache, with sparse blocks: a prompt that begins within one
+TEST_F(CudaTest, DecodeAttentionOfOneCacheIsThatOfTheCpu) {
+  for (const DType dtype : kReal)
+    for (const int64_t tokens : {1, 5, 127}) {
+      SCOPED_TRACE(fmt::format("{} {} tokens", name_of(dtype), tokens));
+      constexpr int64_t kCapacity = 700, kHeads = 6, kKvHeads = 2, kHeadDim = 64;
+      const BlockLists lists = test::lists_of(
+          test::random_blocks({.size = 128, .seed = 11}, kCapacity, kCapacity), kCapacity, kCapacity);
+      const DecodeShape shape{.batch = tokens,
+                              .heads = kHeads,
+                              .head_dim = kHeadDim,
+                              .kv_heads = kKvHeads,
+                              .capacity = kCapacity,
+                              .one_cache = true,
+                              .blocks = lists.shape()};
+      const DecodePlan on_cpu = choose_decode(shape, DType::kF32, cpu().backend().traits()),
+                       on_cuda = choose_decode(shape, dtype, cuda().backend().traits());
+      const Twin qkv = input(dtype, {tokens, 1, kHeads + 2 * kKvHeads, kHeadDim}),
+                 k = input(dtype, {1, kCapacity, kKvHeads, kHeadDim}),
+                 v = input(dtype, {1, kCapacity, kKvHeads, kHeadDim}),
+                 starts = indices({tokens}, [&](int64_t t) { return static_cast<int32_t>(519 + t); }),
+                 blocks = indices({lists.shape().numbers()},
+                                  [&](int64_t i) { return lists.numbers()[static_cast<size_t>(i)]; }),
+                 y = output(dtype, {tokens, 1, kHeads, kHeadDim});
+      const Tensor scratch = output(DType::kF32, {(on_cuda.workspace_bytes + 3) / 4}).cuda;
+      run_on_both({y}, [&](auto on) {
+        return DecodeAttention{.plan = on(on_cpu, on_cuda),
+                               .q = {on(qkv), 0, kHeads},
+                               .k_cache = on(k),
+                               .v_cache = on(v),
+                               .starts = on(starts),
+                               .y = on(y),
+                               .workspace = on(Tensor{}, scratch),
+                               .blocks = on(blocks)};
       });
       expect_same(y, "y");
     }

@@ -45,8 +45,10 @@ TEST_F(CudaInside, HasTheFiguresOfTheCpu) {
     const double allowed = dtype == DType::kF32 ? tolerance::kLossesOfRanks : tolerance::kBf16ModelGradient;
     expect_near_norms(cuda.figures->parts, cpu.figures->parts, allowed);
     for (size_t layer = 0; layer < 3; ++layer) {
-      EXPECT_NEAR(cuda.figures->attention_logit[layer], cpu.figures->attention_logit[layer],
-                  allowed * cpu.figures->attention_logit[layer]);
+      for (size_t head = 0; head < cpu.figures->largest_scores[layer].size(); ++head) {
+        const double largest = cpu.figures->largest_scores[layer][head];
+        EXPECT_NEAR(cuda.figures->largest_scores[layer][head], largest, allowed * largest);
+      }
       EXPECT_NEAR(cuda.figures->attention_entropy[layer], cpu.figures->attention_entropy[layer], allowed);
       EXPECT_EQ(cuda.figures->dead_units[layer], cpu.figures->dead_units[layer]);
     }

@@ -23,7 +23,7 @@ TEST_F(CudaOps, AttentionSample) {
                                  s.tokens, s.heads, s.kv_heads, s.head_dim));
         const Twin q = input(dtype, {s.batch, s.tokens, s.heads, s.head_dim}),
                    k = input(dtype, {s.batch, s.tokens, s.kv_heads, s.head_dim}),
-                   found = output(DType::kF32, {s.heads, 2});
+                   found = output(DType::kF32, {s.heads});
         const Twin documents = indices({s.batch, s.tokens, 2}, [&](int64_t i) {  // of up to 41 tokens
           const int64_t begin = i / 2 % s.tokens / 41 * 41;
           return static_cast<int32_t>(i % 2 == 0 ? begin : std::min(s.tokens, begin + 41));
@@ -35,24 +35,24 @@ TEST_F(CudaOps, AttentionSample) {
                                  .q = all_heads(on(q)),
                                  .k = all_heads(on(k)),
                                  .tables = {.documents = mask.documents ? on(documents) : Tensor{}},
-                                 .largest_and_entropy = on(found)};
+                                 .entropy = on(found)};
         });
-        expect_same(found, "largest score and entropy");
+        expect_same(found, "entropy");
       }
 }
 
 TEST_F(CudaOps, AttentionSampleOfPackedHeads) {
   const AttentionShape s{2, 100, 4, 32, AttentionMask(true), 2};
   for (const DType dtype : kReal) {
-    const Twin qkv = input(dtype, {s.batch, s.tokens, 8, s.head_dim}), found = output(DType::kF32, {4, 2});
+    const Twin qkv = input(dtype, {s.batch, s.tokens, 8, s.head_dim}), found = output(DType::kF32, {4});
     const AttentionPlan on_cpu = plan_of(s, DType::kF32, {.device = Device::kCpu}),
                         on_cuda = plan_of(s, dtype, traits());
     run_on_both({found}, [&](const auto& on) {
       const PackedHeads heads(on(qkv), s);
       return AttentionSample{
-          .plan = on(on_cpu, on_cuda), .q = heads.q, .k = heads.k, .largest_and_entropy = on(found)};
+          .plan = on(on_cpu, on_cuda), .q = heads.q, .k = heads.k, .entropy = on(found)};
     });
-    expect_same(found, "largest score and entropy");
+    expect_same(found, "entropy");
   }
 }
 

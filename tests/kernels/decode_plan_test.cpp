@@ -42,13 +42,13 @@ TEST(DecodePlan, KnowsItsScaleAndItsWorkspace) {
 
 TEST(DecodePlan, RefusesWithTheSizesFoundAndWanted) {
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.capacity = 0; }),
-                            {"decode attention", "positive", "batch 4, heads 32, head dim 128, capacity 0"}));
+                   {"decode attention", "positive", "batch 4, heads 32, head dim 128, capacity 0"}));
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.kv_heads = 5; }, DeviceTraits{}),
-                            {"key/value heads", "decode attention", "32 heads, found 5"}));
+                   {"key/value heads", "decode attention", "32 heads, found 5"}));
   EXPECT_TRUE(says(refusal_with([](DecodeShape& s) { s.head_dim = 100; }),
-                            {"decode attention ", "batch 4, 32 heads of 100 in bf16, 8 key/value heads",
-                             "8192 tokens", "NVIDIA H100 (compute capability 9.0): ", "head_dim",
-                             "8 up to 256 in bf16", "8 up to 256 in fp32", "sampling.every=0"}));
+                   {"decode attention ", "batch 4, 32 heads of 100 in bf16, 8 key/value heads", "8192 tokens",
+                    "NVIDIA H100 (compute capability 9.0): ", "head_dim", "8 up to 256 in bf16",
+                    "8 up to 256 in fp32", "sampling.every=0"}));
   EXPECT_EQ(refusal_with([](DecodeShape& s) { s.head_dim = 100; }, DeviceTraits{}), "was not refused");
   DeviceTraits old = kHopperGpu;
   old.arch = 75;
@@ -99,6 +99,25 @@ TEST_F(DecodeRefusals, OfTheProblem) {
   expect_refused(ATTN_BAD_SHAPE, [](AttnDecodeProblem& p) { p.scale = NAN; });
   expect_refused(ATTN_BAD_SHAPE, [](AttnDecodeProblem& p) { p.capacity = int64_t{1} << 31; });
   expect_refused(ATTN_BAD_SHAPE, [](AttnDecodeProblem& p) { p.batch = 60000, p.capacity = 1 << 28; });
+}
+
+TEST_F(DecodeRefusals, OfSparseBlocks) {
+  const auto with = [](int size, int lists, int blocks) {
+    return [=](AttnDecodeProblem& p) {
+      p.blocks = {.size = size, .lists = lists, .query_blocks = blocks, .key_blocks = blocks};
+    };
+  };
+  AttnDecodeProblem served = problem;
+  with(128, 1, 64)(served);
+  EXPECT_EQ(attn_decode_supports(&served, 80), ATTN_OK);
+  EXPECT_EQ(attn_decode_workspace(&served, 80), attn_decode_workspace(&problem, 80));
+  expect_refused(ATTN_BAD_BLOCKS, with(64, 1, 128));
+  expect_refused(ATTN_BAD_BLOCKS, with(192, 1, 64));
+  expect_refused(ATTN_BAD_BLOCKS, with(128, 2, 64));
+  expect_refused(ATTN_BAD_BLOCKS, with(128, 1, 63));
+  DecodeShape ring = kShape;
+  ring.blocks = {.size = 128, .lists = 1, .query_blocks = 64, .key_blocks = 64}, ring.ring = true;
+  EXPECT_TRUE(says(refusal(ring, kHopperGpu), {"sparse blocks", "a ring"}));
 }
 
 TEST_F(DecodeRefusals, OfPointersAndWorkspace) {

@@ -1,6 +1,9 @@
 // The cache of keys and values, and attention of one new token over it, on the CPU against its formula in
 // fp64.
+#include <numeric>
+
 #include "tests/kernels/formula.h"
+#include "tests/random_blocks.h"
 #include "tests/says.h"
 
 namespace tessera::testing {
@@ -95,6 +98,53 @@ TEST(DecodeAttentionOnCpu, IsItsFormula) {
       cpu.run(DecodeAttention{
           .plan = plan, .q = q, .k_cache = k, .v_cache = v, .starts = starts_of(make, s.starts), .y = y});
       expect_formula(y, formula(s, static_cast<double>(scale), q, k, v), "y", tolerance::kCpuAttention);
+    }
+}
+
+// Of one sequence, all of whose tokens are queries over its cache, with sparse blocks: what attention of the
+// whole sequence gives.
+TEST(DecodeAttentionOnCpu, WithSparseBlocksIsAForward) {
+  CpuStream cpu;
+  uint32_t seed = 0;
+  for (const int64_t T : {1, 17, 130, 300})
+    for (const int64_t size : {1, 16, 48, 128, 256}) {
+      SCOPED_TRACE(fmt::format("T {}, blocks of {}", T, size));
+      HostTensors make;
+      const BlockLists lists =
+          test::lists_of(test::random_blocks({.size = size, .seed = ++seed}, T, T), T, T);
+      AttentionShape s{1, T, 4, 10, {/*is_causal=*/true}, 2};
+      s.mask.blocks = lists.shape();
+      const Tensor blocks = make.empty({lists.shape().numbers()}, DType::kI32);
+      std::ranges::copy(lists.numbers(), blocks.as<int32_t>());
+      const Tensor q = make.normal({1, T, 4, 10}), k = make.normal({1, T, 2, 10}),
+                   v = make.normal({1, T, 2, 10}), want = make.poisoned(q.shape), y = make.poisoned(q.shape);
+      const AttentionPlan forward =
+          choose_attention({.kind = AttentionKind::kNaive, .shape = s, .dtype = DType::kF32, .device = {}});
+      cpu.run(AttentionForward{.plan = forward,
+                               .q = all_heads(q),
+                               .k = all_heads(k),
+                               .v = all_heads(v),
+                               .y = all_heads(want),
+                               .saved = make.poisoned(forward.saved_shape),
+                               .tables = {.blocks = blocks}});
+      const DecodePlan plan = choose_decode({.batch = T,
+                                             .heads = 4,
+                                             .head_dim = 10,
+                                             .kv_heads = 2,
+                                             .capacity = T,
+                                             .one_cache = true,
+                                             .blocks = lists.shape()},
+                                            DType::kF32, {});
+      std::vector<int32_t> starts(static_cast<size_t>(T));
+      std::iota(starts.begin(), starts.end(), 0);
+      cpu.run(DecodeAttention{.plan = plan,
+                              .q = all_heads(q.view({T, 1, 4, 10})),
+                              .k_cache = k,
+                              .v_cache = v,
+                              .starts = starts_of(make, starts),
+                              .y = y.view({T, 1, 4, 10}),
+                              .blocks = blocks});
+      EXPECT_LE(relative_error(y, want), tolerance::kCpuAttention);
     }
 }
 

@@ -16,6 +16,7 @@ constexpr int64_t kTexts = LoudModel::kBatch, kTokens = LoudModel::kTokens;
 // GPT-2 and what its folders may ask for, the parts of other families, and every family of transformers
 std::vector<Variant> decoded_variants() {
   std::vector<Variant> all = parts_of(kPlain);
+  for (const Variant& each : sparse_parts_of(kPlain)) all.push_back(each);
   std::erase_if(all, [](const Variant& variant) { return static_cast<bool>(variant.model.dropout); });
   all.push_back({"gpt2", kPlain});
   for (const Variant& variant : variants_of(kPlain)) all.push_back(variant);

@@ -16,6 +16,7 @@ struct LoudModel {
   // `document_lengths` of each sequence; none: every sequence is one document.
   LoudModel(const ModelConfig& config, AttentionKind attention, const DocumentLengths& document_lengths = {})
       : store(cpu, arena, {.model = config, .homes = {.training = ParamStore::Training{}}}),
+        sparse(cpu, arena, config, kTokens),
         model{.config = config,
               .params = &store,
               .attention = {store.layout().kinds,
@@ -28,9 +29,11 @@ struct LoudModel {
                                        .kv_heads = config.kv_heads},
                              .dtype = DType::kF32,
                              .device = {},
-                             .dropout = config.dropout.attention > 0}},
+                             .dropout = config.dropout.attention > 0},
+                            sparse},
               .angles = allocate_angles(cpu, arena, config, {kTokens}),
-              .local_angles = allocate_local_angles(cpu, arena, config, {kTokens})},
+              .local_angles = allocate_local_angles(cpu, arena, config, {kTokens}),
+              .sparse = sparse},
         reference(config) {
     if (!document_lengths.empty()) {
       documents = documents_tensor(make, document_lengths);
@@ -39,6 +42,7 @@ struct LoudModel {
     for (const std::vector<int64_t>& sequence : document_lengths)
       lengths.insert(lengths.end(), sequence.begin(), sequence.end());
     if (lengths.empty()) lengths.assign(kBatch, kTokens);
+    reference.sequence_length = kTokens;
     reference.dropout = {.probabilities = config.dropout, .key = dropout_key(1337, 4), .first_sequence = 6};
     for_each_param(store.weights(), config, [&](const ParamInfo& info, const Tensor& tensor) {
       const int64_t filled = tensor.numel() / info.shape[0] * (info.shape[0] - info.padding);
@@ -73,6 +77,7 @@ struct LoudModel {
   Arena arena = Arena::host();
   CpuStream cpu;
   ParamStore store;
+  SparseLists sparse;
   Model model;
   ReferenceModel reference;
   Tensor documents, positions;

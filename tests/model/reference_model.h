@@ -22,6 +22,7 @@ class ReferenceModel {
   // By their names in ParamInfo; matrices are [out, in], tables without padding matter in their first V rows.
   std::map<std::string, Values> weights;
   ActiveDropout dropout;
+  int64_t sequence_length = 0;  // in which documents lie, for sparse blocks; 0: each begins a sequence
 
   // Mean loss of sequences of T tokens, over those that have a target.
   double loss(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t T) const {
@@ -34,8 +35,9 @@ class ReferenceModel {
     size_t first = 0;
     for (size_t i = 0; i < lengths.size(); ++i) {
       const auto length = static_cast<size_t>(lengths[i]);
-      sum += loss_of_one(tokens.subspan(first, length), targets.subspan(first, length),
-                         static_cast<uint32_t>(i));
+      sum +=
+          loss_of_one(tokens.subspan(first, length), targets.subspan(first, length), static_cast<uint32_t>(i),
+                      sequence_length > 0 ? static_cast<int64_t>(first) % sequence_length : 0);
       first += length;
     }
     return sum / static_cast<double>(counted(targets));
@@ -218,6 +220,15 @@ class ReferenceModel {
     for (size_t i = 0; i < some.size(); ++i) qkv[i / wide * row + from + i % wide] = some[i];
   }
 
+  // Whether sparse blocks show a key to a query, both at their places in the sequence
+  bool shows(int64_t layer, int64_t query, int64_t key) const {
+    const SparsePattern p = config_.sparse.at(static_cast<size_t>(layer));
+    if (!p) return true;
+    const int64_t i = query / p.block, j = key / p.block;
+    if (i - j < p.window || j < p.global || (p.stride > 0 && (i - j) % p.stride == 0)) return true;
+    return p.random > 0 && std::ranges::count(p.keys_of(i), j) > 0;
+  }
+
   // QK norm and rotation of one head of q or k
   Values positioned(Values x, int64_t T, int64_t layer, const std::string& norm_name) const {
     const int64_t D = config_.head_dim, R = config_.rotated_channels();
@@ -245,7 +256,8 @@ class ReferenceModel {
     return h < p ? std::pow(base, h + 1) : std::pow(extra, 2 * (h - p) + 1);
   }
 
-  Values attention(Values qkv, int64_t T, int64_t layer, const std::string& name, uint32_t batch) const {
+  Values attention(Values qkv, int64_t T, int64_t layer, const std::string& name, uint32_t batch,
+                   int64_t place) const {
     const Dropout drop = dropout.at(DropoutKind::kAttention, static_cast<size_t>(layer));
     const int64_t H = config_.heads, K = config_.kv_heads, D = config_.head_dim;
     const int64_t scalar = config_.query_scalar > 0 ? config_.query_scalar : D;
@@ -268,6 +280,7 @@ class ReferenceModel {
         const int64_t window = window_of(layer),
                       first = window == Windows::kFull ? 0 : std::max<int64_t>(t + 1 - window, 0);
         for (int64_t s = first; s <= t; ++s) {
+          if (!shows(layer, place + t, place + s)) continue;
           double score = 0;
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           const double away =
@@ -291,8 +304,8 @@ class ReferenceModel {
     for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
 
-  double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets,
-                     uint32_t batch) const {
+  double loss_of_one(std::span<const int32_t> tokens, std::span<const int32_t> targets, uint32_t batch,
+                     int64_t place) const {
     const int64_t T = static_cast<int64_t>(tokens.size()), C = config_.channels, V = config_.vocab_size,
                   wide = config_.head_dim * config_.heads;
     const Values& table = of("token_table");
@@ -322,7 +335,7 @@ class ReferenceModel {
       const Values qkv =
           linear(normed_before("norm1"), inside + "qkv", C,
                  (config_.heads + 2 * config_.kv_heads) * config_.head_dim, config_.has_qkv_bias());
-      add_branch(normed_after(linear(attention(qkv, T, l, inside, batch), inside + "out", wide, C,
+      add_branch(normed_after(linear(attention(qkv, T, l, inside, batch, place), inside + "out", wide, C,
                                      config_.has_out_bias()),
                               "norm1_after"),
                  DropoutKind::kAttentionBranch);

@@ -14,6 +14,7 @@ constexpr ModelConfig kPlainModel{.vocab_size = 29, .context = 16, .layers = 3, 
 std::vector<Variant> all_variants() {
   std::vector<Variant> all = variants_of(kPlainModel), parts = parts_of(kPlainModel);
   all.insert(all.end(), parts.begin(), parts.end());
+  for (const Variant& each : sparse_parts_of(kPlainModel)) all.push_back(each);
   return all;
 }
 std::vector<Variant> plain_and_variants() {

@@ -119,6 +119,7 @@ class FusedRun final : public AttentionRun {
           attention::cudnn_forward_workspace(p),
           attention::cudnn_backward_workspace(p, attention::cudnn_sums(arch(), cudnn_deterministic)));
     } else {
+      p = rung_->of_rung(p);
       workspace_bytes_ = static_cast<int64_t>(
           std::max(attention::forward_workspace(*rung_->family, p),
                    attention::backward_workspace(*rung_->family, p)));

@@ -111,7 +111,8 @@ void add_needle_options(Options& command, BenchNeedleOptions& o) {
       .show_default();
   command.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   command.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
-  command.add_word("--attention", o.attention, "flash, naive or cudnn").show_default(name_of(o.attention));
+  command.add_word("--attention", o.attention, "flash, naive, cudnn or flash_fp8").show_default(name_of(o.attention));
+  command.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   command.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   command.add("--svg", o.svg, "Also draw the grid into this file").type_name("FILE");
 }
@@ -231,7 +232,7 @@ Options& add_memory(Options& app, Command& c) {
   memory.add("--seq-lens", c.memory_seq_lens, kSeqLens).type_name("LENGTHS").show_default();
   memory
       .add("--attention", c.memory_attention,
-           "Kinds of attention: naive, flash, cudnn; default: all that can run")
+           "Kinds of attention: naive, flash, cudnn, flash_fp8; default: all that can run")
       .separated_by(',');
   memory.add("--steps", c.memory.steps, "Steps timed, of which the median is reported")
       .positive()

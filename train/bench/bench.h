@@ -58,6 +58,8 @@ struct BenchNeedleOptions {
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
   std::string model;                             // a checkpoint, or a folder of another program
+  // Small: texts are read by groups of tokens, each of which sees the older ones as the cache has them
+  CacheDtype cache = CacheDtype::kAuto;
   std::string tokenizer;                         // as load_tokenizer(); empty: the model's own
   std::vector<std::string> ignored_fields = {};  // of the folder, as read_model_config() takes them
   std::string filler;                            // a text file; empty: the built-in corpus

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace tessera {
@@ -19,8 +20,12 @@ std::string to_string(const AttnDecodeProblem& p, CacheDtype cache) {
 }
 
 std::string table_of(const DecodeResults& results) {
+  size_t width = 52;
+  for (const DecodeCell& cell : results.cells)
+    width = std::max(width, to_string(cell.problem, cell.cache).size() + 2);
   std::string text =
-      fmt::format("{:<60}{:>10}{:>10}{:>10}{:>8}{:>15}\n", "", "MB", "us", "bound us", "share", "cudnn us");
+      fmt::format("{:<{}}{:>10}{:>10}{:>10}{:>8}{:>15}\n", "", width, "MB", "us", "bound us", "share",
+                  "cudnn us");
   for (const DecodeCell& cell : results.cells) {
     const bool bounded = results.bandwidth > 0;
     const std::string bound = bounded ? fmt::format("{:.2f}", cell.bytes / results.bandwidth * 1e6) : "",
@@ -29,7 +34,7 @@ std::string table_of(const DecodeResults& results) {
                                   : "",
                       cudnn = cell.why_no_cudnn.empty() ? fmt::format("{:.2f}", 1e3 * cell.cudnn_ms)
                                                         : cell.why_no_cudnn;
-    text += fmt::format("{:<60}{:>10.2f}{:>10.2f}{:>10}{:>8}{:>15}\n", to_string(cell.problem, cell.cache),
+    text += fmt::format("{:<{}}{:>10.2f}{:>10.2f}{:>10}{:>8}{:>15}\n", to_string(cell.problem, cell.cache), width,
                         cell.bytes / 1e6, 1e3 * cell.ms, bound, share, cudnn);
   }
   return text;

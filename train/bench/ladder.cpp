@@ -40,6 +40,11 @@ constexpr Rung kLadder[] = {
      .least_flops = 3e13,
      .forward_formula = fused_forward,
      .backward_formula = tensor_core_backward},
+    {.name = "hopper_fp8",
+     .family = &sm90::kFp8Family,
+     .least_flops = 3e13,
+     .forward_formula = fused_forward,
+     .backward_formula = tensor_core_backward},
 };
 
 TileRows rows_of(const Rung& rung, const AttnProblem& p, int arch) {
@@ -66,6 +71,7 @@ std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) 
       return "a cap of scores";
     case ATTN_BAD_BLOCKS:
       return "sparse blocks";
+    case ATTN_BAD_FP8:
     case ATTN_BAD_SINKS:
     case ATTN_BAD_STRUCT:
     case ATTN_BAD_ALIGNMENT:
@@ -83,12 +89,17 @@ std::span<const Rung> ladder() { return kLadder; }
 const Rung& best_rung(int arch) {
   for (const Rung& rung : kLadder | std::views::reverse) {
     const KernelFamily* family = rung.family;
-    if (family && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
+    if (family && !family->in_fp8 && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
   }
   return kLadder[0];
 }
 
 DType Rung::dtype() const { return family && family->dtype == ATTN_F32 ? DType::kF32 : DType::kBF16; }
+
+AttnProblem Rung::of_rung(AttnProblem p) const {
+  p.fp8 = family && family->in_fp8;
+  return p;
+}
 
 Traffic Rung::forward_traffic(const AttnProblem& p, int arch) const {
   return forward_formula(p, rows_of(*this, p, arch));
@@ -99,7 +110,7 @@ Traffic Rung::backward_traffic(const AttnProblem& p, int arch) const {
 
 std::string Rung::why_not(const AttnProblem& p, const DeviceTraits& device) const {
   if (device.device != Device::kCuda) return "needs a GPU";
-  if (family) return refusal(*family, p, device.arch);
+  if (family) return refusal(*family, of_rung(p), device.arch);
   constexpr int kPack = 8;  // as the backend's GEMMs need it
   return p.heads * p.head_dim % kPack == 0 && p.kv_heads * p.head_dim % kPack == 0 ? "" : "head dim";
 }

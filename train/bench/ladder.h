@@ -1,4 +1,4 @@
-// The ladder: the same attention five times, each rung with one idea more than the one below. Read them in
+// The ladder: the same attention six times, each rung with one idea more than the one below. Read them in
 // this order; `./bench attention` measures them side by side.
 //
 //   naive         three matrix operations; the N x N matrix is stored         kernels/cuda/attention.cu
@@ -6,6 +6,7 @@
 //   tiled         a CTA computes a tile of rows, with a softmax that streams  kernels/attention/f32/
 //   tensor_cores  mma.sync: operands in registers, with loads ahead           kernels/attention/sm80/
 //   hopper        wgmma: warpgroups, TMA, roles for warps                     kernels/attention/sm90/
+//   hopper_fp8    the products of the forward in FP8, with a scale a block    kernels/attention/sm90/fp8_*
 //
 // A rung is a family of kernels (kernels/attention/family.h) and the formulas of what it moves.
 #pragma once
@@ -29,6 +30,7 @@ struct Rung {
   DType dtype() const;  // of q, k, v, out and their gradients
   Traffic forward_traffic(const AttnProblem& p, int arch) const;
   Traffic backward_traffic(const AttnProblem& p, int arch) const;
+  AttnProblem of_rung(AttnProblem p) const;  // the same problem, in FP8 where the rung is
   // Empty, or in a word or two why this rung cannot run that problem on that device.
   std::string why_not(const AttnProblem& p, const DeviceTraits& device) const;
 };

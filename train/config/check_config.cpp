@@ -73,6 +73,46 @@ void check_windows(const SourcedConfig& sourced) {
                   "a pattern repeats over the blocks: name it once");
 }
 
+constexpr int64_t kMostSparseHeadDim = 128;  // of the kernels with sparse blocks in bf16
+
+void check_sparse(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const ModelConfig model = config.model.resolved();
+  const SparseBlocks& sparse = model.sparse;
+  const char* const key = "model.sparse";
+  if (sparse.all_full()) return;
+  sourced.require(sparse.pattern_blocks() <= model.layers, key,
+                  fmt::format("is a pattern of {} blocks, more than", sparse.pattern_blocks()),
+                  "model.layers", "a pattern repeats over the blocks: name it once");
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    sourced.require(!sparse.at(l) || model.window.at(l) == Windows::kFull, key,
+                    fmt::format("is of block {}, which has a window by", layer), "model.window",
+                    "a block has one of them: leave the window to model.sparse=window:N");
+  }
+  const bool flash = config.model.attention == AttentionKind::kFlash,
+             naive = config.model.attention == AttentionKind::kNaive;
+  sourced.require(flash || naive, key, "has no kernels with", "model.attention", "set model.attention=flash");
+  sourced.require(
+      config.parallel.context == 1, key, "cannot be dealt over ranks with", "parallel.context",
+      "set parallel.context=1: what a sparse block does not see costs no time on one rank either");
+  // What only naive has on a GPU; on the CPU flash has all of it.
+  const bool may_be_gpu = flash && config.device != DeviceRequest::kCpu;
+  const char* const naive_has = "set model.attention=naive, or device=cpu, which have it";
+  sourced.require(!may_be_gpu || model.dropout.attention == 0, "model.dropout.attention",
+                  "has no kernels on GPUs with", key,
+                  fmt::format("set model.dropout.attention=0, or {}", std::string_view(naive_has).substr(4)));
+  sourced.require(!may_be_gpu || model.positions != Positions::kAlibi, "model.positions",
+                  "has no kernels on GPUs with", key, naive_has);
+  sourced.require(!may_be_gpu || model.attention_cap == 0, "model.attention_cap",
+                  "has no kernels on GPUs with", key, naive_has);
+  const bool bf16 = config.train.precision != Precision::kFp32;
+  sourced.require(!may_be_gpu || !bf16 || model.head_dim <= kMostSparseHeadDim, "model.head_dim",
+                  fmt::format("makes heads of {}, more than the {} that kernels in bf16 take with",
+                              model.head_dim, kMostSparseHeadDim),
+                  key, "set train.precision=fp32, model.attention=naive, or device=cpu");
+}
+
 // A factor for each pair of channels, and a context whose logarithm divides
 void check_longrope(const SourcedConfig& sourced) {
   const ModelConfig model = sourced.config.model.resolved();
@@ -441,6 +481,21 @@ void check_optimizer(const SourcedConfig& sourced) {
                   "has no effect with", "optimizer.muon.variance", "set optimizer.muon.variance=true too");
 }
 
+// Where weights do not decide how large scores become, or are not trained
+void check_qk_clip(const SourcedConfig& sourced) {
+  const Config& config = sourced.config;
+  const char *const key = "optimizer.qk_clip", *const none = "has no effect with",
+                    *const off = "set optimizer.qk_clip=0";
+  if (config.optimizer.qk_clip == 0) return;
+  sourced.require(
+      config.model.qk_norm == QkNorm::kNone, key, none, "model.qk_norm",
+      "set optimizer.qk_clip=0: queries and keys that are normed keep scores small by themselves");
+  sourced.require(config.model.attention_cap == 0, key, none, "model.attention_cap",
+                  "set optimizer.qk_clip=0: no score is above its cap");
+  sourced.require(!config.train.lora, key, none, "train.lora.rank", off);
+  sourced.require(!config.train.freeze.names(ParamPart::kAttention), key, none, "train.freeze", off);
+}
+
 void check_data(const SourcedConfig& sourced) {
   const Config::Data& data = sourced.config.data;
   sourced.require(!data.masks() || data.shift != Shift::kOn, "data.shift",
@@ -477,6 +532,7 @@ void check_across(const SourcedConfig& sourced) {
   check_heads(sourced);
   check_norms(sourced);
   check_windows(sourced);
+  check_sparse(sourced);
   check_experts(sourced);
   check_rope(sourced);
   check_family(sourced);
@@ -484,6 +540,7 @@ void check_across(const SourcedConfig& sourced) {
   check_recompute(sourced);
   check_blocks(sourced);
   check_freeze(sourced);
+  check_qk_clip(sourced);
   check_lora(sourced);
   check_fp8(sourced);
   check_data(sourced);

@@ -243,6 +243,7 @@ struct Config {
     double max_grad_norm = 1.0;  // 0: no clipping
     DType moments = DType::kF32;
     MuonConfig muon = {};  // with rule kMuon
+    double qk_clip = 0;    // the largest score of attention that stays; 0: all do
     bool operator==(const Optimizer&) const = default;
   } optimizer;
 

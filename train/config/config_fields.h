@@ -58,6 +58,11 @@ void visit_model(Section& model, Visit& visit) {
   visit("model.window", model.window, WindowPattern{},
         "How many tokens attention of a block sees, the last ones, its own among them; full: all. A pattern "
         "repeats over the blocks: 1024*5,full is five blocks of 1,024 tokens, then one of all, and so on");
+  visit(
+      "model.sparse", model.sparse, SparseAttention{},
+      "Which blocks of block:N (128) keys a block of as many queries sees: the last window:N, its own among "
+      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; full: all. "
+      "A pattern repeats over the blocks of the model, as that of model.window does");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
   visit("model.scale_embeddings", model.scale_embeddings, Flag{},
@@ -85,7 +90,8 @@ void visit_model(Section& model, Visit& visit) {
         "Also divide them by the number of the block, counted from 1");
   visit("model.attention", model.attention, OneOf<AttentionKind>{},
         "flash: fused, memory linear in the sequence length; naive: stores the probabilities, quadratic; "
-        "cudnn: NVIDIA's fused kernels, bf16 on a GPU");
+        "cudnn: NVIDIA's fused kernels, bf16 on a GPU; flash_fp8: as flash, but the forward multiplies in FP8, on "
+        "a GPU of compute capability 9.0");
   visit("model.position_extension", model.position_extension, OneOf<PositionExtension>{},
         "If train.init_from has fewer learned positions than model.context: none: refuse; interpolate: "
         "stretch its table; repeat: repeat it; blend: repeat it with overlapping copies");
@@ -286,10 +292,11 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
   visit("train.lora.parts", lora.parts, SetOf<AdaptedParts, Adapted>{},
         "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
         "router of experts");
-  visit("train.lora.base", base, OneOf<LoraBase>{},
-        "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
-        "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
-        "at a time");
+  visit(
+      "train.lora.base", base, OneOf<LoraBase>{},
+      "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
+      "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
+      "at a time");
 }
 
 template <class Section, class Visit>
@@ -446,6 +453,9 @@ void visit_optimizer(Section& optimizer, Visit& visit) {
         "Muon: decay of the mean of squares of a row, for optimizer.muon.variance");
   visit("optimizer.muon.cautious_decay", optimizer.muon.cautious_decay, Flag{},
         "Muon: weights decay only where the update makes them smaller, too");
+  visit("optimizer.qk_clip", optimizer.qk_clip, Number{.at_least = 0, .at_most = 1e6},
+        "After a step, heads of attention with a score above this have their weights of queries and keys "
+        "scaled down to it (QK-Clip; 100 as published); 0: none");
 }
 
 template <class Section, class Visit>

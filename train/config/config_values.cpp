@@ -265,19 +265,27 @@ std::string WindowPattern::expected() const {
   return "full, or a whole number of tokens of at least 1; a pattern of blocks: 1024*5,full or [1024, full]";
 }
 
-Windows WindowPattern::read(const Written& value) const {
-  if (value.kind == Written::Kind::kList) {  // [1024, full] is 1024,full
-    Written joined{.key = value.key, .where = value.where, .kind = Written::Kind::kPlain, .text = ""};
-    for (const Written& entry : value.values) {
-      if (entry.kind != Written::Kind::kPlain) refuse(value, expected());
-      joined.text += (joined.text.empty() ? "" : ",") + entry.text;
-    }
-    return read(joined);
+namespace {
+
+// [1024, full] is 1024,full
+std::string joined_entries(const Written& value, const std::string& expected) {
+  if (value.kind == Written::Kind::kPlain) return value.text;
+  if (value.kind != Written::Kind::kList) refuse(value, expected);
+  std::string text;
+  for (const Written& entry : value.values) {
+    if (entry.kind != Written::Kind::kPlain) refuse(value, expected);
+    text += (text.empty() ? "" : ",") + entry.text;
   }
-  if (value.kind != Written::Kind::kPlain) refuse(value, expected());
+  return text;
+}
+
+}  // namespace
+
+Windows WindowPattern::read(const Written& value) const {
+  const std::string entries = joined_entries(value, expected());
   std::vector<Windows::Run> pattern;
   int64_t blocks = 0;
-  for (const std::string_view text : split(value.text, ',')) {
+  for (const std::string_view text : split(entries, ',')) {
     const TextOfBlocks entry = without_blocks(value, text);
     Windows::Run& run = pattern.emplace_back();
     run.blocks = entry.blocks.value_or(1), blocks += run.blocks;
@@ -289,6 +297,20 @@ Windows WindowPattern::read(const Written& value) const {
       refuse(value, fmt::format("a pattern of at most {} blocks", Windows::kMostBlocks));
   }
   return Windows(pattern);
+}
+
+std::string SparseAttention::expected() const {
+  return "full, or window:8 and with a plus between them global:1, stride:16, random:2, seed:1, block:128; a "
+         "pattern of blocks: window:8+global:1*3,full";
+}
+
+SparseBlocks SparseAttention::read(const Written& value) const {
+  const std::string text = joined_entries(value, expected());
+  try {
+    return read_sparse(text);
+  } catch (const Error& error) {
+    fail("{}: {}: {}", value.where, value.key, error.what());
+  }
 }
 
 std::string OffloadedParts::expected() const {

@@ -16,6 +16,7 @@
 #include "model/freeze.h"
 #include "model/lora.h"
 #include "model/offload.h"
+#include "model/sparse.h"
 #include "model/windows.h"
 #include "train/config/config.h"
 #include "train/config/data_sources.h"
@@ -139,6 +140,13 @@ struct WindowPattern {
   std::string expected() const;
   Windows read(const Written& value) const;
   std::string write(const Windows& value) const { return text_of(value); }
+};
+
+// full, a pattern of sparse blocks, or several with numbers of blocks, which repeat: read_sparse()
+struct SparseAttention {
+  std::string expected() const;
+  SparseBlocks read(const Written& value) const;
+  std::string write(const SparseBlocks& value) const { return text_of(value); }
 };
 
 // A set of words, in which activations may have a number of blocks: optimizer+activations*12

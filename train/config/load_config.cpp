@@ -220,7 +220,8 @@ struct Contradiction {
 };
 
 // train.init_from sets the keys that describe the model; a key that was set has to agree with it. Learned
-// positions may be extended; with rotary ones, the context and the angles are free. Dropout may be any.
+// positions may be extended; with rotary ones, the context and the angles are free. Sparse blocks, which have
+// no weights, and dropout may be any.
 void Reader::take_model_of(const fs::path& weights, bool resume) {
   const FoundModel found = [&] {
     try {
@@ -259,6 +260,7 @@ void Reader::take_model_of(const fs::path& weights, bool resume) {
     const bool of_angles = rotary && is_angle(key);
     if (resume && place.origin != Origin::kDefault) return;
     if (of_angles && place.origin >= Origin::kFile) return;
+    if (key == std::string_view("model.sparse") && place.origin >= Origin::kFile) return;
     // A scaling is taken whole or not at all.
     if (of_angles && place.origin == Origin::kDefault && has_own_scaling &&
         key != std::string_view("model.rope.theta") && key != std::string_view("model.rope.local_theta"))

@@ -85,6 +85,7 @@ class Export {
   void run();
 
  private:
+  void check_not_sparse() const;
   void write_hugging_face();
   void write_gguf();
   void write_llm_c();
@@ -230,6 +231,16 @@ void Export::check_file() const {
   check_writable(output.string());
 }
 
+// Other programs would take the weights for those of a model that sees all, and compute other numbers.
+void Export::check_not_sparse() const {
+  check(source_.model.sparse.all_full(),
+        "{} has model.sparse={}, which no other program has: it would take the weights for those of a "
+        "model that sees every block. Use the folder itself: it holds safetensors, which "
+        "./generate, ./evaluate and train.init_from read, and --set model.sparse=full trains it as a model "
+        "that sees all",
+        source_.folder.string(), text_of(source_.model.sparse));
+}
+
 void Export::write_hugging_face() {
   check_apart(source_.folder, options_.output);
   const HuggingFaceLayout layout(source_.model, numbers_);
@@ -352,6 +363,7 @@ void Export::write_peft() {
 
 void Export::run() {
   const auto start = std::chrono::steady_clock::now();
+  check_not_sparse();
   switch (options_.format) {
     case ExportFormat::kHuggingFace:
       write_hugging_face();

@@ -90,7 +90,7 @@ void add_device_options(Options& app, GenerateOptions& o) {
   add_ignore_field_option(app, o.ignored_fields);
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
-  app.add_word("--attention", o.attention, "Attention of prompts: flash, naive or cudnn")
+  app.add_word("--attention", o.attention, "Attention of prompts: flash, naive, cudnn or flash_fp8")
       .show_default(name_of(o.attention));
   app.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   Option plan = app.add_flag("--plan", o.plan,

@@ -66,7 +66,7 @@ void add_options(Options& app, Command& c) {
   app.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   app.add_word("--precision", o.precision, "auto, bf16 or fp32; default: the run's");
   app.add_word("--attention", o.attention,
-               "naive, flash or cudnn: this one alone; default: all, and the run's");
+               "naive, flash, cudnn or flash_fp8: only this one; default: all, and the run's");
   app.add("--ratio", o.ratio, "In bf16: how large an error may be, as a multiple of naive's")
       .type_name("P")
       .show_default();

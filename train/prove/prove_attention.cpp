@@ -56,7 +56,7 @@ Proof Prover::proof_of_rows(const std::string& name, const RowCheck& rows, const
 
 void Prover::prove_attention() {
   const bool low = base_shape().dtype != DType::kF32;
-  const AttentionKind own = config_.model.attention;
+  const AttentionKind own = own_attention();
   std::string why;
   Way exact_way = way();
   exact_way.attention = AttentionKind::kNaive, exact_way.precision = Precision::kFp32;
@@ -88,8 +88,10 @@ void Prover::prove_attention() {
       continue;
     }
     show(name_of(kind));
-    RowCheck rows(data_.sequences,
-                  {.blocks = base_shape().model.layers, .sequences = S_, .sequence_length = T_});
+    RowCheck rows(data_.sequences, {.blocks = base_shape().model.layers,
+                                    .sequences = S_,
+                                    .sequence_length = T_,
+                                    .sparse = base_shape().model.sparse});
     StepRecord found;
     try {
       found = record(*shape, device_, data_.sequences, [&](StepJob& job) {
@@ -106,6 +108,22 @@ void Prover::prove_attention() {
       add(proof_of_rows("rows", rows, fmt::format("{}'s attention", name_of(kind))));
     if (kind == own && shape->micro_batch == base_shape().micro_batch) base_ = std::move(found);
   }
+  if (config_.model.attention == AttentionKind::kFlashFp8 && asked(ProofKind::kAttention)) prove_fp8_attention();
+}
+
+void Prover::prove_fp8_attention() {
+  Way fp8 = way();
+  fp8.attention = AttentionKind::kFlashFp8;
+  std::string why;
+  const auto shape = largest_shape(fp8, device_, why);
+  if (!shape) return skip(name_of(fp8.attention), why);
+  const StepRecord& expected = base();
+  show(name_of(fp8.attention));
+  add({.name = name_of(fp8.attention),
+       .compared = "attention whose forward multiplies in FP8 beside the same in bf16",
+       .tokens = S_ * T_,
+       .measures = compare_records(record(*shape, device_, data_.sequences), expected, 0),
+       .judged = false});
 }
 
 }  // namespace tessera

@@ -18,6 +18,10 @@ constexpr int64_t kCuts[] = {1, 4, 8};
 // Of the step that the CPU makes beside a GPU: some ten seconds
 constexpr double kFlopsCpu = 0x1p40;
 constexpr int64_t kLeastTokensCpu = 64;
+// Why documents of a model with model.sparse are not compared with the same ones apart
+constexpr const char* kSparseDocuments =
+    "sparse blocks are counted from the beginning of a sequence: elsewhere in one a document sees other "
+    "pairs";
 
 // The same tokens, with documents
 Sequences with_documents(Sequences sequences, int64_t T) {
@@ -138,7 +142,8 @@ void Prover::prove_pairs() {
 }
 
 void Prover::prove_documents() {
-  if (config_.train.trains_pairs()) return prove_pairs();
+  const bool sparse = !base_shape().model.sparse.all_full();
+  if (config_.train.trains_pairs()) return sparse ? skip("documents", kSparseDocuments) : prove_pairs();
   const Sequences packed = with_documents(data_.sequences, T_);
   const std::vector<Document> documents = documents_in(packed, T_);
   const int64_t longest = std::ranges::max(documents, {}, &Document::length).length;
@@ -150,8 +155,15 @@ void Prover::prove_documents() {
   const auto shape = largest_shape(together, device_, why), own_shape = shape_that_fits(own, device_, why);
   if (!shape || !own_shape) return skip("documents", why);
   show("packed documents");
-  RowCheck rows(packed, {.blocks = base_shape().model.layers, .sequences = S_, .sequence_length = T_});
+  RowCheck rows(packed, {.blocks = base_shape().model.layers,
+                         .sequences = S_,
+                         .sequence_length = T_,
+                         .sparse = base_shape().model.sparse});
   const StepRecord found = record(*shape, device_, packed, [&](StepJob& job) { job.rows = &rows; });
+  if (sparse) {
+    skip("documents", kSparseDocuments);
+    return add(proof_of_rows("documents", rows, "attention within packed documents"));
+  }
   show("documents in sequences of their own");
   StepRecord expected = record(*own_shape, device_, apart(packed, documents, longest));
   std::vector<float> losses;
@@ -295,6 +307,8 @@ void Prover::prove_ranks() {
   show("several ranks");
   add(prove_mesh(one, {.data = R}, Shard::kOptimizer, "sequences dealt"));
   add(prove_mesh(one, {.data = R}, Shard::kWeights, "weights split"));
+  if (!base_shape().model.sparse.all_full())
+    return skip("ranks", "sparse blocks cannot be dealt: each sequence stays with one rank");
   add(prove_mesh(one, {.data = 1, .context = R}, Shard::kOptimizer, "each sequence shared"));
 }
 

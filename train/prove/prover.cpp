@@ -143,7 +143,7 @@ double Prover::counted_of(const SequencesView& of, int64_t T) const {
 }
 
 Way Prover::way() const {
-  return {.attention = config_.model.attention,
+  return {.attention = own_attention(),
           .precision = config_.train.precision,
           .documents = config_.data.masks(),
           .sequence_length = T_,

@@ -45,6 +45,11 @@ class Prover {
   ProofSubject subject() const;
 
  private:
+  // The run's, or what is exact of it: rows and sums in FP8 depend on how sequences are cut
+  AttentionKind own_attention() const {
+    const AttentionKind kind = config_.model.attention;
+    return kind == AttentionKind::kFlashFp8 ? AttentionKind::kFlash : kind;
+  }
   Way way() const;  // the run's, one sequence at a time
   MemoryLimit limit_of(const DeviceTraits& device) const;
   RunShape shape_of(const Way& way, const DeviceTraits& device) const;
@@ -65,6 +70,7 @@ class Prover {
   const StepRecord& base();  // the run's way, at the largest micro-batch
 
   void prove_attention();
+  void prove_fp8_attention();
   Proof prove_kind(const StepRecord& found, const std::vector<Measure>& naives, const StepRecord& exact,
                    AttentionKind kind) const;
   Proof proof_of_rows(const std::string& name, const RowCheck& rows, const std::string& of) const;

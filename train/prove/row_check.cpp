@@ -150,6 +150,18 @@ RowCheck::Keys RowCheck::seen_by(int64_t sequence, int64_t query, const Attentio
   return {begin, query + 1};
 }
 
+void RowCheck::list_blocks(int64_t block) {
+  const SparsePattern pattern = shape_.sparse.at(static_cast<size_t>(block));
+  if (pattern == pattern_) return;
+  pattern_ = pattern, listed_.clear();
+  for (int64_t row = 0; pattern && row * pattern.block < T_; ++row) listed_.push_back(pattern.keys_of(row));
+}
+
+bool RowCheck::shows(int64_t query, int64_t key) const {
+  return !pattern_ || std::ranges::binary_search(listed_[static_cast<size_t>(query / pattern_.block)],
+                                                 key / pattern_.block);
+}
+
 // Every head at least once. Every third row is the first of its document, which sees itself alone, and every
 // third the last, which the next document must not see.
 std::vector<RowCheck::Row> RowCheck::samples(int64_t block, int64_t first, const AttentionShape& s,
@@ -183,6 +195,7 @@ int64_t RowCheck::sampled(int64_t block, int64_t first, const AttentionShape& s)
 void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op, Backend& be,
                        const Launch& on) {
   inputs_ = inputs_of(op, sampled(block, first, op.plan.shape), be, on);
+  list_blocks(block);
   const Of of(inputs_, op.plan);
   const int64_t D = of.head_dim, H = op.plan.shape.heads;
   check_rows(block, samples(block, first, op.plan.shape, H), [&](const Row& row, OfHead& found) {
@@ -192,7 +205,8 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
     const auto count = static_cast<double>(keys.end - keys.begin);
     double most = -INFINITY, sum = 0, size = 0;
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      p.push_back(of.score(b, h, i, j));
+      p.push_back(shows(i, j) ? of.score(b, h, i, j) : -INFINITY);
+      if (std::isinf(p.back())) continue;
       most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
     }
     if (inputs_.sinks) {  // a score that has no value
@@ -236,6 +250,7 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
   const HostHeads dq = on_host(op.dq, read, be, on), dk = on_host(op.dk, read, be, on),
                   dv = on_host(op.dv, read, be, on);
   memory_.forget();
+  list_blocks(block);
   const Of of(inputs_, op.plan);
   const AttentionShape& s = op.plan.shape;
   const int64_t D = of.head_dim, H = s.heads;
@@ -272,6 +287,7 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     const Keys keys = seen_by(first + b, i, op.plan);
     const auto count = static_cast<double>(keys.end - keys.begin);
     for (int64_t j = keys.begin; j < keys.end; ++j) {
+      if (!shows(i, j)) continue;
       const Pair of_pair = pair(b, h, i, j);
       const float* k = inputs_.k.at(b, j, h / of.group);
       for (int64_t d = 0; d < D; ++d) {
@@ -292,6 +308,7 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     for (int64_t i = j; i < s.tokens; ++i) {
       if (const Keys keys = seen_by(first + b, i, op.plan); j < keys.begin)
         break;  // and so for all later ones
+      if (!shows(i, j)) continue;
       for (int64_t g = h * of.group; g < (h + 1) * of.group; ++g, ++count) {
         const Pair of_pair = pair(b, g, i, j);
         const float *q = inputs_.q.at(b, i, g), *dy = inputs_.dy.at(b, i, g);

@@ -49,7 +49,8 @@ class RowCheck {
  public:
   struct Shape {
     int64_t blocks, sequences, sequence_length;
-    double budget = 0x1p31;  // multiplications for all rows, about
+    double budget = 0x1p31;    // multiplications for all rows, about
+    SparseBlocks sparse = {};  // model.sparse
   };
   RowCheck(const SequencesView& data, const Shape& shape);
 
@@ -95,6 +96,9 @@ class RowCheck {
   void check_rows(int64_t block, const std::vector<Row>& rows,
                   const std::function<void(const Row&, OfHead&)>& check);
   Keys seen_by(int64_t sequence, int64_t query, const AttentionPlan& plan) const;
+  void list_blocks(int64_t block);
+  // Whether the block of sparse attention that list_blocks() has listed sees a key
+  bool shows(int64_t query, int64_t key) const;
   std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
   // The first sequences of the operation, among which all samples are
   int64_t sampled(int64_t block, int64_t first, const AttentionShape& shape) const;
@@ -106,6 +110,8 @@ class RowCheck {
   HostMemory memory_;
   Inputs inputs_;
   int64_t rows_ = 0;
+  SparsePattern pattern_;
+  std::vector<std::vector<int64_t>> listed_;  // by block of queries, the blocks of keys
 };
 
 }  // namespace tessera

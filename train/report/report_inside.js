@@ -2,14 +2,22 @@
 // figure ("dead_units"), or a figure of a part of the model ("update_ratio/attention.qkv"). Its rows are layers, or
 // the experts of one.
 const has_inside = runs.some((run) => Object.keys(run.inside).length > 0);
-const inside_figures = {  // in this order; `log`: by magnitude
-  update_ratio: { title: "update / weight", log: true }, update_norm: { title: "norm of the update", log: true },
-  gradient_norm: { title: "norm of the gradient", log: true }, weight_norm: { title: "norm of the weights", log: true },
-  attention_logit: { title: "attention: largest logit" }, attention_entropy: { title: "attention: entropy, nats" },
-  dead_units: { title: "MLP: share of dead units", zero: true, share: true }, clipped: { title: "share of clipped steps", zero: true, share: true },
-  expert_load: { title: "experts: load, 1 on average", zero: true, rows: "expert" }, router_entropy: { title: "router: entropy, nats" },
-  dead_experts: { title: "experts: share without a token", zero: true, share: true },
-  fp8_saturated_x: { title: "FP8: share of inputs cut off", zero: true }, fp8_saturated_dy: { title: "FP8: share of gradients cut off", zero: true },
+const inside_figures = {
+  // in this order; `log`: by magnitude
+  update_ratio: {title: 'update / weight', log: true},
+  update_norm: {title: 'norm of the update', log: true},
+  gradient_norm: {title: 'norm of the gradient', log: true},
+  weight_norm: {title: 'norm of the weights', log: true},
+  attention_logit: {title: 'attention: largest logit'},
+  head_logit: {title: 'attention: largest logit of each head', rows: 'head'},
+  attention_entropy: {title: 'attention: entropy, nats'},
+  dead_units: {title: 'MLP: share of dead units', zero: true, share: true},
+  clipped: {title: 'share of clipped steps', zero: true, share: true},
+  expert_load: {title: 'experts: load, 1 on average', zero: true, rows: 'expert'},
+  router_entropy: {title: 'router: entropy, nats'},
+  dead_experts: {title: 'experts: share without a token', zero: true, share: true},
+  fp8_saturated_x: {title: 'FP8: share of inputs cut off', zero: true},
+  fp8_saturated_dy: {title: 'FP8: share of gradients cut off', zero: true},
 };
 const inside_run = () => { const run = runs[Number(choices.inside_run)]; return run && Object.keys(run.inside).length > 0 ? run : runs.find((r) => Object.keys(r.inside).length > 0); };
 const row_of = (name) => inside_figures[figure_of(name)]?.rows ?? "layer";

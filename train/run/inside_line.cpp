@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -31,13 +32,15 @@ Json inside_json(const InsideFigures& figures) {
     for (const double value : values) numbers.push_back(five_digits(value));
     return numbers;
   };
-  Json line = {{"weight_norm", std::move(weights)},
-               {"gradient_norm", std::move(gradients)},
-               {"update_norm", std::move(updates)},
-               {"update_ratio", std::move(ratios)},
-               {"attention_logit", list(figures.attention_logit)},
-               {"attention_entropy", list(figures.attention_entropy)},
-               {"dead_units", list(figures.dead_units)}};
+  std::vector<double> largest;
+  for (const std::vector<double>& heads : figures.largest_scores) largest.push_back(std::ranges::max(heads));
+  Json line = {
+      {"weight_norm", std::move(weights)},     {"gradient_norm", std::move(gradients)},
+      {"update_norm", std::move(updates)},     {"update_ratio", std::move(ratios)},
+      {"attention_logit", list(largest)},      {"attention_entropy", list(figures.attention_entropy)},
+      {"dead_units", list(figures.dead_units)}};
+  for (size_t layer = 0; layer < figures.largest_scores.size(); ++layer)
+    line["head_logit"][fmt::format("layer {}", layer)] = list(figures.largest_scores[layer]);
   if (!figures.expert_load.empty()) {
     line["router_entropy"] = list(figures.router_entropy);
     line["dead_experts"] = list(figures.dead_experts);

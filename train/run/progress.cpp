@@ -262,6 +262,8 @@ std::vector<StatusPart> step_status(const StepFigures& f) {
                  {{fmt::format("accuracy {:.0f}%", 100 * f.interval.mean(f.interval.accuracy)), 9},
                   {fmt::format("margin {:.3f}", f.interval.mean(f.interval.margin)), 9}});
   if (counted < 1) parts.insert(parts.begin() + 2, {fmt::format("{:.0f}% loss tokens", 100 * counted), 9});
+  if (f.interval.clipped_heads > 0)
+    parts.insert(parts.begin() + 2, {fmt::format("{:.0f} heads clipped", f.interval.clipped_heads), 9});
   return parts;
 }
 

@@ -74,6 +74,7 @@ struct Interval {
   double uncounted = 0;       // tokens whose loss does not count
   double attention_span = 0;  // see StepTokens
   double accuracy = 0, margin = 0;  // of rewards, with a loss of pairs
+  double clipped_heads = 0;         // by optimizer.qk_clip
 
   void add(const Interval& step) {
     ++steps;
@@ -83,6 +84,7 @@ struct Interval {
     attention_span += step.attention_span;
     accuracy += step.accuracy;
     margin += step.margin;
+    clipped_heads += step.clipped_heads;
   }
   double mean(double sum) const { return sum / static_cast<double>(std::max<int64_t>(steps, 1)); }
 };

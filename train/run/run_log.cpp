@@ -186,7 +186,8 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                  .uncounted = static_cast<double>(uncounted),
                  .attention_span = tokens.attention_span,
                  .accuracy = pairs ? result.figures[5] : 0,
-                 .margin = pairs ? result.figures[1] - result.figures[2] : 0});
+                 .margin = pairs ? result.figures[1] - result.figures[2] : 0,
+                 .clipped_heads = result.scores ? static_cast<double>(result.scores->clipped) : 0});
   nlohmann::ordered_json figures{{"loss", result.loss},
                                  {"grad_norm", result.grad_norm},
                                  {"learning_rate", learning_rate},
@@ -196,6 +197,8 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                                  {"memory_bytes", memory}};
   if (uncounted > 0) figures["loss_tokens"] = tokens.counted;
   add_pairs(result.figures, tokens.counted, config_.train.loss, figures);
+  if (result.scores)
+    figures.update({{"largest_score", result.scores->largest}, {"clipped_heads", result.scores->clipped}});
   record("step", figures);
   if (memory > std::exchange(memory_recorded_, memory))
     record("memory", {{"bytes_by_tag", by_tag_json(ledger.at_peak())}});

@@ -37,16 +37,16 @@ constexpr size_t kCounts = 3;
 std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape& shape,
                                       const AxisPlace& context) {
   if (context.rank > 0) return {};
-  const auto span_of = [&](int64_t length) {  // the sum over the tokens of a document
-    const auto tokens = static_cast<double>(length);
-    return tokens * shape.model.attention_span(tokens);
+  const auto span_of = [&](int64_t begin, int64_t end) {  // the sum over the tokens of a document
+    return static_cast<double>(end - begin) * shape.model.attention_span(begin, end);
   };
   const int64_t T = shape.sequence_length;
   double spans = 0;
-  if (sequences.documents.empty()) spans = span_of(T) * static_cast<double>(std::ssize(sequences.tokens) / T);
+  if (sequences.documents.empty())
+    spans = span_of(0, T) * static_cast<double>(std::ssize(sequences.tokens) / T);
   for (size_t i = 0; i < sequences.documents.size();) {
-    const int64_t length = sequences.documents[i + 1] - sequences.documents[i];
-    spans += span_of(length);
+    const int64_t begin = sequences.documents[i], end = sequences.documents[i + 1], length = end - begin;
+    spans += span_of(begin, end);
     i += static_cast<size_t>(2 * std::max<int64_t>(length, 1));  // a token has two numbers
   }
   const int64_t count = shape.loss.pairs ? count_pairs(sequences, T) : counted(sequences.targets);

@@ -230,6 +230,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .inside_every = c.train.inside_every,
+                 .qk_clip = c.optimizer.qk_clip,
                  .mesh = {.data = c.data_ranks(),
                           .context = c.parallel.context,
                           .replicas = std::max<int64_t>(replicas, 1)},

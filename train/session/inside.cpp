@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace tessera {
 namespace {
@@ -28,7 +29,7 @@ Probe allocate_probe(Arena& arena, const ModelConfig& model, int64_t layers_in_f
     return arena.alloc(MemoryTag::kData, name, dtype, shape);
   };
   const int64_t experts = model.experts.count;
-  return {.attention = take("sample of attention", {model.layers, model.heads, 2}),
+  return {.attention_entropies = take("entropies of attention", {model.layers, model.heads}),
           .unit_maxima = take("largest values of units", {model.mlp_width}),
           .dead_units = take("dead units", {model.layers}),
           .expert_loads = experts > 0 ? take("loads of experts", {model.layers, experts}) : Tensor{},
@@ -63,7 +64,7 @@ Inside::Inside(const Stream& stream, Arena& arena, Arena& host, ParamStore& stor
       sums_(stream, host,
             arena.alloc(MemoryTag::kOptimizer, "sums of squares", DType::kF32,
                         {store.part().count * trained_ * kSums})),
-      attention_(stream, host, probe_.attention),
+      entropies_(stream, host, probe_.attention_entropies),
       dead_units_(stream, host, probe_.dead_units) {
   if (probe_.expert_loads) {
     expert_loads_.emplace(stream, host, probe_.expert_loads);
@@ -80,24 +81,20 @@ void Inside::gather() {
     store_.axis().all_gather({.part = store_.part().of(all), .whole = all});
     store_.axis().wait();
   }
-  for (FetchedTensor* tensor : {&sums_, &attention_, &dead_units_}) tensor->start();
+  for (FetchedTensor* tensor : {&sums_, &entropies_, &dead_units_}) tensor->start();
   for (std::optional<FetchedTensor>* tensor : {&expert_loads_, &router_entropies_, &saturated_})
     if (*tensor) (*tensor)->start();
 }
 
 InsideFigures Inside::sampled() {
   InsideFigures figures;
-  const std::span<const float> attention = attention_.values(), dead = dead_units_.values();
+  const std::span<const float> entropies = entropies_.values(), dead = dead_units_.values();
   const auto heads = static_cast<size_t>(store_.model().heads);
   const auto units = static_cast<double>(store_.model().mlp_width);
   for (size_t layer = 0; layer < dead.size(); ++layer) {
-    double largest = -std::numeric_limits<double>::infinity(), entropies = 0;
-    for (size_t head = 0; head < heads; ++head) {
-      const size_t at = 2 * (layer * heads + head);
-      largest = std::max<double>(largest, attention[at]), entropies += attention[at + 1];
-    }
-    figures.attention_logit.push_back(largest);
-    figures.attention_entropy.push_back(entropies / static_cast<double>(heads));
+    const std::span<const float> own = entropies.subspan(layer * heads, heads);
+    figures.attention_entropy.push_back(std::accumulate(own.begin(), own.end(), 0.0) /
+                                        static_cast<double>(heads));
     const bool has_experts = store_.model().experts.in_block(static_cast<int64_t>(layer));
     figures.dead_units.push_back(has_experts ? std::numeric_limits<double>::quiet_NaN()
                                              : dead[layer] / units);

@@ -3,8 +3,9 @@
 // Norms are those of an update: before it changes anything, an operation reads what it will read, and
 // sums the squares of weights, gradients and updates of each parameter. Where ranks split the optimizer each
 // has the sums of its elements, which are gathered. What a forward does is sampled in a rank's first
-// micro-batch (Probe), by operations beside attention and the MLP. Other steps have none of these, and no
-// step waits for them: they are fetched as losses are.
+// micro-batch (Probe), by operations beside attention and the MLP; only the largest score of each head is of
+// all tokens, and TrainState's. Other steps have none of these, and no step waits for them: they are fetched
+// as losses are.
 #pragma once
 
 #include <limits>
@@ -31,9 +32,11 @@ struct InsideFigures {
     std::vector<Norms> layers;  // outside of the blocks: one. NaN where a block trains no such part
   };
   std::vector<Part> parts;  // those that are trained, in the order of a forward
-  // Of this rank's first micro-batch, by layer. The largest score, over the heads; in nats, the mean over the
-  // heads; the share of units of the MLP: see AttentionSample, DeadUnits
-  std::vector<double> attention_logit, attention_entropy, dead_units;
+  // Of all tokens of the step, by layer and head: see LargestScores
+  std::vector<std::vector<double>> largest_scores = {};
+  // Of this rank's first micro-batch, by layer. In nats, the mean over the heads; the share of units of the
+  // MLP: see AttentionSample, DeadUnits
+  std::vector<double> attention_entropy, dead_units;
   // Likewise, with experts, NaN where a block has none: the mean entropy of the router's probabilities, in
   // nats; the share of experts without a token; and the load of each expert, see RouterSample
   std::vector<double> router_entropy = {}, dead_experts = {};
@@ -59,7 +62,7 @@ class Inside {
   const Probe& probe() const { return probe_; }  // of the first micro-batch
   Tensor norms() const;                          // for Optimizer::update()
   void gather();                                 // after it; every rank calls it
-  // Of the last gather(). Waits until they are known.
+  // Of the last gather(), but for the largest scores. Waits until they are known.
   InsideFigures figures();
 
  private:
@@ -74,7 +77,7 @@ class Inside {
   std::vector<Fp8Place> in_fp8_;
   Probe probe_;
   FetchedTensor sums_;  // [parts, trained_, 3]
-  FetchedTensor attention_, dead_units_;
+  FetchedTensor entropies_, dead_units_;
   std::optional<FetchedTensor> expert_loads_, router_entropies_;  // with experts
   std::optional<FetchedTensor> saturated_;                        // with layers in FP8
 };

@@ -73,6 +73,7 @@ struct RunShape {
   LoraBase base = LoraBase::kAuto;  // train.lora.base
   bool fused_head = false;          // see Model
   int64_t inside_every = 0;         // train.inside_every
+  double qk_clip = 0;               // optimizer.qk_clip
 
   MeshShape mesh = {};              // the ranks of the run
   int64_t nodes = 1;                // machines of the run, with as many ranks on each; 1 where that varies

@@ -11,15 +11,14 @@
 namespace tessera {
 namespace {
 
-AttentionPlans plan_attention(const SessionShape& s, const ParamStore& store, const DeviceTraits& device,
-                              const AttentionShape& shape, bool dropout = false) {
-  return {store.layout().kinds,
-          {.kind = s.attention,
-           .shape = shape,
-           .dtype = s.dtype,
-           .device = device,
-           .deterministic = s.deterministic,
-           .dropout = dropout}};
+AttentionRequest attention_request(const SessionShape& s, const DeviceTraits& device,
+                                   const AttentionShape& shape, bool dropout = false) {
+  return {.kind = s.attention,
+          .shape = shape,
+          .dtype = s.dtype,
+          .device = device,
+          .deterministic = s.deterministic,
+          .dropout = dropout};
 }
 
 AttentionShape attention_shape(const SessionShape& s, int64_t batch, int64_t tokens, bool documents) {
@@ -54,13 +53,17 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Par
       shape_(shape),
       context_(shape.context.size > 1 ? context : nullptr),
       store_(stream_, arena, {.model = shape.model, .dtype = shape.dtype, .homes = homes}),
+      sparse_(stream_, arena, shape.model, angle_table(shape).positions),
       model_{.config = shape.model,
              .params = &store_,
-             .attention =
-                 plan_attention(shape, store_, be.traits(),
-                                attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
+             .attention = {store_.layout().kinds,
+                           attention_request(
+                               shape, be.traits(),
+                               attention_shape(shape, shape.batch, shape.sequence_length, shape.documents)),
+                           sparse_},
              .angles = allocate_angles(stream_, arena, shape.model, angle_table(shape)),
              .local_angles = allocate_local_angles(stream_, arena, shape.model, angle_table(shape)),
+             .sparse = sparse_,
              .classifier_chunk = shape.classifier_chunk,
              .mlp_chunk = shape.mlp_chunk} {
   const int64_t found = context ? context->size() : 1;
@@ -81,8 +84,10 @@ Model Session::training_model(const ByBlock<Keep>& keep) const {
 
 Model Session::model_at(int64_t batch, int64_t tokens, bool documents) const {
   Model model = model_;
-  model.attention = plan_attention(shape_, store_, stream_.backend().traits(),
-                                   attention_shape(shape_, batch, tokens, documents));
+  model.attention = {store_.layout().kinds,
+                     attention_request(shape_, stream_.backend().traits(),
+                                       attention_shape(shape_, batch, tokens, documents)),
+                     sparse_};
   return model;
 }
 
@@ -97,7 +102,8 @@ Model Session::shared_model(int64_t batch, int64_t all_tokens, bool dropout) con
     shape.heads = group * shape.kv_heads;
     model.context = context_;
   }
-  model.attention = plan_attention(shape_, store_, stream_.backend().traits(), shape, dropout);
+  model.attention = {store_.layout().kinds,
+                     attention_request(shape_, stream_.backend().traits(), shape, dropout), sparse_};
   return model;
 }
 

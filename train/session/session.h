@@ -74,6 +74,7 @@ class Session {
   SessionShape shape_;
   Communicator* context_;  // null: of one rank
   ParamStore store_;
+  SparseLists sparse_;
   Model model_;  // at the largest batch, of whole sequences
 };
 

@@ -8,6 +8,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/nan.h"
+#include "kernels/base/ordered_float.h"
 #include "model/fp8_places.h"
 #include "model/preference_loss.h"
 #include "train/session/mean_loss.h"
@@ -204,6 +205,11 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
   }
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
+  if (shape.inside_every > 0 || shape.qk_clip > 0) {
+    largest_scores_ =
+        take("largest scores of heads", DType::kI32, {shape.ranks(), shape.model.layers, shape.model.heads});
+    fetched_scores_ = {stream(), host_, largest_scores_};
+  }
   if (shape.inside_every > 0) inside_.emplace(stream(), arena, host_, store(), shape.rows(), fp8_.places());
   set_counted(shape.tokens_per_step());
 }
@@ -367,6 +373,10 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
   losses_.values(), norms_.values(), verdict_.values(), inside();
   if (shape_.loss.pairs) figures_.values();
   observed_ = inside_ && step % shape_.inside_every == 0;
+  if (finds_scores()) {
+    fetched_scores_.values();
+    stream().run(FillZero{largest_scores_});
+  }
   fp8_.begin_step(stream());
   store().begin_step();
   const auto dropout_of = [&](int64_t m) -> ActiveDropout {
@@ -385,7 +395,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_,
                                     &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
-    run({.first = m == 0, .last = last, .probed = observed_ && m == 0, .dropout = dropout_of(m)});
+    run({.first = m == 0, .last = last, .observed = observed_, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
     copy_row(figures_.device(), shape_.micro_steps - 1, m);
     keep_pace();
@@ -498,8 +508,9 @@ void TrainState::compute(const MicroStep& micro_step) {
        .dropout = micro_step.dropout,
        .accumulate = store().gradient_home().accumulates_in_place({micro_step.first, micro_step.last}),
        .choice_counts = counts ? own_counts(choice_counts_, rank()) : Tensor{},
+       .largest_scores = finds_scores() ? own_scores() : Tensor{},
        .after_forward = counts ? std::function<void()>([this] { share_row(choice_counts_); }) : nullptr,
-       .probe = micro_step.probed ? &present(inside_).probe() : nullptr});
+       .probe = micro_step.first && micro_step.observed ? &present(inside_).probe() : nullptr});
 }
 
 bool TrainState::can_be_graph(const MicroStep& micro_step) {
@@ -512,15 +523,15 @@ bool TrainState::can_be_graph(const MicroStep& micro_step) {
 // At a place where it has run before, a micro-step allocates nothing from the driver, and its libraries have
 // loaded what they load at their first use: neither may happen while its graph is made.
 void TrainState::run(const MicroStep& micro_step) {
-  MicroStepGraph& graph = graphs_[micro_step.probed ? 1 : micro_step.first ? 0 : 2];
+  MicroStepGraph& graph = graphs_[micro_step.first][micro_step.observed];
   if (!can_be_graph(micro_step) || graph.place != arena_.place()) {
     graph = {.operations = {}, .place = arena_.place()};
     return compute(micro_step);
   }
   if (!graph.operations)
     graph.operations = stream().backend().make_graph(
-        stream().queue(), [this, first = micro_step.first, probed = micro_step.probed] {
-          compute({.first = first, .last = false, .probed = probed});
+        stream().queue(), [this, first = micro_step.first, observed = micro_step.observed] {
+          compute({.first = first, .last = false, .observed = observed});
         });
   graph.operations->run();
 }
@@ -535,11 +546,17 @@ void TrainState::update_weights(const OptimizerConfig& config, double learning_r
   optimizer_.share_norms();
   norms_.start();
   judge();
+  if (finds_scores()) {
+    share_row(largest_scores_.view({shape_.ranks(), own_scores().numel()}));
+    fetched_scores_.start();
+  }
   const Optimizer::Update update{.config = config,
                                  .learning_rate = learning_rate,
                                  .number = step - skipped_updates_,
                                  .verdict = verdict_.device(),
-                                 .norms = observed_ ? present(inside_).norms() : Tensor{}};
+                                 .norms = observed_ ? present(inside_).norms() : Tensor{},
+                                 .largest_scores = shape_.qk_clip > 0 ? largest_scores_ : Tensor{},
+                                 .most_score = shape_.qk_clip};
   optimizer_.update(stream(), update);
   if (observed_) present(inside_).gather();
 }
@@ -571,7 +588,33 @@ TrainState::StepResult TrainState::finish_step() {
   return {.loss = without_sign_if_nan(loss),
           .grad_norm = without_sign_if_nan(std::sqrt(squares)),
           .verdict = static_cast<StepVerdict>(verdict_.values()[0]),
-          .figures = pair_figures()};
+          .figures = pair_figures(),
+          .scores = clipped_scores()};
+}
+
+// By layer and head, over the ranks
+std::vector<std::vector<double>> TrainState::largest_scores() {
+  const std::span<const uint32_t> words = fetched_scores_.values<uint32_t>();
+  const auto layers = static_cast<size_t>(shape_.model.layers),
+             heads = static_cast<size_t>(shape_.model.heads);
+  std::vector<uint32_t> largest(layers * heads);
+  for (size_t i = 0; i < words.size(); ++i)
+    largest[i % largest.size()] = std::max(largest[i % largest.size()], words[i]);
+  std::vector<std::vector<double>> scores(layers);
+  for (size_t i = 0; i < largest.size(); ++i) scores[i / heads].push_back(float_of_ordered(largest[i]));
+  return scores;
+}
+
+std::optional<TrainState::StepResult::Scores> TrainState::clipped_scores() {
+  if (shape_.qk_clip == 0) return {};
+  StepResult::Scores scores{.largest = -std::numeric_limits<double>::infinity()};
+  const double most = static_cast<float>(shape_.qk_clip);  // as ClipHeads compares
+  for (const std::vector<double>& layer : largest_scores())
+    for (const double score : layer) {
+      scores.largest = std::max(scores.largest, score);
+      scores.clipped += score > most;
+    }
+  return scores;
 }
 
 std::vector<double> TrainState::pair_figures() {
@@ -599,7 +642,9 @@ std::vector<double> TrainState::sequence_losses() {
 
 std::optional<InsideFigures> TrainState::inside() {
   if (!observed_) return {};
-  return present(inside_).figures();
+  InsideFigures figures = present(inside_).figures();
+  figures.largest_scores = largest_scores();
+  return figures;
 }
 
 }  // namespace tessera

@@ -78,6 +78,13 @@ class TrainState {
     StepVerdict verdict = StepVerdict::kUpdate;
     // Of a loss of pairs: this rank's sums over its pairs, by the numbers of PreferenceFigures::at()
     std::vector<double> figures = {};
+    // With shape.qk_clip: the largest score of all heads, and how many heads were above it: those that the
+    // update has clipped
+    struct Scores {
+      double largest = 0;
+      int64_t clipped = 0;
+    };
+    std::optional<Scores> scores = {};
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
@@ -101,7 +108,7 @@ class TrainState {
   // How a micro-step is run
   struct MicroStep {
     bool first, last;  // of its step
-    bool probed;       // by inside_
+    bool observed;     // its step, by inside_
     ActiveDropout dropout = {};
   };
   struct MicroStepGraph {
@@ -128,6 +135,12 @@ class TrainState {
   void set_counted(double counted_tokens);
   void send_limits();
   std::vector<double> pair_figures();
+  bool finds_scores() const { return observed_ || shape_.qk_clip > 0; }
+  Tensor own_scores() const {  // [L, H]
+    return largest_scores_.rows(rank(), 1).view({shape_.model.layers, shape_.model.heads});
+  }
+  std::vector<std::vector<double>> largest_scores();
+  std::optional<StepResult::Scores> clipped_scores();
   bool compute_step(int64_t micro_steps, const OptimizerConfig& config, double learning_rate, int64_t step,
                     const std::function<bool(int64_t)>& continues);
   Batch batch_of(int64_t micro_step);
@@ -178,9 +191,12 @@ class TrainState {
   FetchedTensor verdict_;                 // [1] fp32: a StepVerdict
   double counted_tokens_;                 // of the step, on all ranks: see step()
   SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
-  std::array<MicroStepGraph, 3> graphs_;  // the first of a step, the first if it is probed, and the others
+  // The first of a step and the others, each of other steps and of those that inside_ observes
+  std::array<std::array<MicroStepGraph, 2>, 2> graphs_;
   std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
   std::optional<Inside> inside_;          // with shape_.inside_every
+  Tensor largest_scores_;                 // [ranks, L, H] int32: of the step, see LargestScores; with one of
+  FetchedTensor fetched_scores_;          // these: shape_.inside_every, shape_.qk_clip
   bool observed_ = false;                 // the last step, by inside_
   bool stepped_ = false;                  // the first step is over
 };

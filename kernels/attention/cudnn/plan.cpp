@@ -37,6 +37,7 @@ const char* cudnn_decode_refusal(const AttnDecodeProblem& p, int arch) {
   if (p.alibi_heads != 0) return "it is asked for scores without a bias";
   if (p.score_cap != 0) return "it is asked for scores without a cap";
   if (p.sinks != 0) return "it is asked for softmax of the keys' scores alone, without learned sinks";
+  if (p.blocks.size > 0) return "it is asked for attention without sparse blocks";
   return cudnn_built() ? nullptr : kCudnnNotBuilt;
 }
 

@@ -11,6 +11,8 @@ namespace {
 
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus run(const AttnDecode& d, CUstream_st* stream) {
+  if (d.problem.blocks.size > 0)
+    return d.problem.dtype == ATTN_BF16 ? decode_bf16_listed(d, stream) : decode_f32_listed(d, stream);
   if (d.problem.sinks != 0 || d.problem.alibi_heads != 0 || d.problem.score_cap != 0)
     return d.problem.dtype == ATTN_BF16 ? decode_bf16_general(d, stream) : decode_f32_general(d, stream);
   return d.problem.dtype == ATTN_BF16 ? decode_bf16(d, stream) : decode_f32(d, stream);

@@ -15,17 +15,19 @@
 // are in units of log2.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/decode/heads.cuh"
 #include "kernels/attention/family.h"
 
 namespace tessera::attention::decode {
 
-template <class T>
+template <class T, class WorkType = Work>
 struct Args {
   View<const T> q, k, v;
   View<T> out;
-  Work work;
+  WorkType work;
   float *part_out, *part_lse;  // Workspace
   int group, head_dim;
   int turns;       // of a group: kernel.cuh's rows are heads of K and V times turns
@@ -36,16 +38,21 @@ struct Args {
   float score_cap;
 };
 
-template <class A>  // Args, or those of another kernel with these fields
-__device__ __forceinline__ float log2_sink(const A& a, int head) {
+template <class T>
+using ListedArgs = Args<T, ListedWork>;
+template <class Tile, class T>
+using ArgsOf = std::conditional_t<Tile::kListed, ListedArgs<T>, Args<T>>;
+
+template <class Args>
+__device__ __forceinline__ float log2_sink(const Args& a, int head) {
   return a.sinks != nullptr ? static_cast<float>(a.sinks[head]) * kLog2e : -INFINITY;
 }
 
 // The query heads of a row of units
 struct RowHeads {
   int kv_head, first, count;
-  template <class A>
-  __device__ __forceinline__ RowHeads(const A& a, int row)
+  template <class Args>
+  __device__ __forceinline__ RowHeads(const Args& a, int row)
       : kv_head(row / a.turns),
         first(kv_head * a.group + row % a.turns * kHeadsAtOnce),
         count(min(a.group - row % a.turns * kHeadsAtOnce, kHeadsAtOnce)) {}
@@ -80,8 +87,8 @@ __device__ __forceinline__ float2 add_warps(WarpSums<Tile> sums, int head, int c
 }
 
 // The sums of the CTA's warps: the row's result, or a part of it. `memory` had their rings.
-template <class Tile, class A, class Heads>
-__device__ __forceinline__ void finish_row(const A& a, int sequence, const RowHeads& row, Heads& heads,
+template <class Tile, class Args, class Heads>
+__device__ __forceinline__ void finish_row(const Args& a, int sequence, const RowHeads& row, Heads& heads,
                                            float* part_out, float* part_lse, uint8_t* memory) {
   __syncthreads();  // every warp is done with its ring, where the sums come
   const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
@@ -112,8 +119,8 @@ struct MmaKernel {
   using Bias = KeyBias<2>;
   static __device__ __forceinline__ int first_head() { return static_cast<int>(threadIdx.x) % 4 * 2; }
   static constexpr int kScratchFloats = 0;
-  static __device__ __forceinline__ MmaHeads<Tile> heads(const Args<T>& a, int sequence, const RowHeads& row,
-                                                         float* /*scratch*/) {
+  static __device__ __forceinline__ MmaHeads<Tile> heads(const ArgsOf<Tile, T>& a, int sequence,
+                                                         const RowHeads& row, float* /*scratch*/) {
     return {a.q.head_begin(sequence, row.first), a.q.head, row.count, a.head_dim, a.score};
   }
 };
@@ -124,7 +131,7 @@ struct FmaKernel {
   static __device__ __forceinline__ int first_head() { return 0; }
   using Heads = FmaHeads<Tile, kHeads>;
   static constexpr int kScratchFloats = kHeads * Tile::kWidth + Tile::kWarps * Heads::kScratchFloats;
-  static __device__ __forceinline__ Heads heads(const Args<T>& a, int sequence, const RowHeads& row,
+  static __device__ __forceinline__ Heads heads(const ArgsOf<Tile, T>& a, int sequence, const RowHeads& row,
                                                 float* scratch) {
     const float* q = a.q.head_begin(sequence, row.first);
     for (int i = threadIdx.x; i < kHeads * Tile::kWidth; i += Tile::kWarps * 32) {
@@ -144,10 +151,10 @@ struct Memory {
 };
 
 // The keys of `units` of a row: this CTA's result or part of it
-template <class Tile, class Kernel, class T>
-__device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_index, Span units, int keys,
+template <class Tile, class Kernel, class Args>
+__device__ __forceinline__ void attend(const Args& a, int sequence, int row_index, Span units, int keys,
                                        float* part_out, float* part_lse, uint8_t* memory) {
-  using WarpRing = Ring<Tile, T>;
+  using WarpRing = RingOf<Tile, typename Kernel::T>;
   const RowHeads row(a, row_index);
   const int warp = threadIdx.x / 32;
   const int end = min(units.end * kUnitKeys<Tile>, keys);
@@ -155,6 +162,7 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
   WarpRing ring(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * WarpRing::kBytes,
                 a.k.one_head(sequence, row.kv_head), a.v.one_head(sequence, row.kv_head), a.head_dim, first,
                 end);
+  if constexpr (Tile::kListed) ring.rows = a.work.rows_of(sequence);
 #pragma unroll
   for (int slot = 0; slot < Tile::kSlots - 1; ++slot) ring.start(slot);
   auto heads =
@@ -169,7 +177,9 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
     // The tile has come for all lanes, and all are done with the one before, which is replaced.
     __syncwarp();
     ring.start(slot == 0 ? Tile::kSlots - 1 : slot - 1);
-    if constexpr (Tile::kGeneral)
+    if constexpr (Tile::kListed)
+      heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key, bias.from(ring.rows[key]));
+    else if constexpr (Tile::kGeneral)
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key, bias.from(key));
     else
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
@@ -178,10 +188,10 @@ __device__ __forceinline__ void attend(const Args<T>& a, int sequence, int row_i
   finish_row<Tile>(a, sequence, row, heads, part_out, part_lse, memory);
 }
 
-// Calls attend(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA has
+// Calls attend_row(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA has
 // units; part_out is null where it has all of them.
-template <class A, class Attend>
-__device__ __forceinline__ void each_row_of_cta(const A& a, const Attend& attend) {
+template <class Args, class AttendRow>
+__device__ __forceinline__ void each_row_of_cta(const Args& a, const AttendRow& attend_row) {
   const auto& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
@@ -195,9 +205,9 @@ __device__ __forceinline__ void each_row_of_cta(const A& a, const Attend& attend
     const Sharers sharers(Span{row_begin, row_begin + of_row}, share);
     const int64_t part = sharers.part_of(cta);
     const bool whole = sharers.one();
-    attend(sequence, row, Span{unit - row_begin, min(end - row_begin, of_row)}, keys,
-           whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
-           a.part_lse + part * a.part_heads);
+    attend_row(sequence, row, Span{unit - row_begin, min(end - row_begin, of_row)}, keys,
+               whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
+               a.part_lse + part * a.part_heads);
     unit = row_begin + of_row;
     if (unit >= end) return;
     if (++row == work.rows) {
@@ -213,7 +223,7 @@ __device__ __forceinline__ void each_row_of_cta(const A& a, const Attend& attend
 }
 
 template <class Tile, class Kernel>
-__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<typename Kernel::T> a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
   extern __shared__ __align__(128) uint8_t memory[];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
@@ -225,8 +235,8 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const Args<ty
 inline constexpr int kMergeWarps = 8;
 
 // A CTA a query head and sequence: each warp adds up every kMergeWarps-th part, kAtOnce of them at a time.
-template <class T, int kPairs, bool kGeneral, class A>  // kPairs: the pairs of columns of a lane
-__device__ __forceinline__ void merge(const A& a) {
+template <class T, int kPairs, bool kGeneral, class WorkType = Work>  // kPairs: pairs of columns of a lane
+__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T, WorkType> a) {
   constexpr int kAtOnce = kPairs <= 2 ? 8 : 4;
   __shared__ float2 outs[kMergeWarps][kPairs * 32];
   __shared__ float offsets[kMergeWarps], sums[kMergeWarps];
@@ -305,10 +315,6 @@ __device__ __forceinline__ void merge(const A& a) {
   if constexpr (kGeneral) total += ptx::exp2(log2_sink(a, head) - finite(most));
   const float inverse = total == 0 ? 0 : 1 / total;
   store_pair(out + 2 * pair, all.x * inverse, all.y * inverse);
-}
-template <class T, int kPairs, bool kGeneral>
-__global__ void __launch_bounds__(kMergeWarps * 32) merge_kernel(const Args<T> a) {
-  merge<T, kPairs, kGeneral>(a);
 }
 
 }  // namespace tessera::attention::decode

@@ -30,9 +30,9 @@ bool prefer_shared_memory(Kernel* kernel) {
 
 // On 9.0 and later a kernel is started while the one before it still runs, and waits for it by itself, if its
 // code was compiled to do so.
-template <class A>
-AttnStatus launch_early(void (*kernel)(A), dim3 grid, int threads, int shared_bytes, CUstream_st* stream,
-                        const A& args) {
+template <class Args>
+AttnStatus launch_early(void (*kernel)(Args), dim3 grid, int threads, int shared_bytes, CUstream_st* stream,
+                        const Args& args) {
   cudaFuncAttributes compiled;
   if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || !prefer_shared_memory(kernel) ||
       (shared_bytes > kSharedWithoutAsking &&
@@ -63,16 +63,18 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
   int resident = 0;
   if (const AttnStatus status = resident_ctas(kBytes, &resident); status != ATTN_OK) return status;
   const auto ctas = static_cast<int>(std::min({int64_t{resident}, kMostCtas, most_units(p)}));
-  const Args<T> args = {.q = view<const T>(d.q),
+  std::conditional_t<Tile::kListed, ListedWork, Work> work = {};
+  work.starts = d.starts;
+  work.batch = static_cast<int>(p.batch), work.capacity = static_cast<int>(p.capacity);
+  work.rows = static_cast<int>(p.kv_heads * turns);
+  work.unit_keys = kUnitKeys<Tile>, work.ctas = ctas;
+  if constexpr (Tile::kListed) work.blocks = blocks_of(p), work.shift = work.blocks.shift_of(1);
+  using OwnArgs = ArgsOf<Tile, T>;
+  const OwnArgs args = {.q = view<const T>(d.q),
                         .k = view<const T>(d.k),
                         .v = view<const T>(d.v),
                         .out = view<T>(d.out),
-                        .work = {.starts = d.starts,
-                                 .batch = static_cast<int>(p.batch),
-                                 .capacity = static_cast<int>(p.capacity),
-                                 .rows = static_cast<int>(p.kv_heads * turns),
-                                 .unit_keys = kUnitKeys<Tile>,
-                                 .ctas = ctas},
+                        .work = work,
                         .part_out = workspace.out,
                         .part_lse = workspace.lse,
                         .group = static_cast<int>(group),
@@ -83,17 +85,18 @@ AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
                         .sinks = static_cast<const T*>(d.sinks),
                         .alibi = alibi_of(p),
                         .score_cap = p.score_cap};
-  const AttnStatus status = launch_early(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)),
-                                            Tile::kWarps * 32, kBytes, stream, args);
+  const AttnStatus status =
+      launch_early<OwnArgs>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)), Tile::kWarps * 32,
+                            kBytes, stream, args);
   if (status != ATTN_OK) return status;
   constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early(merge_kernel<T, kPairs, Tile::kGeneral>,
-                         dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-                         kMergeWarps * 32, 0, stream, args);
+  return launch_early<OwnArgs>(merge_kernel<T, kPairs, Tile::kGeneral, decltype(args.work)>,
+                               dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
+                               kMergeWarps * 32, 0, stream, args);
 }
 
-// The kernels of the problem's width; kGeneral: those for sinks and a bias
-template <bool kGeneral>
+// The kernels of the problem's width; kGeneral: those for sinks and a bias; kListed: for sparse blocks
+template <bool kGeneral, bool kListed = false>
 AttnStatus launch_decode_f32(const AttnDecode& d, CUstream_st* stream) {
   const auto launch = [&]<class Tile>() {
     return d.problem.heads == d.problem.kv_heads
@@ -102,24 +105,24 @@ AttnStatus launch_decode_f32(const AttnDecode& d, CUstream_st* stream) {
   };
   switch (tile_width(ATTN_F32, d.problem.head_dim)) {
     case 64:
-      return launch.template operator()<F32Tile<64, kGeneral>>();
+      return launch.template operator()<F32Tile<64, kGeneral, kListed>>();
     case 128:
-      return launch.template operator()<F32Tile<128, kGeneral>>();
+      return launch.template operator()<F32Tile<128, kGeneral, kListed>>();
   }
-  return launch.template operator()<F32Tile<256, kGeneral>>();
+  return launch.template operator()<F32Tile<256, kGeneral, kListed>>();
 }
-template <bool kGeneral>
+template <bool kGeneral, bool kListed = false>
 AttnStatus launch_decode_bf16(const AttnDecode& d, CUstream_st* stream) {
   const auto launch = [&]<class Tile>() { return launch_decode<Tile, MmaKernel<Tile>>(d, stream); };
   switch (tile_width(ATTN_BF16, d.problem.head_dim)) {
     case 64:
-      return launch.template operator()<Bf16Tile<64, kGeneral>>();
+      return launch.template operator()<Bf16Tile<64, kGeneral, kListed>>();
     case 96:
-      return launch.template operator()<Bf16Tile<96, kGeneral>>();
+      return launch.template operator()<Bf16Tile<96, kGeneral, kListed>>();
     case 128:
-      return launch.template operator()<Bf16Tile<128, kGeneral>>();
+      return launch.template operator()<Bf16Tile<128, kGeneral, kListed>>();
   }
-  return launch.template operator()<Bf16Tile<256, kGeneral>>();
+  return launch.template operator()<Bf16Tile<256, kGeneral, kListed>>();
 }
 
 }  // namespace tessera::attention::decode

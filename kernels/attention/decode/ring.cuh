@@ -3,6 +3,9 @@
 // are read at once at one chunk lie in eight different groups of banks.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/attention/blocks.h"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/decode/shape.h"
 #include "kernels/attention/sm80/ptx.cuh"
@@ -61,7 +64,7 @@ class Ring {
   __device__ __forceinline__ Rows k_tile(int slot) const { return {shared_ + slot * 2 * Rows::kBytes}; }
   __device__ __forceinline__ Rows v_tile(int slot) const { return {k_tile(slot).base + Rows::kBytes}; }
 
- private:
+ protected:
   // A warp copies kRowsAtOnce rows at once, or a row in kParts.
   static constexpr int kRowsAtOnce = Rows::kChunks < 32 ? 32 / Rows::kChunks : 1;
   static constexpr int kParts = Rows::kChunks < 32 ? 1 : Rows::kChunks / 32;
@@ -89,5 +92,30 @@ class Ring {
   int rows_;    // keys from the begin of the next tile to the end
   int chunks_;  // of a head
 };
+
+// With sparse blocks: keys are counted by their places in the blocks of a list, and `rows` has the row of each.
+template <class Tile, class T>
+class ListedRing : public Ring<Tile, T> {
+ public:
+  TileList rows;  // set before start()
+
+  __device__ __forceinline__ ListedRing(uint32_t shared, View<const T> k, View<const T> v, int head_dim,
+                                        int first, int end)
+      : Ring<Tile, T>(shared, k, v, head_dim, 0, end - first), end_(end) {}
+  __device__ __forceinline__ void start(int slot) {
+    if (this->rows_ > 0) {
+      const int64_t row = rows[end_ - this->rows_];
+      this->copy(this->k_tile(slot), this->k_ + row * this->k_row_, this->k_row_);
+      this->copy(this->v_tile(slot), this->v_ + row * this->v_row_, this->v_row_);
+    }
+    this->rows_ -= kUnitKeys<Tile>;
+    ptx::cp_async_commit();
+  }
+
+ private:
+  int end_;
+};
+template <class Tile, class T>
+using RingOf = std::conditional_t<Tile::kListed, ListedRing<Tile, T>, Ring<Tile, T>>;
 
 }  // namespace tessera::attention::decode

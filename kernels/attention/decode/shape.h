@@ -13,18 +13,18 @@ namespace tessera::attention::decode {
 
 // A CTA has kWarps warps, each with a ring of kSlots tiles of kKeys keys and values, padded to kWidth
 // columns. All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
-// kGeneral: of calls with sinks or a bias, or both
-template <int kWidth_, bool kGeneral_ = false>
+// kGeneral: of calls with sinks or a bias, or both; kListed: with sparse blocks, which are whole tiles
+template <int kWidth_, bool kGeneral_ = false, bool kListed_ = false>
 struct Bf16Tile {
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kGeneral = kGeneral_, kListed = kListed_;
   using Score = ScaledScore;
   static constexpr int kWidth = kWidth_, kElement = 2;  // bytes
   static constexpr int kWarps = kWidth == 256 ? 2 : 4, kKeys = 16;
   static constexpr int kSlots = kWidth == 64 ? 6 : kWidth == 96 ? 4 : 3;
 };
-template <int kWidth_, bool kGeneral_ = false>
+template <int kWidth_, bool kGeneral_ = false, bool kListed_ = false>
 struct F32Tile {
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kGeneral = kGeneral_, kListed = kListed_;
   using Score = ScaledScore;
   static constexpr int kWidth = kWidth_, kElement = 4;
   static constexpr int kWarps = kWidth == 64 ? 4 : 2, kKeys = kWidth == 256 ? 8 : 16;

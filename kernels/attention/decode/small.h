@@ -33,7 +33,7 @@ struct CodeConstants {
 // kGeneral: of calls with sinks, a bias or a cap
 template <CacheDtype kDtype, int kWidth_, bool kGeneral_>
 struct SmallTile {
-  static constexpr bool kGeneral = kGeneral_;
+  static constexpr bool kGeneral = kGeneral_, kListed = false;
   using Score = ScaledScore;
   static constexpr CacheFormat kFormat{.dtype = kDtype, .head_dim = kWidth_};
   static constexpr int kWidth = kWidth_, kElement = 2, kKeys = 16;  // of the newest tokens

@@ -7,39 +7,20 @@
 
 namespace tessera::attention::decode {
 
-// As Work
-struct SmallWork {
-  const int32_t* starts;
-  int batch, capacity, rows;
-  int tiles_of_group, warps;
-  int ctas;
-
-  __device__ __forceinline__ int keys_of(int sequence) const {
-    return max(min(starts[sequence], capacity - 1) + 1, 0);
-  }
-  __device__ __forceinline__ int units_of(int keys) const {
-    return small_units_of(keys, tiles_of_group, warps);
-  }
-  __device__ __forceinline__ int units_before(int end) const { return decode::units_before(*this, end); }
-  __device__ __forceinline__ int share_of(int units) const { return max(1, (units + ctas - 1) / ctas); }
-  __device__ __forceinline__ UnitPlace place_of(int unit) const { return decode::place_of(*this, unit); }
-};
-
-struct SmallArgs {
-  View<const bf16> q, k, v;  // k and v: rings of the newest tokens
-  const uint32_t* groups;    // [batch, kv_heads, groups, words]
+struct SmallWork : WorkOf<SmallWork> {
+  const uint32_t* groups;  // [batch, kv_heads, groups, words]
   int64_t of_sequence, of_head;
   CacheFormat format;
   CodeConstants constants;
-  View<bf16> out;
-  SmallWork work;
-  float *part_out, *part_lse;
-  int group, head_dim, turns, part_heads;  // group: query heads that share a head of keys and values
-  ScoreArgs score;
-  const bf16* sinks;
-  Alibi alibi;
-  float score_cap;
+  int tiles_of_group, warps;
+
+  __device__ __forceinline__ int own_keys_of(int sequence) const { return plain_keys_of(sequence); }
+  __device__ __forceinline__ int own_units_of(int keys) const {
+    return small_units_of(keys, tiles_of_group, warps);
+  }
 };
+
+using SmallArgs = Args<bf16, SmallWork>;  // k and v: rings of the newest tokens
 
 template <class Tile>
 struct SmallMemory {
@@ -97,13 +78,13 @@ template <class Tile>
 __device__ __forceinline__ void attend_small(const SmallArgs& a, int sequence, int row_index, Span units,
                                              int keys, float* part_out, float* part_lse, uint8_t* memory) {
   const RowHeads row(a, row_index);
-  const SmallShape shape(a.format, a.constants);
+  const SmallShape shape(a.work.format, a.work.constants);
   const int warp = threadIdx.x / 32, groups = static_cast<int>(CacheFormat::groups_of(keys));
   const int tiles = groups * Tile::kFormat.tiles(), end = min(units.end * Tile::kWarps, tiles);
   const int first = units.begin * Tile::kWarps + warp;
   const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
                           warp * SmallMemory<Tile>::kWarpBytes;
-  const uint32_t* of_head = a.groups + sequence * a.of_sequence + row.kv_head * a.of_head;
+  const uint32_t* of_head = a.work.groups + sequence * a.work.of_sequence + row.kv_head * a.work.of_head;
 #pragma unroll
   for (int slot = 0; slot < Tile::kSlots - 1; ++slot)
     start_codes<Tile>(shape, of_head, first + slot * Tile::kWarps, end, shared + slot * Tile::kSlotBytes);
@@ -149,11 +130,6 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtas)
   });
 }
 
-template <int kPairs, bool kGeneral>
-__global__ void __launch_bounds__(kMergeWarps * 32) small_merge_kernel(const SmallArgs a) {
-  merge<bf16, kPairs, kGeneral>(a);
-}
-
 template <class Tile>
 AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
   const AttnDecodeProblem& p = d.call.problem;
@@ -166,22 +142,18 @@ AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
   const auto ctas =
       static_cast<int>(std::min({int64_t{resident}, kMostSmallCtas, most_small_units(p, d.dtype)}));
   const int64_t of_head = CacheFormat::groups_of(p.capacity) * format.group_words();
+  SmallWork work = {};
+  work.starts = d.call.starts;
+  work.batch = static_cast<int>(p.batch), work.capacity = static_cast<int>(p.capacity);
+  work.rows = static_cast<int>(p.kv_heads * turns), work.ctas = ctas;
+  work.groups = static_cast<const uint32_t*>(d.groups);
+  work.of_sequence = p.kv_heads * of_head, work.of_head = of_head;
+  work.format = format, work.tiles_of_group = format.tiles(), work.warps = Tile::kWarps;
   const SmallArgs args = {.q = view<const bf16>(d.call.q),
                           .k = view<const bf16>(d.call.k),
                           .v = view<const bf16>(d.call.v),
-                          .groups = static_cast<const uint32_t*>(d.groups),
-                          .of_sequence = p.kv_heads * of_head,
-                          .of_head = of_head,
-                          .format = format,
-                          .constants = {},
                           .out = view<bf16>(d.call.out),
-                          .work = {.starts = d.call.starts,
-                                   .batch = static_cast<int>(p.batch),
-                                   .capacity = static_cast<int>(p.capacity),
-                                   .rows = static_cast<int>(p.kv_heads * turns),
-                                   .tiles_of_group = format.tiles(),
-                                   .warps = Tile::kWarps,
-                                   .ctas = ctas},
+                          .work = work,
                           .part_out = workspace.out,
                           .part_lse = workspace.lse,
                           .group = static_cast<int>(group),
@@ -196,7 +168,7 @@ AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
                                          Tile::kWarps * 32, kBytes, stream, args);
   if (status != ATTN_OK) return status;
   constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early(small_merge_kernel<kPairs, Tile::kGeneral>,
+  return launch_early(merge_kernel<bf16, kPairs, Tile::kGeneral, SmallWork>,
                       dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), kMergeWarps * 32,
                       0, stream, args);
 }

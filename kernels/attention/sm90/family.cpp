@@ -1,6 +1,7 @@
 // bf16 on compute capability 9.0: warpgroups, TMA, roles for warps.
 #include "kernels/attention/family.h"
 
+#include "kernels/attention/sm90/fp8_shape.h"
 #include "kernels/attention/sm90/kernels.h"
 #include "kernels/attention/sm90/workspace.h"
 
@@ -77,14 +78,30 @@ AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
       {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask, backward_128_narrow_listed,
        backward_128_narrow_alibi})(f, stream);
 }
+AttnStatus forward_fp8(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
+  switch (tile_width(f.problem.head_dim)) {
+    case 64:
+      return forward_fp8_64(f, stream);
+    case 128:
+      return forward_fp8_128(f, stream);
+    default:
+      return forward_fp8_256(f, stream);
+  }
+}
 #else
-constexpr std::nullptr_t forward = nullptr, backward = nullptr;
+constexpr std::nullptr_t forward = nullptr, backward = nullptr, forward_fp8 = nullptr;
 #endif
 
 TileRows tile_rows(const AttnProblem& p, int /*arch*/) {
   if (is_wide(p)) return {ForwardTile<256>::kBlockQ, WideWorkspace::kRowPadding, p.heads / p.kv_heads};
   return {p.head_dim <= 64 ? ForwardTile<64>::kBlockQ : ForwardTile<128>::kBlockQ, BackwardWorkspace::kBlockK,
           BackwardWorkspace::heads_per_work_tile(p)};
+}
+
+TileRows tile_rows_fp8(const AttnProblem& p, int arch) {
+  TileRows rows = tile_rows(p, arch);
+  rows.queries = is_wide(p) ? Fp8Tile<256>::kBlockQ : Fp8Tile<128>::kBlockQ;
+  return rows;
 }
 
 size_t backward_workspace(const AttnProblem& p) {
@@ -115,5 +132,28 @@ constinit const KernelFamily kFamily = {.name = "sm90",
                                         .adds_sinks = adds_sinks,
                                         .row_statistics = row_statistics,
                                         .most_with_blocks = kWidest};
+
+// The products of the forward in FP8; the backward is that of bf16.
+constinit const KernelFamily kFp8Family = {.name = "sm90 in FP8",
+                                           .lowest_arch = kHopper,
+                                           .highest_arch = kHopper,
+                                           .dtype = ATTN_BF16,
+                                           .head_dims = {.step = 8, .most = 256},
+                                           .most_tokens = kMostTokens,
+                                           .most_rows = kMostRows,
+                                           .row_padding = BackwardWorkspace::kRowPadding,
+                                           .by_name_only = false,
+                                           .most_with_dropout = 0,
+                                           .most_with_alibi = 0,
+                                           .alibis = Alibis::kCausalWithoutDropout,
+                                           .with_cap = {.above = 0, .most = 0},
+                                           .masks = Masks::kAllWithoutDropout,
+                                           .tile_rows = tile_rows_fp8,
+                                           .forward_workspace = workspace_bytes<Fp8Workspace>,
+                                           .backward_workspace = backward_workspace,
+                                           .forward = forward_fp8,
+                                           .backward = backward,
+                                           .row_statistics = row_statistics,
+                                           .in_fp8 = true};
 
 }  // namespace tessera::attention::sm90

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kSpansThreads)
 template <class Shape>
 AttnStatus find_spans(ForwardArgs* args, const AttnForward& f, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
-  const ForwardWorkspace workspace(f.workspace, p);
+  const ForwardWorkspace workspace(f.workspace, p, Shape::kConsumers);
   args->ticket = workspace.ticket;
   args->order = workspace.order;
   args->slices_keys = workspace.slices_keys;

@@ -57,6 +57,11 @@ AttnStatus forward_128_narrow_listed(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_128_listed(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow_listed(const AttnBackward& f, CUstream_st* stream);
 
+// In FP8, any mask, without dropout
+AttnStatus forward_fp8_64(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_fp8_128(const AttnForward& f, CUstream_st* stream);  // head dims between as well
+AttnStatus forward_fp8_256(const AttnForward& f, CUstream_st* stream);
+
 // Any mask with a cap of scores, without dropout
 AttnStatus forward_256_cap(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_256_narrow_cap(const AttnForward& f, CUstream_st* stream);

@@ -30,12 +30,12 @@ struct ForwardWorkspace {
     return p.head_dim <= 128 ? ForwardTileBase::kConsumers : ForwardTile<256>::kConsumers;
   }
 
-  ForwardWorkspace(void* memory, const AttnProblem& p) {
+  ForwardWorkspace(void* memory, const AttnProblem& p) : ForwardWorkspace(memory, p, slices_of_tile(p)) {}
+  ForwardWorkspace(void* memory, const AttnProblem& p, int64_t of_tile) {
     Carver carver(memory);
     if (has_spans(p)) {
       constexpr int kSlice = kWarpgroupRows;
-      const int64_t of_tile = slices_of_tile(p),
-                    tiles = (p.tokens + kSlice * of_tile - 1) / (kSlice * of_tile),
+      const int64_t tiles = (p.tokens + kSlice * of_tile - 1) / (kSlice * of_tile),
                     lists = p.mask.blocks.size > 0 ? p.mask.blocks.lists : 1,
                     slices = p.mask.blocks.size > 0 ? tiles * of_tile : (p.tokens + kSlice - 1) / kSlice;
       ticket = carver.take<uint32_t>(1);

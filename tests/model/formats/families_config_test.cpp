@@ -371,6 +371,32 @@ TEST_F(FamilyConfig, OfAGemmaWithImagesTheModelOfTextsIsRead) {
   refused(kGemma1b, {{"vision_config", {{"layers", 4}}}}, {"\"vision_config\" is unknown"});
 }
 
+// No other program is to take a model with sparse blocks for one without: its model_type is not transformers'.
+TEST_F(FamilyConfig, SparseBlocksHaveAModelTypeOfTheirOwn) {
+  ModelConfig gpt2{.vocab_size = 61, .context = 64, .layers = 2, .heads = 2, .channels = 32};
+  ModelConfig qwen3 = with_qwen3_parts(gpt2);
+  qwen3.window = Windows({{7}, {Windows::kFull}});
+  for (const auto& [model, family, text] :
+       {std::tuple{gpt2, "gpt2", "window:8+global:1"}, {qwen3, "qwen3", "full,window:2+random:1+seed:7"}}) {
+    ModelConfig sparse = model;
+    sparse.sparse = read_sparse(text);
+    EXPECT_STREQ(family_of(sparse), family) << "the weights are those of its family";
+    const json written = json::parse(hugging_face_config(sparse, DType::kF32).dump());
+    EXPECT_EQ(written["model_type"], fmt::format("sparse_{}", family));
+    EXPECT_EQ(written["sparse_attention"], text);
+    EXPECT_EQ(written["architectures"][0].get<std::string>().find("Sparse"), 0u);
+    EXPECT_EQ(read(written), sparse);
+    json damaged = written;
+    damaged["sparse_attention"] = "windows:8";
+    expect_error([&] { read(damaged); }, {"sparse_attention", "windows:8"});
+    damaged.erase("sparse_attention");
+    expect_error([&] { read(damaged); }, {"sparse_attention"});
+    json plain = json::parse(hugging_face_config(model, DType::kF32).dump());
+    plain["sparse_attention"] = text;  // unknown to its family
+    expect_error([&] { read(plain); }, {"sparse_attention", "unknown"});
+  }
+}
+
 // What is written is read as the same, by transformers of any age: with max_window_layers and layer_types.
 TEST_F(FamilyConfig, WindowsAreWrittenAsTheyAreRead) {
   ModelConfig model = with_qwen3_parts({.vocab_size = 61,

@@ -60,6 +60,19 @@ void randomize(Random& random, Windows& member, const WindowPattern&) {
     run = {.window = random() % 2 == 0 ? window : Windows::kFull, .blocks = random_whole(random, 1, 9)};
   member = Windows(pattern);
 }
+void randomize(Random& random, SparseBlocks& member, const SparseAttention&) {
+  std::vector<SparseRun> pattern(1 + random() % 3);
+  for (SparseRun& run : pattern) {
+    run.blocks = random_whole(random, 1, 5);
+    if (random() % 2 == 0) continue;
+    SparsePattern& p = run.pattern;
+    p.window = random_whole(random, 1, 1'000'000), p.global = random_whole(random, 0, 9);
+    if (random() % 2 == 0) p.stride = random_whole(random, 2, 99);
+    if (random() % 2 == 0) p.random = random_whole(random, 1, 9), p.seed = random_whole(random, 0, 99);
+    p.block = int64_t{128} << random() % 4;
+  }
+  member = SparseBlocks(pattern);
+}
 void randomize(Random& random, Offload& member, const OffloadedParts&) {
   randomize(random, member, SetOf<Offload, Offloaded>{});
   if (member.activations && random() % 2 == 0) member.blocks = random_whole(random, 1, 30);
@@ -256,6 +269,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       lora = {}, config.train.freeze = {};
     }
     if (!lora) config.train.lora_base = LoraBase::kAuto;
+    if (config.model.qk_norm != QkNorm::kNone || config.model.attention_cap > 0 || lora ||
+        config.train.freeze.names(ParamPart::kAttention))
+      config.optimizer.qk_clip = 0;
     config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
     config.train.preference = {}, config.train.distillation = {};
     config.train.reference.clear(), config.train.teacher.clear(), config.train.stored_reference = false;
@@ -266,6 +282,12 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
           [](Keep& keep) { keep = keep.recomputes(Recomputed::kMlp) ? kKeepAllButMlp : Keep{}; });
     config.model.layers = recompute && !recompute->has_rest() ? recompute->counted() : 30;
     if (config.model.window.pattern_blocks() > config.model.layers) config.model.window = {};
+    if (!config.model.window.all_full() || config.model.sparse.pattern_blocks() > config.model.layers)
+      config.model.sparse = {};
+    if (!config.model.sparse.all_full()) {
+      config.model.attention = AttentionKind::kNaive;
+      config.parallel.context = 1;
+    }
     if (config.memory.offload && config.memory.offload->blocks > config.model.layers)
       config.memory.offload->blocks = Offload::kAllBlocks;
     if (config.train.epochs > 0)

@@ -306,6 +306,23 @@ TEST_F(ModelKeys, WhatIsOffloaded) {
   EXPECT_TRUE(says(refused_override("memory.offload=optimizer+none"), {"memory.offload", "\"none\""}));
 }
 
+TEST_F(ModelKeys, ClippedHeadsHaveWeightsThatDecideTheirScores) {
+  EXPECT_EQ(load("", {}).optimizer.qk_clip, 0);
+  EXPECT_EQ(load("", {"optimizer.qk_clip=100"}).optimizer.qk_clip, 100);
+  EXPECT_EQ(load("", {"optimizer.qk_clip=100", "train.freeze=embeddings"}).optimizer.qk_clip, 100);
+  const auto refused = [&](std::vector<std::string> keys, std::string_view yaml = "") {
+    keys.emplace_back("optimizer.qk_clip=100");
+    return refusal(yaml, keys);
+  };
+  EXPECT_TRUE(says(refused({"model.qk_norm=heads"}, kLlama),
+                   {"optimizer.qk_clip", "model.qk_norm", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refused({"model.attention_cap=50"}),
+                   {"optimizer.qk_clip", "model.attention_cap", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refused({"train.freeze=attention"}),
+                   {"optimizer.qk_clip", "train.freeze", "optimizer.qk_clip=0"}));
+  EXPECT_TRUE(says(refusal("", {"optimizer.qk_clip=-1"}), {"optimizer.qk_clip", "-1"}));
+}
+
 TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
   const auto keep = [&](const std::string& words, std::string_view yaml = kLlama) {
     return load(yaml, {"train.recompute=" + words}).train.recompute;
@@ -372,6 +389,40 @@ TEST_F(ModelKeys, WhatIsRecomputedBlockByBlock) {
        {"linear*1,", ",none", "*2,none", "linear*1,,none", "linear*1, none", "[linear*1, none]"})
     EXPECT_NE(refused(bad), "accepted") << bad;
   EXPECT_TRUE(says(refused_override("train.recompute=none*1,activation"), {"activation", "model.mlp"}));
+}
+
+TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
+  const auto loaded = [&](const std::string& value, std::vector<std::string> more = {}) {
+    more.push_back("model.sparse=" + value);
+    return load("", more);
+  };
+  for (const char* value : {"full", "window:8+global:1", "window:8+global:1+random:2+seed:3*2,full",
+                            "full,window:4+stride:8+block:256"}) {
+    const Config config = loaded(value);
+    EXPECT_NE(print_config(config).find("\n  sparse: " + std::string(value) + "\n"), std::string::npos);
+    EXPECT_EQ(config.model.sparse, read_sparse(value));
+  }
+  EXPECT_EQ(loaded("[window:4*2, full]").model.sparse, read_sparse("window:4*2,full"));
+  const auto refused = [&](const std::string& value, std::vector<std::string> more = {}) {
+    more.push_back("model.sparse=" + value);
+    return refusal("", more);
+  };
+  EXPECT_TRUE(says(refused("window:8+globl:1"), {"model.sparse", "window:N", "globl:1"}));
+  EXPECT_TRUE(says(refused("window:4*12,full"), {"model.sparse", "13 blocks", "model.layers", "12"}));
+  EXPECT_TRUE(
+      says(refused("window:8", {"model.attention=cudnn"}), {"model.sparse", "model.attention", "cudnn"}));
+  EXPECT_TRUE(says(refused("window:8", {"parallel.context=2"}), {"model.sparse", "parallel.context", "1"}));
+  EXPECT_TRUE(
+      says(refused("window:8", {"model.dropout.attention=0.1"}), {"model.dropout.attention", "naive"}));
+  EXPECT_TRUE(says(refused("window:8", {"model.heads=3", "model.head_dim=256"}),
+                   {"model.head_dim", "128", "model.sparse", "fp32"}));
+  for (const char* has_it : {"train.precision=fp32", "model.attention=naive", "device=cpu"})
+    EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.channels=768", has_it}).model.resolved().head_dim,
+              256);
+  EXPECT_EQ(loaded("window:8", {"model.dropout.attention=0.1", "device=cpu"}).model.sparse.at(0).window, 8);
+  const std::string qwen3 = kLlama + std::string("  qk_norm: true\n");
+  EXPECT_TRUE(says(refusal(qwen3, {"model.window=64", "model.sparse=full,window:2"}),
+                   {"model.sparse", "block 1", "model.window"}));
 }
 
 TEST_F(ModelKeys, HowManyTokensEachBlockSees) {

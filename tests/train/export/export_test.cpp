@@ -251,6 +251,9 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   ModelConfig relu = small_gpt2();
   relu.mlp = Mlp::kRelu;
   make_model("relu", relu, "gpt2");
+  ModelConfig sparse = small_gpt2();
+  sparse.sparse = read_sparse("window:2+global:1");
+  make_model("sparse", sparse, "gpt2");
   ModelConfig small = small_gpt2();
   small.vocab_size = 600;
   make_model("small", small, "gpt2");
@@ -285,6 +288,8 @@ TEST_F(Exporting, WrongInputsAreRefused) {
   wrong("absent", "peft", "out", {"writes no tokenizer"}, {"--tokenizer", "bytes"});
   wrong("relu", "gguf", "out", {"relu has model.mlp=relu", "--format hf"});
   wrong("relu", "llm.c", "out", {"relu has model.mlp=relu"});
+  for (const char* format : {"hf", "gguf", "llm.c"})
+    wrong("sparse", format, "out", {"sparse has model.sparse=window:2+global:1", "model.sparse=full"});
   ModelConfig bloom = small_gpt2();
   bloom.positions = Positions::kAlibi, bloom.norm_embeddings = true;
   make_model("bloom", bloom, "gpt2");

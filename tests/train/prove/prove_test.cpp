@@ -42,6 +42,17 @@ TEST_F(Prove, EveryFamilyAgrees) {
   }
 }
 
+// Rows are computed again with the pairs that the blocks show; documents elsewhere in a sequence see others.
+TEST_F(Prove, AModelWithSparseBlocksAgrees) {
+  const std::vector<Proof> all =
+      proofs(options({"model.context=300", "train.tokens_per_step=1200", "train.micro_batch=2",
+                      "model.sparse=window:1+global:1,full"}));
+  EXPECT_EQ(names(all, Verdict::kOk), kHeld) << proof_table(all);
+  std::set<std::string> skipped = kSkipped;
+  skipped.insert("documents");
+  EXPECT_EQ(names(all, Verdict::kSkipped), skipped) << "but for their rows";
+}
+
 TEST_F(Prove, ACheckpointWithItsDataAndWithAdapters) {
   trains(by(1, "one", {"train.steps=4", "checkpoint.every=4", "evaluation.every=4", "sampling.every=0"}));
   trains(by(1, "adapted",

@@ -78,6 +78,7 @@ TEST_F(ReportOfARun, HasWhatGoesOnInside) {
     EXPECT_EQ(inside[name]["0"]["mean"].size(), 4u);
     EXPECT_FALSE(inside[name].contains("1")) << "one layer";
   }
+  EXPECT_EQ(inside["head_logit/layer 0"]["0"]["mean"].size(), 4u);
   std::ifstream metrics(folder / "out/metrics.jsonl");
   for (std::string line; std::getline(metrics, line);) {
     const json one = json::parse(line);

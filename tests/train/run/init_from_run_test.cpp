@@ -1,5 +1,6 @@
 // The train program from the weights of a folder, with a configuration that names no sizes.
 #include "tests/model/formats/folder_support.h"
+#include "tests/says.h"
 #include "tests/train_program.h"
 
 namespace tessera::testing {
@@ -51,6 +52,39 @@ TEST_F(InitFromRun, TheFolderAloneSetsTheModel) {
   EXPECT_EQ(train({"--resume", "--set", "train.steps=2"}).status, 1);
   const ProcessResult resumed =
       run_process(TRAIN_BINARY, {"--config", "out/config.yaml", "--resume", "--set", "train.steps=2"},
+                  {.folder = folder});
+  EXPECT_EQ(resumed.status, 0) << resumed.error;
+}
+
+// A finetune with sparse blocks, what its folder says, and the way back
+TEST_F(InitFromRun, AFullModelBecomesSparseAndFullAgain) {
+  const auto trained = [&](const std::string& run, std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--set", "train.folder=" + run, "--set", "train.tokens_per_step=600"});
+    const ProcessResult result = train(arguments);
+    ASSERT_EQ(result.status, 0) << result.error;
+  };
+  trained("made", {"--set", "train.init_from=", "--set", "model.vocab_size=257", "--set", "model.context=300",
+                   "--set", "model.layers=2", "--set", "model.heads=2", "--set", "model.channels=32"});
+  const auto config_of = [&](const std::string& run) {
+    return read_file(folder / run / "checkpoints/step_00000001/config.json");
+  };
+  trained("sparse", {"--set", "train.init_from=made/checkpoints/step_00000001", "--set",
+                     "model.sparse=window:1+global:1,full"});
+  EXPECT_TRUE(says(config_of("sparse"), {"sparse_gpt2", "window:1+global:1,full"})) << config_of("sparse");
+  EXPECT_NE(first_loss("sparse"), first_loss("made"));
+  trained("kept", {"--set", "train.init_from=sparse/checkpoints/step_00000001"});
+  EXPECT_TRUE(says(config_of("kept"), {"sparse_gpt2", "window:1+global:1,full"}));
+  trained("back",
+          {"--set", "train.init_from=sparse/checkpoints/step_00000001", "--set", "model.sparse=full"});
+  EXPECT_EQ(config_of("back").find("sparse"), std::string::npos);
+  const ProcessResult other = run_process(TRAIN_BINARY,
+                                          {"--config", "sparse/config.yaml", "--resume", "--set",
+                                           "train.steps=2", "--set", "model.sparse=window:1"},
+                                          {.folder = folder});
+  EXPECT_EQ(other.status, 1);
+  EXPECT_TRUE(says(other.error, {"model.sparse"})) << other.error;
+  const ProcessResult resumed =
+      run_process(TRAIN_BINARY, {"--config", "sparse/config.yaml", "--resume", "--set", "train.steps=2"},
                   {.folder = folder});
   EXPECT_EQ(resumed.status, 0) << resumed.error;
 }

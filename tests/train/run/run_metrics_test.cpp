@@ -76,6 +76,37 @@ TEST_F(RunMetrics, ARunThatNeverEvaluatesNeedsNoHeldOutText) {
   refused(sets({"train.folder=refused", "data.train=short.txt"}), {"validation fraction", "too few"});
 }
 
+TEST_F(RunMetrics, ClippedHeadsAreCounted) {
+  const Words common{"evaluation.every=0", "sampling.every=0", "optimizer.rule=muon", "train.log_every=1",
+                     "optimizer.schedule=constant", "optimizer.qk_clip=0.01"};
+  const auto of = [&](const Words& more) { return sets(with(common, more)); };
+  const ProcessResult first = trains(of({"train.steps=3", "checkpoint.every=3"}));
+  EXPECT_NE(first.out.find(" heads clipped"), std::string::npos) << first.out;
+  trains(with(of({"train.steps=6"}), {"--resume"}));
+  trains(of({"train.steps=6", "train.folder=at_once", "train.inside_every=2"}));
+  EXPECT_EQ(losses("out"), losses("at_once"));
+  int64_t clipped = 0;
+  double largest = 0;
+  for (const auto& line : lines("at_once")) {
+    if (line.at("type") == "step") {
+      clipped += line.at("clipped_heads").get<int64_t>();
+      largest = line.at("largest_score");
+      EXPECT_EQ(largest > 0.01, line.at("clipped_heads") > 0) << line;
+    }
+    if (line.at("type") != "inside") continue;
+    double of_heads = 0;
+    for (size_t layer = 0; layer < line.at("attention_logit").size(); ++layer) {
+      double of_layer = 0;
+      for (const auto& head : line.at("head_logit").at(fmt::format("layer {}", layer)))
+        of_layer = std::max(of_layer, head.get<double>());
+      EXPECT_EQ(line.at("attention_logit")[layer].get<double>(), of_layer);
+      of_heads = std::max(of_heads, of_layer);
+    }
+    EXPECT_NEAR(of_heads, largest, 1e-4 * largest);
+  }
+  EXPECT_GT(clipped, 0);
+}
+
 TEST_F(RunMetrics, WhatGoesOnInsideIsRecordedAtItsSteps) {
   const Words common{"evaluation.every=0", "sampling.every=0", "optimizer.max_grad_norm=0.5",
                      "optimizer.schedule=constant"};

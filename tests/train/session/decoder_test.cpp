@@ -74,7 +74,13 @@ Variant variant(const std::string& name) {
   fail("no variant {}", name);
 }
 std::vector<Variant> families() {
-  return {{"gpt2", gpt2()}, variant("llama"), variant("qwen3"), variant("windows with angles of their own")};
+  ModelConfig sparse = variant("qwen3").model;
+  sparse.sparse = SparseBlocks({{.pattern = {.window = 2, .global = 1, .block = 16}}, {.pattern = {}}});
+  return {{"gpt2", gpt2()},
+          variant("llama"),
+          variant("qwen3"),
+          variant("windows with angles of their own"),
+          {"sparse blocks", sparse}};
 }
 
 int32_t largest(std::span<const float> logits) {
@@ -402,24 +408,27 @@ TEST(Decoder, RefusesWhatItCannotHold) {
 
 // The memory of a text as long as the cache is enough for one that is read in pieces of any place and length.
 TEST(Decoder, AppendsWithinTheMemoryOfItsLongestText) {
-  ModelConfig model = variant("windows with angles of their own").model;
-  model.window = Windows({{.window = 100}, {.window = Windows::kFull}});
-  const Decoder::Settings settings{.slots = 2, .capacity = 250, .prefill = 64};
-  const SessionShape shape{.model = model, .batch = 1, .sequence_length = model.context};
-  const std::unique_ptr<Backend> planned = make_plan_backend({});
-  Arena plan = Arena::plan(Device::kCpu);
-  Session on_plan(*planned, plan, shape);
-  Decoder(on_plan, settings).start(0, std::vector<int32_t>(250), 0);
-  LoudSession loud(model);
-  Decoder decoder(loud.session, settings);
-  decoder.start(0, loud.text(41), 0);
-  std::vector<std::vector<int32_t>> texts(2);
-  for (const int64_t more : {64, 1, 100}) {
-    draw(decoder, texts, 3);
-    decoder.append(0, loud.text(more));
+  ModelConfig windowed = variant("windows with angles of their own").model, sparse = gpt2();
+  windowed.window = Windows({{.window = 100}, {.window = Windows::kFull}});
+  sparse.sparse = SparseBlocks(SparsePattern{.window = 2, .global = 1, .block = 32});
+  for (const ModelConfig& model : {windowed, sparse}) {
+    const Decoder::Settings settings{.slots = 2, .capacity = 250, .prefill = 64};
+    const SessionShape shape{.model = model, .batch = 1, .sequence_length = model.context};
+    const std::unique_ptr<Backend> planned = make_plan_backend({});
+    Arena plan = Arena::plan(Device::kCpu);
+    Session on_plan(*planned, plan, shape);
+    Decoder(on_plan, settings).start(0, std::vector<int32_t>(250), 0);
+    LoudSession loud(model);
+    Decoder decoder(loud.session, settings);
+    decoder.start(0, loud.text(41), 0);
+    std::vector<std::vector<int32_t>> texts(2);
+    for (const int64_t more : {64, 1, 100}) {
+      draw(decoder, texts, 3);
+      decoder.append(0, loud.text(more));
+    }
+    EXPECT_EQ(decoder.length(0), 41 + 64 + 1 + 100 + 9);
+    EXPECT_LE(loud.arena.ledger().peak_bytes(), plan.ledger().peak_bytes());
   }
-  EXPECT_EQ(decoder.length(0), 41 + 64 + 1 + 100 + 9);
-  EXPECT_LE(loud.arena.ledger().peak_bytes(), plan.ledger().peak_bytes());
 }
 
 // A step allocates nothing, and a decoder gives back what it took.

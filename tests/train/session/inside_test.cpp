@@ -182,17 +182,24 @@ TEST(Inside, ThreeRanksHaveTheNormsOfOne) {
 }
 
 void expect_same_sample(const InsideFigures& a, const InsideFigures& b) {
-  EXPECT_EQ(a.attention_logit, b.attention_logit);
+  EXPECT_EQ(a.largest_scores, b.largest_scores);
   EXPECT_EQ(a.attention_entropy, b.attention_entropy);
   EXPECT_EQ(a.dead_units, b.dead_units);
 }
 
+void expect_close_scores(const InsideFigures& a, const InsideFigures& b, double tolerance) {
+  ASSERT_EQ(a.largest_scores.size(), b.largest_scores.size());
+  for (size_t layer = 0; layer < b.largest_scores.size(); ++layer)
+    for (size_t head = 0; head < b.largest_scores[layer].size(); ++head)
+      EXPECT_NEAR(a.largest_scores[layer].at(head), b.largest_scores[layer][head], tolerance)
+          << "layer " << layer << ", head " << head;
+}
+
 // From other roundings in the blocks below
 void expect_close_sample(const InsideFigures& a, const InsideFigures& b) {
-  for (size_t layer = 0; layer < b.attention_logit.size(); ++layer) {
-    EXPECT_NEAR(a.attention_logit[layer], b.attention_logit[layer], tolerance::kCpuAgainstPyTorch);
+  expect_close_scores(a, b, tolerance::kCpuAgainstPyTorch);
+  for (size_t layer = 0; layer < b.attention_entropy.size(); ++layer)
     EXPECT_NEAR(a.attention_entropy[layer], b.attention_entropy[layer], tolerance::kCpuAgainstPyTorch);
-  }
   EXPECT_EQ(a.dead_units, b.dead_units);
 }
 
@@ -206,11 +213,12 @@ TEST(Inside, TheSampleIsThatOfTheFirstForward) {
     return found.figures.value();
   };
   const InsideFigures plain = figures_of(shape);
-  ASSERT_EQ(plain.attention_logit.size(), 3u);
+  ASSERT_EQ(plain.largest_scores.size(), 3u);
   for (size_t layer = 0; layer < 3; ++layer) {
     EXPECT_GT(plain.attention_entropy[layer], 1) << "close to even at first";
     EXPECT_LT(plain.attention_entropy[layer], std::log(17));
-    EXPECT_GT(plain.attention_logit[layer], 0);
+    ASSERT_EQ(plain.largest_scores[layer].size(), 2u);
+    for (const double score : plain.largest_scores[layer]) EXPECT_GT(score, 0);
     EXPECT_EQ(plain.dead_units[layer], 0);
   }
   RunShape graphs = shape, recomputed = shape, chunks = shape, offloaded = shape, naive = shape;
@@ -309,27 +317,27 @@ TEST(Inside, CountsDeadExperts) {
   EXPECT_NEAR(inside->router_entropy[1], std::log(5), 1e-6);
 }
 
-// Each rank of a context has the queries of its own tokens; together they are all of a sequence.
-TEST(Inside, RanksOfAContextHaveTheirOwnQueries) {
+// However the tokens of a step are shared out, among micro-batches or ranks
+TEST(Inside, LargestScoresAreOfAllTokens) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  RunShape alone = shared_shape(1), whole = alone;
+  alone.inside_every = whole.inside_every = 2;
+  alone.cuda_graphs = true;  // observed micro-steps have graphs of their own
+  whole.micro_batch = alone.sequences_per_rank(), whole.micro_steps = 1;
+  const InsideSteps one = observe_inside({}, alone, 4), at_once = observe_inside({}, whole, 4);
+  ASSERT_TRUE(one.figures && at_once.figures);
+  expect_close_scores(*one.figures, *at_once.figures, tolerance::kLossesOfRanks);
   on_ranks(2, [&](const Ranks& ranks) {
-    RunShape alone = shared_shape(1), shape = shared_shape(1);
-    alone.inside_every = shape.inside_every = 1;
-    shape.mesh = {.data = 1, .context = 2};
-    const InsideSteps one = observe_inside({}, alone, 1), ours = observe_inside(ranks, shape, 1);
-    ASSERT_TRUE(ours.figures);
-    for (size_t layer = 0; layer < 3; ++layer) {
-      const double mine = ours.figures->attention_logit[layer];
-      double largest = -INFINITY;
-      for (const std::string& text : ranks.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
-        double theirs = 0;
-        std::memcpy(&theirs, text.data(), sizeof theirs);
-        largest = std::max(largest, theirs);
-      }
-      EXPECT_NEAR(largest, one.figures->attention_logit[layer], tolerance::kLossesOfRanks);
+    for (const bool context : {false, true}) {
+      RunShape shape = shared_shape(2);
+      shape.inside_every = 2;
+      if (context) shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = alone.micro_steps;
+      const InsideSteps ours = observe_inside(ranks, shape, 4);
+      ASSERT_TRUE(ours.figures);
+      expect_close_scores(*ours.figures, *at_once.figures, tolerance::kLossesOfRanks);
+      expect_near_norms(ours.figures->parts, one.figures->parts, tolerance::kLossesOfRanks);
     }
-    expect_near_norms(ours.figures->parts, one.figures->parts, tolerance::kLossesOfRanks);
   });
 }
 

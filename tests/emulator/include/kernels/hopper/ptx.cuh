@@ -266,13 +266,36 @@ template <int kN>
 struct WgmmaFp8 {
   template <bool kE5m2>
   static void shared(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
-    const Operand<Major::kSum> left(a), right(b);
-    if (threadIdx.x % 128 == 0) left.read(64), right.read(kN);
-    const int row = 16 * (threadIdx.x / 32 % 4) + emulator::lane() / 4, column = emulator::lane() % 4 * 2;
+    const Operand<Major::kSum> left(a);
+    if (threadIdx.x % 128 == 0) left.read(64);
+    const int row = 16 * (threadIdx.x / 32 % 4) + emulator::lane() / 4;
+    multiply(d, b, add, [&](int half, int k) {
+      return code(left, row + 8 * half, k, kE5m2 ? DType::kE5M2 : DType::kE4M3);
+    });
+  }
+  static void registers(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool add) {
+    struct Fragment {
+      uint32_t a[4];
+    };
+    const auto all = emulator::give("wgmma", ~0u, Fragment{{a[0], a[1], a[2], a[3]}});
+    Fragment of_row[4];
+    for (int i = 0; i < 4; ++i) of_row[i] = all[emulator::lane() / 4 * 4 + i];
+    multiply(d, b, add, [&](int half, int k) {
+      const uint32_t word = of_row[k % 16 / 4].a[half + 2 * (k / 16)];
+      return float_from_fp8(static_cast<uint8_t>(word >> 8 * (k % 4)), DType::kE4M3);
+    });
+  }
+
+ private:
+  // left(0 or 1: the row of the thread or the one 8 below, k)
+  template <class Left>
+  static void multiply(float (&d)[kN / 2], uint64_t b, bool add, Left left) {
+    const Operand<Major::kSum> right(b);
+    if (threadIdx.x % 128 == 0) right.read(kN);
+    const int column = emulator::lane() % 4 * 2;
     float of_rows[2][32];
     for (int k = 0; k < 32; ++k)
-      for (int half = 0; half < 2; ++half)
-        of_rows[half][k] = code(left, row + 8 * half, k, kE5m2 ? DType::kE5M2 : DType::kE4M3);
+      for (int half = 0; half < 2; ++half) of_rows[half][k] = left(half, k);
     for (int i = 0; i < kN / 4; ++i) {  // columns of this thread
       float of_column[32];
       for (int k = 0; k < 32; ++k) of_column[k] = code(right, i / 2 * 8 + column + i % 2, k, DType::kE4M3);
@@ -284,8 +307,6 @@ struct WgmmaFp8 {
       }
     }
   }
-
- private:
   // Two codes lie where an element of bf16 would.
   EMULATED_UNSEEN static float code(const Operand<Major::kSum>& operand, int row, int k, DType format) {
     return float_from_fp8(static_cast<const uint8_t*>(operand.element(row, k / 2))[k % 2], format);

@@ -1,0 +1,430 @@
+// Forward attention in FP8: both products by tensor cores of e4m3, sums in fp32. Method: FlashAttention-3
+// (Shah et al., arXiv:2407.08608), with a scale for each block of keys.
+//
+//   Q, K and V are written in e4m3 before (fp8_quantise.cuh), each block of 128 rows with a scale
+//   for every tile of queries that this CTA takes, slices of 64, one a warpgroup:        Q_i [64, D]
+//     O = 0, m = -inf, sum = 0
+//     for every key tile j, from the last that the slice sees down to 0:                 K_j, V_j [128, D]
+//       S = Q_i K_j^T, times the scales of both; masked where it crosses the diagonal or the end
+//       m, P, sum = online softmax of S, with powers up to 2^8.8: e4m3 ends at 448 = 2^8.8
+//       O += scale_j (P V_j)                                       the product in registers of its own
+//     O /= sum, LSE = (m + log2(sum)) ln(2)
+//
+// The tensor cores add in some 14 bits, so that a sum over many keys would lose what is small: each key
+// tile's P V begins at 0, and is added to O in fp32, where it gets the scale of V.
+//
+// A further warpgroup's first thread loads. In a warpgroup nothing runs beside anything: a product in FP8
+// takes half the time of one in bf16, and the powers as long as before. So registers serve more warpgroups
+// instead: while some do softmax, another has the tensor cores.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/sm90/forward.cuh"
+#include "kernels/attention/sm90/fp8_quantise.cuh"
+#include "kernels/hopper/tensor_map.h"
+
+namespace tessera::attention::sm90 {
+
+struct Fp8ForwardArgs : ForwardArgs {
+  const float *q_scales, *k_scales, *v_scales;  // [B, H or K, blocks]
+  int q_blocks, k_blocks, kv_heads;
+};
+
+// Rings of Q (for each consumer its own, with what there is to do), K and V; a tile of O for each consumer
+template <class Shape>
+struct Fp8Memory {
+  using Q = Tile<kWarpgroupRows, Shape::kRowBytes / 2>;
+  using K = Tile<Shape::kBlockK, Shape::kRowBytes / 2>;
+  using V = Tile<Shape::kHeadDim, Shape::kBlockK / 2>;  // transposed
+  using O = Tile<kWarpgroupRows, Shape::kHeadDim>;
+  using QRing = Ring<Shape::kQSlots>;
+  using KVRing = Ring<Shape::kKVSlots>;
+  static constexpr int kWorkBytes = Shape::kAnyMask ? 48 : 16;
+  static constexpr int kRowsKeysBytes = Shape::kAnyMask ? kWarpgroupRows * 8 : 0;
+  static constexpr int kSlices = Shape::kConsumers * Shape::kQSlots;
+  static constexpr int kKAt = kSlices * Q::kBytes, kVAt = kKAt + Shape::kKVSlots * K::kBytes,
+                       kOAt = kVAt + Shape::kKVSlots * V::kBytes,
+                       kWorkAt = kOAt + Shape::kConsumers * O::kBytes,
+                       kRowsKeysAt = kWorkAt + kSlices * kWorkBytes,
+                       kRingsAt = kRowsKeysAt + kSlices * kRowsKeysBytes,
+                       kBytes = kRingsAt + Shape::kConsumers * QRing::kBytes + 2 * KVRing::kBytes;
+  static constexpr int kAskFor = kBytes + kTileAlignment;  // the base is rounded up
+  static_assert(kAskFor <= kSharedBytesOfCta);
+
+  uint32_t base;
+
+  __device__ __forceinline__ Fp8Memory() {
+    extern __shared__ uint8_t shared[];
+    base = (static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + kTileAlignment - 1) &
+           ~(kTileAlignment - 1);
+  }
+  __device__ __forceinline__ Q q(int warpgroup, int slot) const {
+    return {base + (warpgroup * Shape::kQSlots + slot) * Q::kBytes};
+  }
+  __device__ __forceinline__ K k(int slot) const { return {base + kKAt + slot * K::kBytes}; }
+  __device__ __forceinline__ V v(int slot) const { return {base + kVAt + slot * V::kBytes}; }
+  __device__ __forceinline__ O o(int warpgroup) const { return {base + kOAt + warpgroup * O::kBytes}; }
+  __device__ __forceinline__ uint32_t work(int warpgroup, int slot) const {
+    return base + kWorkAt + (warpgroup * Shape::kQSlots + slot) * kWorkBytes;
+  }
+  __device__ __forceinline__ uint32_t rows_keys(int warpgroup, int slot) const {
+    return base + kRowsKeysAt + (warpgroup * Shape::kQSlots + slot) * kRowsKeysBytes;
+  }
+  __device__ __forceinline__ QRing q_ring(int warpgroup) const {
+    return {base + kRingsAt + warpgroup * QRing::kBytes};
+  }
+  __device__ __forceinline__ KVRing k_ring() const {
+    return {base + kRingsAt + Shape::kConsumers * QRing::kBytes};
+  }
+  __device__ __forceinline__ KVRing v_ring() const { return {k_ring().base + KVRing::kBytes}; }
+};
+
+// Online softmax whose probabilities fill the range of e4m3 (see common/softmax.cuh): with an offset m they
+// are 2^(c s - m + kBits), and m lags behind the largest c s by no more than what is left up to 448.
+struct Fp8Softmax {
+  static constexpr float kBits = 7, kSlack = 1.8f;
+  static constexpr float kSmallestNormal = 0x1p-126f;
+
+  float offset[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+  float factor[2];
+  bool behind = false;
+
+  // For a tile of x = q k^T, of which c x are the scores
+  template <int kCount>
+  __device__ __forceinline__ void raise(const float (&x)[kCount], float c) {
+    float largest[2];
+    bool above = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float a = x[2 * r], b = x[2 * r + 1];
+#pragma unroll
+      for (int i = 4 + 2 * r; i < kCount; i += 4) a = fmaxf(a, x[i]), b = fmaxf(b, x[i + 1]);
+      a = fmaxf(a, b);
+      a = fmaxf(a, __shfl_xor_sync(~0u, a, 1));
+      a = fmaxf(a, __shfl_xor_sync(~0u, a, 2));
+      largest[r] = a * c;
+      above |= largest[r] > offset[r] + kSlack;
+    }
+    behind = __any_sync(~0u, above);
+    if (!behind) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float raised = fmaxf(offset[r], largest[r]);
+      factor[r] = ptx::exp2(offset[r] - finite(raised));
+      offset[r] = raised;
+      sum[r] *= factor[r];
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void exponentiate(float (&x)[kCount], float c) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float add = kBits - finite(offset[r]);
+#pragma unroll
+      for (int i = 2 * r; i < kCount; i += 4) {
+        x[i] = ptx::exp2(fmaf(x[i], c, add));
+        x[i + 1] = ptx::exp2(fmaf(x[i + 1], c, add));
+        sum[r] += x[i] + x[i + 1];
+      }
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
+  }
+  template <int kCount>
+  __device__ __forceinline__ void finish(float (&o)[kCount]) {
+    float inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      inverse[r] = 1 / fmaxf(sum[r], kSmallestNormal);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];
+  }
+  // After finish()
+  __device__ __forceinline__ float log_sum_exp(int r) const {
+    return (offset[r] - kBits + log2f(sum[r])) * kLn2;
+  }
+};
+
+// Probabilities to e4m3, as the A operand of a product in registers, in the order of fp8_quantise.cuh
+template <int kCount>
+__device__ __forceinline__ void pack_e4m3(uint32_t (&packed)[kCount / 4], const float (&x)[kCount]) {
+  const auto pair = [](float low, float high) -> uint32_t {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+  };
+#pragma unroll
+  for (int i = 0; i < kCount / 8; ++i) {  // 16 keys
+    const float* s = &x[8 * i];
+    packed[2 * i] = pair(s[0], s[1]) | pair(s[4], s[5]) << 16;
+    packed[2 * i + 1] = pair(s[2], s[3]) | pair(s[6], s[7]) << 16;
+  }
+}
+
+// One of the warpgroups that compute
+template <class Shape, bool kCausal>
+struct Fp8Consumer {
+  using Memory = Fp8Memory<Shape>;
+  using WorkTile = ForwardWorkTile<Shape>;
+  static constexpr int kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK, kPart = Shape::kPartColumns;
+
+  const Fp8ForwardArgs& a;
+  const Memory memory;
+  const int warpgroup;
+  float o[kHeadDim / 2];
+  typename Memory::QRing::Place q_at;
+  typename Memory::KVRing::Place kv_at;
+
+  static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
+  // One arrival a warp, so that each vouches for its own reads
+  template <int kSlots>
+  static __device__ __forceinline__ void release(Ring<kSlots> ring, RingPlace<kSlots> at) {
+    if (threadIdx.x % 32 == 0) ring.release(at);
+  }
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      memory.q_ring(warpgroup).wait_full(q_at);
+      const WorkTile work = WorkTile::load(memory.work(warpgroup, q_at.slot));
+      if (work.key_tiles < 0) break;
+      Span mine{work.key_tiles, work.key_tiles};
+      if (work.row < a.tokens) {
+        if constexpr (Shape::kAnyMask) {
+          mine = work.keys.tiles;
+        } else {
+          mine = {0, key_tiles<Shape, kCausal>(a.tokens, work.row + kWarpgroupRows)};
+        }
+      }
+      skip(work.key_tiles - mine.end);
+      if (!mine.empty()) attend(work, mine);
+      release(memory.q_ring(warpgroup), q_at);
+      q_at.next();
+      skip(mine.begin - work.first_key_tile);
+    }
+    if (leader()) ptx::bulk_wait_read<0>();
+  }
+
+  // Key tiles that the slice does not see
+  __device__ __forceinline__ void skip(int tiles) {
+    for (; tiles > 0; --tiles) {
+      memory.k_ring().wait_full(kv_at);
+      release(memory.k_ring(), kv_at);
+      memory.v_ring().wait_full(kv_at);
+      release(memory.v_ring(), kv_at);
+      kv_at.next();
+    }
+  }
+
+  // A slice from its first scores to its output, of the key tiles `mine`
+  __device__ __forceinline__ void attend(const WorkTile& work, Span mine) {
+    auto q = memory.q(warpgroup, q_at.slot);
+    const SliceMask<Shape, kCausal> mask(a.tokens, work, memory.rows_keys(warpgroup, q_at.slot));
+    const int heads = a.schedule.heads();
+    const float q_scale =
+        a.score.scale * kLog2e *
+        __ldg(a.q_scales + (int64_t{work.batch} * heads + work.head) * a.q_blocks + work.row / kFp8Block);
+    const int64_t of_keys =
+        (int64_t{work.batch} * a.kv_heads + work.head / (heads / a.kv_heads)) * a.k_blocks;
+    Fp8Softmax softmax;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
+    for (int j = mine.end - 1; j >= mine.begin; --j) {
+      const float c =
+          fmaxf(q_scale * __ldg(a.k_scales + of_keys + j), 1e-30f);  // above 0: -inf times 0 is NaN
+      const float v_scale = __ldg(a.v_scales + of_keys + j);
+      uint32_t p[kBlockK / 8];
+      {
+        float s[kBlockK / 2];
+        ptx::opaque(q.base);  // else descriptors of Q are computed ahead, and fill the registers
+        memory.k_ring().wait_full(kv_at);
+        ptx::wgmma_fence();
+        multiply_bytes<kBlockK, kHeadDim>(s, q, 0, memory.k(kv_at.slot), 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::hold(s);
+        release(memory.k_ring(), kv_at);
+        mask.apply(s, j);
+        softmax.raise(s, c);
+        softmax.exponentiate(s, c);
+        pack_e4m3(p, s);
+      }
+      if (softmax.behind) softmax.rescale(o);
+      memory.v_ring().wait_full(kv_at);
+#pragma unroll
+      for (int n = 0; n < Shape::kParts; ++n) {
+        float part[kPart / 2];
+        ptx::hold(p);
+        ptx::wgmma_fence();
+        multiply_register_bytes<kPart, kBlockK>(part, p, memory.v(kv_at.slot), n * kPart, 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::hold(part);
+#pragma unroll
+        for (int i = 0; i < kPart / 2; ++i)
+          o[n * (kPart / 2) + i] = fmaf(part[i], v_scale, o[n * (kPart / 2) + i]);
+      }
+      ptx::hold(p);
+      release(memory.v_ring(), kv_at);
+      kv_at.next();
+    }
+    write(work, softmax);
+  }
+
+  __device__ __forceinline__ void write(const WorkTile& work, Fp8Softmax& softmax) {
+    softmax.finish(o);
+    uint32_t packed[kHeadDim / 4];
+    pack(packed, o);
+    const auto out = memory.o(warpgroup);
+    if (leader()) ptx::bulk_wait_read<0>();  // the tile before may still be on its way
+    ptx::barrier_sync(own_barrier(warpgroup), kWarpgroup);
+    store_fragment(out, 0, 0, packed);
+    ptx::fence_shared_for_async();
+    ptx::barrier_sync(own_barrier(warpgroup), kWarpgroup);
+    float* lse = a.lse + static_cast<int64_t>(work.batch * a.schedule.heads() + work.head) * a.tokens;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = work.row + lane_row() + 8 * r;
+      if (threadIdx.x % 4 == 0 && at < a.tokens) lse[at] = softmax.log_sum_exp(r);
+    }
+    if (leader()) {
+      store_tile<false>(a.out, out, work.row, work.head, work.batch);
+      ptx::bulk_commit();
+    }
+  }
+};
+
+// The loading thread: see forward_load.cuh
+template <class Shape, bool kCausal>
+__device__ __forceinline__ void produce_fp8(const Fp8ForwardArgs& a, Fp8Memory<Shape> memory) {
+  using Memory = Fp8Memory<Shape>;
+  ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
+  typename Memory::QRing::Place q_at;
+  typename Memory::KVRing::Place k_at, v_at;
+  for (ForwardItems<Shape, kCausal> items(a);;) {
+    const bool any = items.next();
+    const QueryTile& tile = items.tile;
+    const Span all = items.key_tiles();
+#pragma unroll
+    for (int w = 0; w < Shape::kConsumers; ++w) {
+      const int slice = tile.first_slice + w;
+      const bool active = any && slice < tile.last_slice;
+      const auto ring = memory.q_ring(w);
+      ring.wait_empty(q_at);
+      const int row = active ? slice * kWarpgroupRows : a.tokens;
+      ForwardWorkTile<Shape>{any ? all.end : -1, row,       tile.head,
+                             tile.batch,         all.begin, active ? items.keys_of(slice) : SliceKeys{}}
+          .store(memory.work(w, q_at.slot));
+      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
+      if (!active) continue;
+      load_tile<true>(memory.q(w, q_at.slot), a.q, barrier, row, tile.head, tile.batch);
+      if constexpr (Shape::kAnyMask)
+        ptx::load_bytes(memory.rows_keys(w, q_at.slot),
+                        a.rows_keys + (tile.batch * a.schedule.slices() + slice) * int64_t{kWarpgroupRows},
+                        Memory::kRowsKeysBytes, barrier);
+    }
+    q_at.next();
+    if (!any) break;
+    const auto fill_k = [&](int j) {
+      const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::K::kBytes);
+      load_tile<true>(memory.k(k_at.slot), a.k, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
+      k_at.next();
+    };
+    const auto fill_v = [&](int j) {
+      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::V::kBytes);
+      ptx::load_panel(memory.v(v_at.slot).base, a.v, barrier, j * Shape::kBlockK / 2, 0, tile.kv_head,
+                      tile.batch);
+      v_at.next();
+    };
+    int j = all.end - 1;
+    fill_k(j);
+    for (; j >= all.begin; --j) {
+      if (j > all.begin) fill_k(j - 1);
+      fill_v(j);
+    }
+  }
+}
+
+template <class Shape, bool kCausal>
+__global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
+    fp8_forward_kernel(const __grid_constant__ Fp8ForwardArgs a) {
+  const Fp8Memory<Shape> memory;
+  if (threadIdx.x == 0) {
+    for (int w = 0; w < Shape::kConsumers; ++w) memory.q_ring(w).init(kWarpsPerGroup);
+    memory.k_ring().init(Shape::kConsumers * kWarpsPerGroup);
+    memory.v_ring().init(Shape::kConsumers * kWarpsPerGroup);
+    ptx::fence_mbarrier_init();
+  }
+  __syncthreads();
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+  if (warpgroup == Shape::kConsumers) {
+    ptx::give_registers<Shape::kProducerRegisters>();
+    if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce_fp8<Shape, kCausal>(a, memory);
+  } else {
+    ptx::take_registers<Shape::kConsumerRegisters>();
+    Fp8Consumer<Shape, kCausal>{a, memory, warpgroup}.run();
+  }
+}
+
+template <class Shape>
+AttnStatus launch_fp8_forward(const AttnForward& f, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  int device, sms;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return ATTN_LAUNCH_FAILED;
+  }
+  const Fp8Workspace to(f.workspace, p);
+  if (const AttnStatus status = fp8_quantise<Shape::kHeadDim>(f, to, stream); status != ATTN_OK)
+    return status;
+  Fp8ForwardArgs args{ForwardArgs{.schedule = ForwardSchedule(p, kWarpgroupRows, Shape::kConsumers, sms),
+                                  .lse = f.lse,
+                                  .tokens = static_cast<int>(p.tokens),
+                                  .score = score_args_of(p),
+                                  .dropout = DropoutMask(dropout_of(p))},
+                      to.q_scales,
+                      to.k_scales,
+                      to.v_scales,
+                      static_cast<int>(to.q_blocks),
+                      static_cast<int>(to.k_blocks),
+                      static_cast<int>(p.kv_heads)};
+  // Two bytes stand where an element of bf16 does.
+  const auto bytes = [&](CUtensorMap& map, uint8_t* data, int64_t heads, int64_t rows, int64_t row_bytes,
+                         Box box) {
+    return make_tensor_map(
+        map, HeadBoxes{.tensor = {data, heads * rows * row_bytes / 2, row_bytes / 2, rows * row_bytes / 2},
+                       .batch = p.batch,
+                       .tokens = rows,
+                       .heads = heads,
+                       .box = box});
+  };
+  const auto of_rows = [&](int rows) { return box_of(Shape::kRowBytes / 2, Shape::kRowBytes / 2, rows); };
+  if (!bytes(args.q, to.q, p.heads, to.q_blocks * kFp8Block, Shape::kRowBytes, of_rows(kWarpgroupRows)) ||
+      !bytes(args.k, to.k, p.kv_heads, to.k_blocks * kFp8Block, Shape::kRowBytes, of_rows(Shape::kBlockK)) ||
+      !bytes(
+          args.v, to.v, p.kv_heads, Shape::kHeadDim, to.k_blocks * kFp8Block,
+          {.columns = static_cast<int>(to.k_blocks * kFp8Block / 2), .panels = 1, .rows = Shape::kHeadDim}) ||
+      !make_tensor_map(args.out,
+                       HeadBoxes{.tensor = view<void>(f.out),
+                                 .batch = p.batch,
+                                 .tokens = p.tokens,
+                                 .heads = p.heads,
+                                 .box = {.columns = p.head_dim, .panels = 1, .rows = kWarpgroupRows}}))
+    return ATTN_LAUNCH_FAILED;
+  auto kernel = fp8_forward_kernel<Shape, false>;
+  if constexpr (Shape::kAnyMask) {
+    if (const AttnStatus status = find_spans<Shape>(&args, f, stream); status != ATTN_OK) return status;
+  } else if (p.mask.causal) {
+    kernel = fp8_forward_kernel<Shape, true>;
+  }
+  const dim3 grid(std::min(sms, args.schedule.items()));
+  return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, Fp8Memory<Shape>::kAskFor, stream, args);
+}
+
+}  // namespace tessera::attention::sm90

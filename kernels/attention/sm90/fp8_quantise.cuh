@@ -1,0 +1,189 @@
+// Q, K and V to e4m3, before the forward in FP8.
+//
+// A block of 128 rows of a head has one scale: its largest magnitude becomes 448, the largest of e4m3. Each
+// row of Q and K is first turned by H diag(signs) / sqrt(D), where H is a Hadamard matrix. That is
+// orthogonal, so that q k^T stays; and it spreads what a few columns have of large numbers over all of
+// them, which would otherwise take the bits from the others (Chee et al., arXiv:2307.13304; Shah et al.,
+// arXiv:2407.08608, 3.3).
+//
+// V is written transposed, since the tensor cores sum over what is contiguous. Of 16 keys the order is that
+// in which a thread holds the scores of a row, as accumulators: the byte 4 q + e is key 2 q + e % 2 + 8 (e
+// / 2). So scores become an operand of P V without leaving their thread.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/common/view.h"
+#include "kernels/attention/sm90/fp8_shape.h"
+
+namespace tessera::attention::sm90 {
+
+inline constexpr int kThreadsOfRow = 4, kFp8Threads = kFp8Block * kThreadsOfRow;
+inline constexpr float kLargestE4m3 = 448;
+
+struct Fp8QuantiseArgs {
+  View<const __nv_bfloat16> q, k, v;
+  Fp8Workspace to;
+  int tokens, kv_tokens, heads, kv_heads, head_dim;
+};
+
+// The sign bit of a column: b0 b1 + b2 b3 + b4 b5 + b6 b7 of its number's bits, modulo 2. It is a bent
+// function: as far from every row of a Hadamard matrix as can be, so that H diag(signs) spreads those rows
+// as well, among them a row of equal numbers (Rothaus, "On 'bent' functions", 1976).
+__device__ __forceinline__ uint32_t fp8_sign(int column) {
+  return static_cast<uint32_t>(__popc(column & column >> 1 & 0x55)) << 31;
+}
+
+// A row of a block, a quarter of its columns a thread
+template <int kWidth>
+struct Fp8Row {
+  static constexpr int kCount = kWidth / kThreadsOfRow;
+
+  float x[kCount];
+
+  static __device__ __forceinline__ int row() { return threadIdx.x / kThreadsOfRow; }
+  static __device__ __forceinline__ int column() { return threadIdx.x % kThreadsOfRow * kCount; }
+
+  // 0 past the end and past the head
+  __device__ __forceinline__ void load(const __nv_bfloat16* from, bool inside, int head_dim) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 8) {
+      uint4 words = make_uint4(0, 0, 0, 0);
+      if (inside && column() + i < head_dim) words = *reinterpret_cast<const uint4*>(from + column() + i);
+      const uint32_t four[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        x[i + 2 * j] = __uint_as_float(four[j] << 16);
+        x[i + 2 * j + 1] = __uint_as_float(four[j] & 0xffff0000u);
+      }
+    }
+  }
+  // x becomes H diag(signs) x: sqrt(kWidth) times an orthogonal matrix
+  __device__ __forceinline__ void turn() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) x[i] = __uint_as_float(__float_as_uint(x[i]) ^ fp8_sign(column() + i));
+#pragma unroll
+    for (int apart = 1; apart < kCount; apart *= 2) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if ((i & apart) == 0) {
+          const float a = x[i], b = x[i + apart];
+          x[i] = a + b, x[i + apart] = a - b;
+        }
+      }
+    }
+#pragma unroll
+    for (int apart = 1; apart < kThreadsOfRow; apart *= 2) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const float other = __shfl_xor_sync(~0u, x[i], apart);
+        x[i] = (threadIdx.x & apart) == 0 ? x[i] + other : other - x[i];
+      }
+    }
+  }
+  // The largest magnitude of the block, in every thread; above 0
+  __device__ __forceinline__ float largest() const {
+    __shared__ float of_warps[kFp8Threads / 32];
+    float all = 1e-30f;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) all = fmaxf(all, fabsf(x[i]));
+#pragma unroll
+    for (int apart = 1; apart < 32; apart *= 2) all = fmaxf(all, __shfl_xor_sync(~0u, all, apart));
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = all;
+    __syncthreads();
+#pragma unroll
+    for (int warp = 0; warp < kFp8Threads / 32; ++warp) all = fmaxf(all, of_warps[warp]);
+    return all;
+  }
+  // In e4m3, `times` x, to a row of shared or global memory
+  __device__ __forceinline__ void store(uint8_t* to, float times) const {
+    const auto pair = [&](int i) -> uint32_t {
+      return __nv_cvt_float2_to_fp8x2(make_float2(x[i] * times, x[i + 1] * times), __NV_SATFINITE, __NV_E4M3);
+    };
+#pragma unroll
+    for (int i = 0; i < kCount; i += 16) {
+      *reinterpret_cast<uint4*>(to + column() + i) =
+          make_uint4(pair(i) | pair(i + 2) << 16, pair(i + 4) | pair(i + 6) << 16,
+                     pair(i + 8) | pair(i + 10) << 16, pair(i + 12) | pair(i + 14) << 16);
+    }
+  }
+};
+
+// A CTA for each block of each head: those of Q, of K, of V
+template <int kWidth>
+__global__ void __launch_bounds__(kFp8Threads)
+    fp8_quantise_kernel(const __grid_constant__ Fp8QuantiseArgs a) {
+  using Row = Fp8Row<kWidth>;
+  const int q_blocks = static_cast<int>(a.to.q_blocks), k_blocks = static_cast<int>(a.to.k_blocks);
+  const int of_batch = a.heads * q_blocks + 2 * a.kv_heads * k_blocks, batch = blockIdx.x / of_batch;
+  int item = blockIdx.x % of_batch;
+  Row x;
+  const auto load = [&](const View<const __nv_bfloat16>& from, int head, int block, int tokens) {
+    const int64_t row = int64_t{block} * kFp8Block + Row::row();
+    x.load(from.data + batch * from.batch + head * from.head + row * from.row, row < tokens, a.head_dim);
+  };
+  const auto turn = [&](const View<const __nv_bfloat16>& from, int heads, int blocks, int tokens, uint8_t* to,
+                        float* scales) {
+    const int head = item / blocks, block = item % blocks;
+    load(from, head, block, tokens);
+    x.turn();
+    const float largest = x.largest();
+    const int64_t place = (int64_t{batch} * heads + head) * blocks + block;
+    x.store(to + (place * kFp8Block + Row::row()) * Fp8Tile<kWidth>::kRowBytes, kLargestE4m3 / largest);
+    // As if turned by an orthogonal matrix
+    if (threadIdx.x == 0) scales[place] = largest / kLargestE4m3 / sqrtf(kWidth);
+  };
+  if (item < a.heads * q_blocks) return turn(a.q, a.heads, q_blocks, a.tokens, a.to.q, a.to.q_scales);
+  item -= a.heads * q_blocks;
+  if (item < a.kv_heads * k_blocks)
+    return turn(a.k, a.kv_heads, k_blocks, a.kv_tokens, a.to.k, a.to.k_scales);
+  item -= a.kv_heads * k_blocks;
+
+  constexpr int kPitch = kWidth + 16;  // of a key's bytes
+  __shared__ __align__(16) uint8_t bytes[kFp8Block * kPitch];
+  const int head = item / k_blocks, block = item % k_blocks;
+  load(a.v, head, block, a.kv_tokens);
+  const float largest = x.largest();
+  const int64_t of_head = int64_t{batch} * a.kv_heads + head;
+  if (threadIdx.x == 0) a.to.v_scales[of_head * k_blocks + block] = largest / kLargestE4m3;
+  x.store(bytes + Row::row() * kPitch, kLargestE4m3 / largest);
+  __syncthreads();
+  constexpr int kKeys = 16, kGroups = kFp8Block / kKeys;
+  for (int i = threadIdx.x; i < kWidth * kGroups; i += kFp8Threads) {
+    const int column = i / kGroups, group = i % kGroups;
+    const uint8_t* from = bytes + group * kKeys * kPitch + column;
+    uint32_t words[4];
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      words[q] = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int key = 2 * q + e % 2 + 8 * (e / 2);
+        words[q] |= static_cast<uint32_t>(from[key * kPitch]) << 8 * e;
+      }
+    }
+    *reinterpret_cast<uint4*>(a.to.v + ((of_head * kWidth + column) * k_blocks + block) * kFp8Block +
+                              group * kKeys) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// To what the workspace of the forward has room for
+template <int kWidth>
+AttnStatus fp8_quantise(const AttnForward& f, const Fp8Workspace& to, CUstream_st* stream) {
+  const AttnProblem& p = f.problem;
+  const Fp8QuantiseArgs args = {.q = view<const __nv_bfloat16>(f.q),
+                                .k = view<const __nv_bfloat16>(f.k),
+                                .v = view<const __nv_bfloat16>(f.v),
+                                .to = to,
+                                .tokens = static_cast<int>(p.tokens),
+                                .kv_tokens = static_cast<int>(p.kv_tokens),
+                                .heads = static_cast<int>(p.heads),
+                                .kv_heads = static_cast<int>(p.kv_heads),
+                                .head_dim = p.head_dim};
+  const int64_t ctas = p.batch * (p.heads * to.q_blocks + 2 * p.kv_heads * to.k_blocks);
+  return launch(fp8_quantise_kernel<kWidth>, dim3(static_cast<unsigned>(ctas)), kFp8Threads, 0, stream, args);
+}
+
+}  // namespace tessera::attention::sm90

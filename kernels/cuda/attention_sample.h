@@ -1,0 +1,10 @@
+// Scores outside of the tensor cores: of any dtype and head dim.
+#pragma once
+
+#include "kernels/score_ops.h"
+
+namespace tessera {
+
+void largest_scores_of_rows(const LargestScores& a, CUstream_st* stream);
+
+}  // namespace tessera
