@@ -137,7 +137,7 @@ Options& add_train(Options& app, Command& c) {
       .required()
       .within(int64_t{257}, kMostTokenIds);
   command.add("--output", c.output, "Folder for tokenizer.json").required().type_name("FOLDER");
-  command.add_word("--pre-tokenizer", c.train.kind, "How texts are split: gpt2, llama3, qwen2, smollm2")
+  command.add_word("--pre-tokenizer", c.train.kind, "How texts are split: gpt2, llama3, qwen2, smollm2, gpt4o")
       .show_default(name_of(c.train.kind));
   command.add("--special", c.train.special, "Special tokens, which get the first ids")
       .show_default()

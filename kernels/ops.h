@@ -497,8 +497,8 @@ struct AttentionBackward {
 
 // What attention does with some of its queries, for an observer. With the scores s, bias included, of the
 // keys that a query sees, and p = softmax(s): of each head the mean over the queries of the entropy
-// -sum p log p, in nats. Sinks are not among the scores. Nothing is dropped. A query that sees no key does not
-// count; if none does, the entropy is 0. Of all queries: LargestScores (score_ops.h).
+// -sum p log p, in nats. Sinks are not among the scores. Nothing is dropped. A query that sees no key does
+// not count; if none does, the entropy is 0. Of all queries: LargestScores (score_ops.h).
 struct AttentionSample {
   static constexpr const char* kName = "attention sample";
   static constexpr int64_t kSequences = 8, kQueries = 64;  // at most: the first ones; of each, evenly spaced

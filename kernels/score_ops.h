@@ -5,8 +5,8 @@
 #include <cfloat>
 #include <cmath>
 
+#include "kernels/attention/choose.h"
 #include "kernels/base/ordered_float.h"
-#include "kernels/ops.h"
 
 namespace tessera {
 

@@ -1,5 +1,5 @@
-// BlockPattern: a value for each block of a model, as runs of blocks that repeat: "1024*5,full" is five blocks
-// with one value, then one with another, and so on.
+// BlockPattern: a value for each block of a model, as runs that repeat: "1024*5,full" is five blocks with one
+// value, then one with another, and so on.
 #pragma once
 
 #include <cstdint>

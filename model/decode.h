@@ -29,8 +29,8 @@ struct Prefill {
   // [n, padded V] after the last n tokens; none: not computed, as between chunks of a long prompt
   Tensor logits = {};
 };
-// Of so many tokens of a prompt, those that one prefill takes after `start`. With sparse blocks a prefill that
-// begins within one ends with it.
+// Of so many tokens of a prompt, those that one prefill takes after `start`. With sparse blocks one that
+// begins within a block ends with it.
 int64_t prompt_tokens_at_once(const ModelConfig& config, int64_t start, int64_t left);
 // Error: the cache has no room for them; as choose_attention().
 void prefill(const Stream& stream, Arena& arena, const Prefill& prompt);

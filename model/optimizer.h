@@ -30,8 +30,8 @@ class Optimizer {
     // the sums of squares of AdamWNorms, over the elements of this rank's part. None: not asked.
     // Error: the rule cannot tell.
     Tensor norms = {};
-    // [ranks, layers, heads] of LargestScores: afterwards the heads whose largest score was above `most_score`
-    // are clipped, see ClipHeads. None: none are.
+    // [ranks, layers, heads] of LargestScores: afterwards the heads whose largest score was above
+    // `most_score` are clipped, see ClipHeads. None: none are.
     Tensor largest_scores = {};
     double most_score = 0;
   };

@@ -8,24 +8,38 @@
 #include "kernels/base/check.h"
 #include "kernels/base/split.h"
 #include "kernels/base/text.h"
+#include "model/block_pattern_definitions.h"
 
 namespace tessera {
 
+namespace {
+
+// Those that a query block sees but for random ones, rising
+std::vector<int64_t> keys_by_rule(const SparsePattern& p, int64_t query_block) {
+  std::vector<int64_t> seen;
+  for (int64_t j = std::max<int64_t>(query_block - p.window + 1, 0); j <= query_block; ++j) seen.push_back(j);
+  for (int64_t j = 0; j < std::min(p.global, query_block + 1); ++j) seen.push_back(j);
+  for (int64_t j = query_block - p.stride; p.stride > 0 && j >= 0; j -= p.stride) seen.push_back(j);
+  std::ranges::sort(seen);
+  const auto [first, last] = std::ranges::unique(seen);
+  seen.erase(first, last);
+  return seen;
+}
+
+}  // namespace
+
 std::vector<int64_t> SparsePattern::keys_of(int64_t query_block) const {
-  std::vector<int64_t> seen, others;
-  for (int64_t j = 0; j <= query_block; ++j) {
-    const int64_t back = query_block - j;
-    const bool shown = back < window || j < global || (stride > 0 && back % stride == 0);
-    (shown ? seen : others).push_back(j);
-  }
-  if (random > 0) {
-    std::mt19937_64 generator(static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15 +
-                              static_cast<uint64_t>(query_block));
-    const auto drawn = static_cast<size_t>(std::min<int64_t>(random, std::ssize(others)));
-    for (size_t i = 0; i < drawn; ++i) {
-      std::swap(others[i], others[i + generator() % (others.size() - i)]);
-      seen.push_back(others[i]);
-    }
+  std::vector<int64_t> seen = keys_by_rule(*this, query_block);
+  if (random == 0) return seen;
+  std::vector<int64_t> others;
+  for (int64_t j = 0; j <= query_block; ++j)
+    if (!std::ranges::binary_search(seen, j)) others.push_back(j);
+  std::mt19937_64 generator(static_cast<uint64_t>(seed) * 0x9e3779b97f4a7c15 +
+                            static_cast<uint64_t>(query_block));
+  const auto drawn = static_cast<size_t>(std::min<int64_t>(random, std::ssize(others)));
+  for (size_t i = 0; i < drawn; ++i) {
+    std::swap(others[i], others[i + generator() % (others.size() - i)]);
+    seen.push_back(others[i]);
   }
   std::ranges::sort(seen);
   return seen;
@@ -39,11 +53,26 @@ BlockLists SparsePattern::lists(int64_t tokens) const {
   });
 }
 
+namespace {
+
+double triangle(int64_t rows) { return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2; }
+
+// Of a whole sequence: every block before a row's own is whole, so that how many there are is enough.
+double pairs_of_sequence(const SparsePattern& p, int64_t tokens) {
+  double pairs = 0;
+  for (int64_t row = 0; row * p.block < tokens; ++row) {
+    const int64_t by_rule = std::ssize(keys_by_rule(p, row)), drawn = std::min(p.random, row + 1 - by_rule),
+                  rows = std::min(p.block, tokens - row * p.block);
+    pairs += triangle(rows) + static_cast<double>(rows * (by_rule - 1 + drawn) * p.block);
+  }
+  return pairs;
+}
+
+}  // namespace
+
 double SparsePattern::pairs(int64_t begin, int64_t end) const {
-  const auto triangle = [](int64_t rows) {
-    return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2;
-  };
   if (shows_all(end)) return triangle(end - begin);
+  if (begin == 0) return pairs_of_sequence(*this, end);
   double pairs = 0;
   for (int64_t row = begin / block; row * block < end; ++row) {
     const auto within = [&](int64_t of_block) {  // its tokens from `begin` to `end`
@@ -143,5 +172,8 @@ SparseBlocks read_sparse(std::string_view text) {
   }
   return SparseBlocks(runs);
 }
+
+template class BlockPattern<SparseRun>;
+template std::string text_of(const SparseBlocks& blocks);
 
 }  // namespace tessera

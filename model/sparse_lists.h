@@ -16,7 +16,7 @@ class SparseLists {
   // Of sequences of up to so many tokens. A pattern that shows all of these has no lists.
   SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens);
 
-  // Of the mask of a call, whose queries are the tokens of a sequence from `offset` up to `end`; without lists
+  // Of the mask of a call, whose queries are the tokens of a sequence from `offset` to `end`; without lists
   // where the pattern hides nothing of them. Error: a sequence longer than those that were planned for.
   BlockShape shape_of(const SparsePattern& pattern, int64_t offset, int64_t end) const;
   const Tensor& numbers_of(const SparsePattern& pattern) const;  // int32, see MaskTables; none: no lists

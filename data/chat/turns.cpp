@@ -117,8 +117,11 @@ size_t ChatTemplate::end_of_turn(const Conversation& conversation, size_t messag
   const std::string_view bytes = whole.text.bytes(), last = alone.text.bytes();
   const bool same_begin = last.size() >= begin && last.substr(0, begin) == bytes.substr(0, begin);
   const size_t begin_alone = same_begin ? begin : begin_of_turn(conversation, message, alone);
-  const size_t end = std::max(whole.last[message], begin);
-  const std::string_view closing = last.substr(std::max(alone.last[message], begin_alone));
+  // What follows may repeat a part of this message, as gpt-oss writes the name of a call before its result.
+  const size_t own = alone.last[message];
+  const bool same_message = last.substr(0, own) == bytes.substr(0, own);
+  const size_t end = std::max(same_message ? own : whole.last[message], begin);
+  const std::string_view closing = last.substr(std::max(own, begin_alone));
   const size_t same = common_prefix(closing, bytes.substr(end));
   if (const size_t token = end_of_last_token(closing.substr(0, same)); token > 0) return end + token;
   // Ends that are text: all of it, or the lines that do not depend on what follows

@@ -121,10 +121,11 @@ inline bool has_token(const TokenizerDefinition& d, int64_t id) {
 }
 
 // How the tokenizers of well-known models split texts.
-enum class PreTokenizerKind : uint8_t { kGpt2, kLlama3, kQwen2, kSmolLm2 };
+enum class PreTokenizerKind : uint8_t { kGpt2, kLlama3, kQwen2, kSmolLm2, kGpt4o };
 constexpr auto words_of(PreTokenizerKind) {
   return std::array{Word{"gpt2", PreTokenizerKind::kGpt2}, Word{"llama3", PreTokenizerKind::kLlama3},
-                    Word{"qwen2", PreTokenizerKind::kQwen2}, Word{"smollm2", PreTokenizerKind::kSmolLm2}};
+                    Word{"qwen2", PreTokenizerKind::kQwen2}, Word{"smollm2", PreTokenizerKind::kSmolLm2},
+                    Word{"gpt4o", PreTokenizerKind::kGpt4o}};
 }
 
 inline constexpr const char* kGpt2Pattern =
@@ -135,6 +136,12 @@ inline constexpr const char* kLlama3Pattern =
 inline constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
     R"(\s+(?!\S)|\s+)";
+// Of GPT-4o, gpt-oss and Phi-4: a word's capitals come first, and an abbreviation such as 's is part of it.
+inline constexpr const char* kGpt4oPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr const char* kDigitPattern = R"(\p{N})";
 inline constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";  // ASCII's symbols, too
 
@@ -145,6 +152,7 @@ inline TokenizerDefinition definition_of(PreTokenizerKind kind) {
   if (kind == PreTokenizerKind::kSmolLm2) made.splits.push_back({.pattern = kDigitPattern});
   const char* pattern = kind == PreTokenizerKind::kLlama3  ? kLlama3Pattern
                         : kind == PreTokenizerKind::kQwen2 ? kQwen2Pattern
+                        : kind == PreTokenizerKind::kGpt4o ? kGpt4oPattern
                                                            : kGpt2Pattern;
   made.splits.push_back({.pattern = pattern});
   return made;

@@ -1,6 +1,6 @@
-// Scores of queries, row by row, for the mean entropy of some queries of each head, and for the largest score of
-// heads that largest_scores.cu does not serve. A block takes kRows queries of a head: each thread takes every
-// kThreads-th key that one of them sees, and keeps for each query
+// Scores of queries, row by row, for the mean entropy of some queries of each head, and for the largest score
+// of heads that largest_scores.cu does not serve. A block takes kRows queries of a head: each thread takes
+// every kThreads-th key that one of them sees, and keeps for each query
 //   m = max s,  z = sum exp(s - m),  w = sum (s - m) exp(s - m),
 // of which the entropy is log z - w / z, or m alone. The threads' are merged in a fixed order. Of entropies a
 // block for each head then takes the mean over its queries.

@@ -340,6 +340,7 @@ const char* name_in_torch(NumberFormat weights) {
     case NumberFormat::kBF16:
       return "bfloat16";
     case NumberFormat::kQ8:
+    case NumberFormat::kMxfp4:
       break;
   }
   fail("transformers does not load weights in {}", name_of(weights));

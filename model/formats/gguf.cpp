@@ -20,7 +20,11 @@ struct TensorType {
   uint32_t number;
 };
 constexpr TensorType kTensorTypes[] = {
-    {NumberFormat::kF32, 0}, {NumberFormat::kF16, 1}, {NumberFormat::kQ8, 8}, {NumberFormat::kBF16, 30}};
+    {NumberFormat::kF32, 0},
+    {NumberFormat::kF16, 1},
+    {NumberFormat::kQ8, 8},
+    {NumberFormat::kBF16, 30},
+    {NumberFormat::kMxfp4, 39}};
 
 uint32_t number_of(NumberFormat format) {
   for (const TensorType& type : kTensorTypes)

@@ -5,6 +5,7 @@
 
 #include "kernels/base/arena.h"
 #include "kernels/base/check.h"
+#include "model/formats/llama_tables.h"
 #include "model/formats/pieces.h"
 #include "model/rope.h"
 
@@ -47,16 +48,19 @@ constexpr TensorNames kTensorNames[] = {
     {.ours = "norm1_after.", .theirs = {{{"post_attention_norm."}}}},  // this and the next: Gemma's, OLMo 2's
     {.ours = "norm2_after.", .theirs = {{{"post_ffw_norm."}}}},
 };
+constexpr TensorNames kGptOssOwnTensors[] = {
+    {.ours = "norm2.", .theirs = {{{"post_attention_norm."}}}},
+    {.ours = "attention.sinks", .theirs = {{{"attn_sinks.weight"}}}},
+};
+constexpr auto kGptOssTensors = joined(kGptOssOwnTensors, kTensorNames);  // the first name that fits
 
 std::vector<TensorPiece> pieces_in_gguf(const ModelConfig& model, const ParamInfo& info) {
   const Family& family = family_for(model);
-  const bool plain = &family == &kGpt2 || &family == &kPhi3;
-  return pieces_of(TensorTable{.title = "GGUF",
-                               .lead = "",
-                               .block = "blk.{}.",
-                               .tensors = plain ? std::span<const TensorNames>(kPlainTensors)
-                                                : std::span<const TensorNames>(kTensorNames)},
-                   model, info);
+  std::span<const TensorNames> tensors = kTensorNames;
+  if (&family == &kGpt2 || &family == &kPhi3) tensors = kPlainTensors;
+  if (&family == &kGptOss) tensors = kGptOssTensors;
+  return pieces_of(TensorTable{.title = "GGUF", .lead = "", .block = "blk.{}.", .tensors = tensors}, model,
+                   info);
 }
 
 FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
@@ -64,8 +68,12 @@ FileTensor tensor_of(const TensorPiece& piece, NumberFormat format) {
   const bool gates = piece.name.find(kSharedGate) != piece.name.npos,
              routes = gates || piece.name.find(kRouter) != piece.name.npos;
   if (gates) tensor.shape = {piece.columns};  // a vector there
-  if (piece.shape.rank() == 1 || routes || piece.name == "position_embd.weight")
+  const bool is_vector = piece.shape.rank() == 1 || piece.name.ends_with(".bias"),
+             of_experts = piece.shape.rank() == 3;
+  if (is_vector || routes || piece.name == "position_embd.weight")
     tensor.format = NumberFormat::kF32;
+  else if (format == NumberFormat::kMxfp4 && !of_experts)
+    tensor.format = NumberFormat::kBF16;
   else if (piece.columns % block_of(format) != 0)
     tensor.format = NumberFormat::kF16;
   return tensor;
@@ -82,6 +90,8 @@ uint32_t file_type(NumberFormat format) {
       return 7;
     case NumberFormat::kBF16:
       return 32;
+    case NumberFormat::kMxfp4:
+      return 38;  // of experts
   }
   fail("GGUF has no files of {}", name_of(format));
 }
@@ -139,6 +149,7 @@ std::string name_in_llama_cpp(const Family& family) {
   if (&family == &kQwen3Moe) return "qwen3moe";
   if (&family == &kQwen2Moe) return "qwen2moe";
   if (&family == &kGemma3) return "gemma3";
+  if (&family == &kGptOss) return "gpt-oss";
   return family.name;
 }
 
@@ -149,6 +160,8 @@ bool windows_hide_nothing(const ModelConfig& model) {
   });
 }
 
+constexpr const char* kEachSecond = "a block within a window, then one without";
+
 // What llama.cpp knows of a Gemma without reading it
 struct GemmaConstants {
   int64_t windows;        // blocks within a window before one without
@@ -156,21 +169,20 @@ struct GemmaConstants {
   int64_t blocks_of_27b;  // by which it tells the model of 27 billion parameters
 };
 const GemmaConstants* gemma_constants(const Family& family) {
-  static constexpr GemmaConstants kSecond{1, "a block within a window, then one without", 46},
+  static constexpr GemmaConstants kSecond{1, kEachSecond, 46},
       kThird{5, "five blocks within a window, then one without", 62};
   return &family == &kGemma2 ? &kSecond : &family == &kGemma3 ? &kThird : nullptr;
 }
 
-// Whether the windows repeat the published pattern, with the length of the model's first one
-bool has_windows_of(const GemmaConstants& gemma, const ModelConfig& model) {
-  const Windows published(
-      {{.window = model.window.at(0), .blocks = gemma.windows}, {.window = Windows::kFull}});
+// Whether so many blocks with windows of one length, then one without, repeat
+bool has_windows_of(int64_t windows, const ModelConfig& model) {
+  const Windows published({{.window = model.window.at(0), .blocks = windows}, {.window = Windows::kFull}});
   return model.window.cut(model.layers) == published.cut(model.layers);
 }
 
 void check_gemma(const GemmaConstants& gemma, const ModelConfig& model, const auto& require) {
-  require(model.window.all_full() || has_windows_of(gemma, model), "model.window", text_of(model.window),
-          gemma.pattern);
+  require(model.window.all_full() || has_windows_of(gemma.windows, model), "model.window",
+          text_of(model.window), gemma.pattern);
   // What it takes for query_pre_attn_scalar; it divides whole numbers.
   const bool is_27b = model.layers == gemma.blocks_of_27b;
   const int64_t query_scalar = is_27b ? model.channels / model.heads : model.head_dim;
@@ -198,17 +210,18 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
         "it with --format hf",
         folder, family.name);
   if (model.experts) {  // constants of llama.cpp
-    const bool qwen2 = &family == &kQwen2Moe, untied = qwen2 || &family == &kOlmoe;
+    const bool qwen2 = &family == &kQwen2Moe, gpt_oss = &family == &kGptOss,
+               sums = !qwen2 && &family != &kOlmoe, untied = !sums || gpt_oss;
     check(untied || &family == &kMixtral || &family == &kQwen3Moe || &family == &kGraniteMoe,
           "{} has experts (model_type {}), whose tensors Tessera does not write for llama.cpp yet. Export it "
           "with --format hf, which llama.cpp converts",
           folder, family.name);
     require(!model.has_dense_blocks(), "model.experts.every", model.experts.every,
             "1, and no model.experts.dense_layers");
-    const bool sums = !untied;
     require(model.experts.rule().sums_to_one() == sums, "model.experts.renormalise", !sums,
             sums ? "true" : "false");
-    require(qwen2 || model.bias == Bias::kNone, "model.bias", name_of(model.bias), "none");
+    require(qwen2 || model.bias == (gpt_oss ? Bias::kAll : Bias::kNone), "model.bias", name_of(model.bias),
+            gpt_oss ? "all" : "none");
     require(!untied || !model.tied, "model.tied", model.tied, "false");
     require(&family != &kOlmoe || model.kv_heads == model.heads, "model.kv_heads", model.kv_heads,
             fmt::format("{} (model.heads)", model.heads));
@@ -229,6 +242,9 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
       require(model.attention_cap > 0, "model.attention_cap", model.attention_cap, "a cap above 0");
       require(model.logit_cap > 0, "model.logit_cap", model.logit_cap, "a cap above 0");
     }
+  } else if (&family == &kGptOss) {
+    require(model.window.all_full() || has_windows_of(1, model), "model.window", text_of(model.window),
+            kEachSecond);
   } else {
     require(windows_hide_nothing(model), "model.window", text_of(model.window),
             "full, or at least model.context");
@@ -241,7 +257,7 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder) {
   const bool yarn = rope.scaling == RopeScaling::kYarn;
   require(!yarn || rope.beta_fast == 32, "model.rope.beta_fast", rope.beta_fast, "32");
   require(!yarn || rope.beta_slow == 1, "model.rope.beta_slow", rope.beta_slow, "1");
-  require(!yarn || rope.truncate, "model.rope.truncate", "false", "true");
+  require(!yarn || rope.truncate || &family == &kGptOss, "model.rope.truncate", "false", "true");
   require(rope.scaling != RopeScaling::kLlama3 || name_in_llama_cpp(family) == "llama", "model.rope.scaling",
           "llama3", "none, linear or yarn");
   require(rope.scaling != RopeScaling::kLongrope || name_in_llama_cpp(family) == "llama" || &family == &kPhi3,
@@ -270,7 +286,7 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
   add("block_count", count(model.layers));
   add("context_length", count(model.context));
   add("embedding_length", count(model.channels));
-  add("feed_forward_length", count(model.mlp_width));
+  add("feed_forward_length", count(&family == &kGptOss ? model.experts.width : model.mlp_width));
   if (model.experts) {
     add("expert_count", count(model.experts.count));
     add("expert_used_count", count(model.experts.active));
@@ -296,8 +312,9 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
     }
     if (&family == &kGemma3 || &family == &kPhi3)  // 0: none
       add("attention.sliding_window", count(model.window.at(0)));
-    if (&family == &kGemma2) {  // 0 would hide all
+    if (&family == &kGemma2 || &family == &kGptOss)  // 0 would hide all
       add("attention.sliding_window", count(model.window.all_full() ? model.context : model.window.at(0)));
+    if (&family == &kGemma2) {
       add("attn_logit_softcapping", static_cast<float>(model.attention_cap));
       add("final_logit_softcapping", static_cast<float>(model.logit_cap));
     }
@@ -306,6 +323,13 @@ std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat f
   fields.push_back({"general.file_type", file_type(format)});
   fields.push_back({"general.quantization_version", uint32_t{2}});
   return fields;
+}
+
+std::vector<std::string> llama_cpp_notices(const ModelConfig& model) {
+  if (&family_for(model) != &kGptOss || canonical(model).rope.truncate) return {};
+  return {
+      "llama.cpp rounds the numbers of the pairs between which YaRN blends to whole ones, as of every gpt-oss: "
+      "its angles differ a little from those of model.rope.truncate=false"};
 }
 
 std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model) {

@@ -1,5 +1,5 @@
 // A model as llama.cpp reads it from a GGUF file: its architectures gpt2, llama, qwen2, qwen3, gemma2,
-// gemma3, olmo2 and phi3.
+// gemma3, olmo2, phi3 and gpt-oss.
 #pragma once
 
 #include <string>
@@ -19,6 +19,9 @@ void check_llama_cpp(const ModelConfig& model, const std::string& folder);
 std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
                                         const std::string& name);
 
+// What llama.cpp computes a little differently
+std::vector<std::string> llama_cpp_notices(const ModelConfig& model);
+
 // The factors by which llama.cpp divides the frequencies of rotary positions, a tensor of R / 2 of them:
 // rope_freqs.weight of model.rope.scaling=llama3; rope_factors_short.weight and rope_factors_long.weight of
 // longrope, of which it takes the second for contexts longer than the original one; of others none
@@ -29,9 +32,9 @@ struct RopeFactors {
 std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model);
 
 // Matrices are in `format`; vectors and the position table are fp32, and where rows do not fill the blocks of
-// q8_0, fp16 serves. llama.cpp's rotation of a Llama turns neighbouring channels, ours channels i and
-// i + D/2: the rows of its q and k are reordered. Weights of norms that multiply by 1 + weight have the 1 in
-// them.
+// q8_0 or mxfp4, fp16 serves. In mxfp4 are matrices of experts, others in bf16. llama.cpp's rotation of a
+// Llama turns neighbouring channels, ours channels i and i + D/2: the rows of its q and k are reordered.
+// Weights of norms that multiply by 1 + weight have the 1 in them.
 class LlamaCppLayout final : public WeightsLayout {
  public:
   LlamaCppLayout(const ModelConfig& model, NumberFormat format);

@@ -10,12 +10,13 @@
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/check.h"
+#include "kernels/base/mxfp4.h"
 
 namespace tessera {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 18;  // values that are encoded at a time; a multiple of every block
-constexpr size_t kBlock = 32;               // of q8_0
+constexpr size_t kBlock = 32;               // of q8_0 and mxfp4
 constexpr size_t kFewValues = size_t{1} << 15;  // one thread handles them faster than several start
 
 struct Q8Block {
@@ -23,6 +24,12 @@ struct Q8Block {
   std::array<int8_t, kBlock> numbers;
 };
 static_assert(sizeof(Q8Block) == 34);
+
+struct Mxfp4Block {
+  uint8_t scale;
+  std::array<uint8_t, kBlock / 2> codes;
+};
+static_assert(sizeof(Mxfp4Block) == 17 && kBlock == kMxfp4Block);
 
 template <class Bits>
 Bits bits_of(std::span<const std::byte> bytes, size_t i) {
@@ -88,6 +95,38 @@ Q8Block q8_block(const float* values) {
   return block;
 }
 
+Mxfp4Block mxfp4_block(const float* values) {
+  float largest = 0;
+  for (size_t i = 0; i < kBlock; ++i) largest = std::max(largest, std::abs(values[i]));
+  Mxfp4Block block{.scale = mxfp4_scale(bits_of_float(largest)), .codes = {}};
+  const float inverse = float_of_bits(mxfp4_inverse_bits(block.scale));
+  const auto code = [&](size_t i) { return mxfp4_code(values[i] * inverse); };
+  for (size_t i = 0; i < kBlock / 2; ++i)
+    block.codes[i] = static_cast<uint8_t>(code(i) | code(i + kBlock / 2) << 4);
+  return block;
+}
+
+void encode_mxfp4(std::span<const float> values, std::span<std::byte> out) {
+#pragma omp parallel for if (values.size() > kFewValues)
+  for (size_t b = 0; b < values.size() / kBlock; ++b) {
+    const Mxfp4Block block = mxfp4_block(values.data() + b * kBlock);
+    std::memcpy(out.data() + b * sizeof(block), &block, sizeof(block));
+  }
+}
+
+void decode_mxfp4(std::span<const std::byte> bytes, std::span<float> out) {
+#pragma omp parallel for if (out.size() > kFewValues)
+  for (size_t b = 0; b < out.size() / kBlock; ++b) {
+    Mxfp4Block block;
+    std::memcpy(&block, bytes.data() + b * sizeof(block), sizeof(block));
+    const float scale = float_of_bits(mxfp4_scale_bits(block.scale));
+    for (size_t i = 0; i < kBlock; ++i) {
+      const uint8_t both = block.codes[i % (kBlock / 2)];
+      out[b * kBlock + i] = mxfp4_value(i < kBlock / 2 ? both & 15 : both >> 4) * scale;
+    }
+  }
+}
+
 bool half_is_finite(uint16_t half) { return (half & 0x7C00) != 0x7C00; }
 bool bf16_is_finite(uint16_t value) { return (value & 0x7F80) != 0x7F80; }
 
@@ -131,13 +170,14 @@ std::optional<NotFinite> find_not_finite(NumberFormat format, std::span<const st
     case NumberFormat::kBF16:
       return find_not_finite<uint16_t>(bytes, 0x7F80);
     case NumberFormat::kQ8:
+    case NumberFormat::kMxfp4:
       break;
   }
   fail("values of {} are not looked at", name_of(format));
 }
 
 int64_t block_of(NumberFormat format) {
-  return format == NumberFormat::kQ8 ? static_cast<int64_t>(kBlock) : 1;
+  return format == NumberFormat::kQ8 || format == NumberFormat::kMxfp4 ? static_cast<int64_t>(kBlock) : 1;
 }
 
 int64_t bytes_of(NumberFormat format, int64_t elements) {
@@ -151,6 +191,10 @@ int64_t bytes_of(NumberFormat format, int64_t elements) {
       check(elements % block_of(format) == 0, "{} values do not fill blocks of {}", elements,
             block_of(format));
       return elements / block_of(format) * static_cast<int64_t>(sizeof(Q8Block));
+    case NumberFormat::kMxfp4:
+      check(elements % block_of(format) == 0, "{} values do not fill blocks of {}", elements,
+            block_of(format));
+      return elements / block_of(format) * static_cast<int64_t>(sizeof(Mxfp4Block));
   }
   fail("unknown format of numbers {}", static_cast<int>(format));
 }
@@ -202,6 +246,9 @@ void encode(NumberFormat format, std::span<const float> values, const std::strin
       case NumberFormat::kQ8:
         encode_q8(chunk, bytes, refuse);
         break;
+      case NumberFormat::kMxfp4:
+        encode_mxfp4(chunk, bytes);
+        break;
     }
     visit(bytes);
   }
@@ -211,6 +258,7 @@ void decode(NumberFormat format, std::span<const std::byte> bytes, std::span<flo
   check(std::ssize(bytes) == bytes_of(format, std::ssize(out)), "{} bytes do not hold {} values of {}",
         bytes.size(), out.size(), name_of(format));
   if (format == NumberFormat::kF32) return copy_bytes(bytes, std::as_writable_bytes(out).data());
+  if (format == NumberFormat::kMxfp4) return decode_mxfp4(bytes, out);
   if (format == NumberFormat::kQ8) {
 #pragma omp parallel for if (out.size() > kFewValues)
     for (size_t i = 0; i < out.size(); ++i) {

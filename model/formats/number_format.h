@@ -3,6 +3,9 @@
 //   fp32, fp16, bf16   IEEE single and half, and bfloat16; rounded to nearest even
 //   q8_0               blocks of 32 values: a scale d = max|x| / 127 in fp16, then 32 int8 numbers q, the
 //                      nearest to x / d; a value is d q. ggml's, one block 34 bytes
+//   mxfp4              blocks of 32 values: a scale in E8M0, then 32 numbers of 4 bits, rounded as
+//                      kernels/base/mxfp4.h says. ggml's, one block 17 bytes: byte i has numbers i and, in
+//                      its upper half, i + 16
 #pragma once
 
 #include <cstddef>
@@ -17,17 +20,18 @@
 
 namespace tessera {
 
-enum class NumberFormat : uint8_t { kF32, kF16, kBF16, kQ8 };
+enum class NumberFormat : uint8_t { kF32, kF16, kBF16, kQ8, kMxfp4 };
 constexpr auto words_of(NumberFormat) {  // the second list has llama.cpp's words
   return std::array{Word{"fp32", NumberFormat::kF32},  Word{"fp16", NumberFormat::kF16},
                     Word{"bf16", NumberFormat::kBF16}, Word{"q8_0", NumberFormat::kQ8},
-                    Word{"f32", NumberFormat::kF32},   Word{"f16", NumberFormat::kF16}};
+                    Word{"mxfp4", NumberFormat::kMxfp4}, Word{"f32", NumberFormat::kF32},
+                    Word{"f16", NumberFormat::kF16}};
 }
 
 // Error: int32, which holds no weights
 NumberFormat number_format(DType dtype);
 
-// Values that are encoded together: 32 for q8_0, else 1
+// Values that are encoded together: 32 for q8_0 and mxfp4, else 1
 int64_t block_of(NumberFormat format);
 // `elements`: a multiple of block_of(format)
 int64_t bytes_of(NumberFormat format, int64_t elements);

@@ -26,6 +26,7 @@ const char* dtype_in_file(NumberFormat format) {
     case NumberFormat::kBF16:
       return "BF16";
     case NumberFormat::kQ8:
+    case NumberFormat::kMxfp4:
       break;
   }
   fail("a safetensors file does not hold {}", name_of(format));

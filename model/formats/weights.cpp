@@ -156,12 +156,17 @@ void WeightsFolder::leave_images_out() {
 
 NumberFormat WeightsFolder::format() const {
   std::set<std::string> dtypes;
+  bool in_mxfp4 = false;
   for (const ParamPlace& place : ParamLayout(found_.model, 1).places)
     for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
       const InFile in = find(piece.name);
-      dtypes.insert(in.file.entries().at(in.name).dtype);
+      if (Mxfp4Tensor::is_one(files_, name_in_file(piece.name)))
+        in_mxfp4 = true;
+      else
+        dtypes.insert(in.file.entries().at(in.name).dtype);
     }
-  if (dtypes == std::set<std::string>{"BF16"}) return NumberFormat::kBF16;
+  if (dtypes == std::set<std::string>{"BF16"}) return in_mxfp4 ? NumberFormat::kMxfp4 : NumberFormat::kBF16;
+  if (in_mxfp4) return NumberFormat::kF32;
   if (dtypes == std::set<std::string>{"F16"}) return NumberFormat::kF16;
   return NumberFormat::kF32;
 }

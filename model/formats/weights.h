@@ -61,7 +61,8 @@ class WeightsFolder {
   // Has the system begin to read the values of one parameter; returns their bytes in the files.
   int64_t read_ahead(const ParamPlace& place) const;
   const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
-  NumberFormat format() const;  // of the tensors; fp32 where they differ
+  // Of the tensors; fp32 where they differ; mxfp4 where experts are stored so, and all others in bf16
+  NumberFormat format() const;
 
  private:
   struct InFile {  // where a file has a tensor

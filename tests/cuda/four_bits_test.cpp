@@ -25,12 +25,13 @@ TEST_F(CudaFourBits, TakeTheNearestValue) {
 
 TEST_F(CudaFourBits, HaveTheBitsOfRoundedWeights) {
   for (const FourBits format : kFourBits)
-    for (const ModelConfig& model : models_with_adapters(128, 3))
+    for (const ModelConfig& model : models_for_four_bits(128, 3))
       for (const DType dtype : {DType::kF32, DType::kBF16})
         for (const bool graphs : {false, true}) {
-          SCOPED_TRACE(fmt::format("{}, {}, {}", name_of(format), name_of(model.mlp), name_of(dtype)));
+          SCOPED_TRACE(fmt::format("{}, {}, experts {}, {}", name_of(format), name_of(model.mlp),
+                                   model.experts.count, name_of(dtype)));
           RunShape shape = lora_shape(model, dtype);
-          shape.model.mlp_width = 192, shape.cuda_graphs = graphs;
+          shape.cuda_graphs = graphs;
           expect_bits_of_rounded_weights(cuda().backend().traits(), shape, format);
         }
 }

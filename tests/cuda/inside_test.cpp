@@ -70,6 +70,51 @@ TEST_F(CudaInside, OffloadedIsTheSame) {
   }
 }
 
+// The limit lies between the scores, of which some heads are above it in every step.
+TEST_F(CudaInside, ClipsTheHeadsThatTheCpuClips) {
+  struct Clips {
+    std::vector<double> losses;
+    TrainState::StepResult::Scores scores = {};
+    std::string weights;
+  };
+  const auto run = [](RunShape shape, const DeviceTraits& device, int steps) {
+    Clips found;
+    found.losses =
+        run_shared({}, {.device = device, .shape = shape, .steps = steps, .after = [&](TrainState& state) {
+                          found.scores = state.finish_step().scores.value();
+                          found.weights = weight_bytes(state);
+                        }});
+    return found;
+  };
+  for (const UpdateRule& rule : {muon({}), adamw()}) {
+    RunShape shape = inside_shape(1, DType::kF32);
+    shape.rule = rule, shape.qk_clip = 1;
+    shape.qk_clip = run(shape, {}, 1).scores.largest / 2;
+    const Clips cpu = run(shape, {}, 5);
+    EXPECT_GT(cpu.scores.largest, shape.qk_clip / 2);
+    for (const DType dtype : kReal) {
+      SCOPED_TRACE(fmt::format("{} {}", rule.name, name_of(dtype)));
+      shape.dtype = dtype, shape.cuda_graphs = false;
+      const Clips cuda = run(shape, traits(), 5);
+      const double allowed =
+          dtype == DType::kF32 ? tolerance::kCudaF32AgainstPyTorch : tolerance::kBf16ModelGradient;
+      EXPECT_LT(largest_difference(cuda.losses, cpu.losses), allowed);
+      if (dtype == DType::kF32) {
+        EXPECT_NEAR(cuda.scores.largest, cpu.scores.largest, allowed * cpu.scores.largest);
+        EXPECT_EQ(cuda.scores.clipped, cpu.scores.clipped);
+      }
+      shape.cuda_graphs = true;
+      for (const int64_t every : {0, 2}) {
+        shape.inside_every = every;
+        EXPECT_TRUE(run(shape, traits(), 5).weights == cuda.weights) << "graphs, inside_every " << every;
+      }
+      shape.inside_every = 1;
+    }
+    shape.dtype = DType::kBF16;
+    expect_plan_is_the_step(traits(), shape);
+  }
+}
+
 class CudaInsideOfRanks : public SeveralGpus {};
 
 TEST_F(CudaInsideOfRanks, HasTheFiguresOfOneGpu) {

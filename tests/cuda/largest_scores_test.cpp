@@ -77,7 +77,7 @@ class CudaLargestScores : public CudaTest {
         EXPECT_EQ(score, expected[h]);
         continue;
       }
-      // Products of bf16 are exact in fp32, and so few are added that their sum is near the size of the largest.
+      // Products of bf16 are exact in fp32; their sums are those of a GEMM in fp32.
       EXPECT_NEAR(score, expected[h],
                   tolerance::of_operation(DType::kF32) * std::max(1.0, std::abs(expected[h])))
           << "head " << h;

@@ -125,7 +125,8 @@ TEST_F(CudaMuonOfRanks, TwoUpdateToTheBitAsOneDoes) {
         MuonRun run{.device = device,
                     .dtype = DType::kBF16,
                     .muon = {.group_bytes = group_bytes},
-                    .moments = moments};
+                    .moments = moments,
+                    .most_score = group_bytes == 1 ? 100.0 : 0};
         run.model.channels = 256, run.model.layers = 5;
         const std::string one = muon_bytes(run, {});
         for (const Shard shard : kAllShards) {

@@ -51,7 +51,13 @@ class Reader {
     }
     check_across(sourced_);
     Config config = sourced_.config;
-    if (family_of(config.model.resolved()) == std::string_view("tessera"))
+    const char* const family = family_of(config.model.resolved());
+    if (!config.model.sparse.all_full())
+      config.notices.push_back(fmt::format(
+          "no other program has model.sparse: checkpoints have the model_type sparse_{}, which other "
+          "programs do not load",
+          family));
+    else if (family == std::string_view("tessera"))
       config.notices.push_back(
           "no family of transformers has a model with these parts: checkpoints have the model_type tessera, "
           "which other programs do not load");

@@ -76,7 +76,7 @@ class Export {
                              .tokenizer = options.tokenizer,
                              .ignored_fields = options.ignored_fields},
                             progress)),
-        numbers_(options.numbers.value_or(source_.weights->format())),
+        numbers_(options.numbers.value_or(numbers_of_source())),
         what_(family_for(source_.model).title),
         parameters_(source_.model.parameters()) {
     take_base();
@@ -91,6 +91,7 @@ class Export {
   void write_llm_c();
   void write_peft();
   void take_base();
+  NumberFormat numbers_of_source() const;
   void check_file() const;
   // The values of a parameter that is exported
   void read(const ParamPlace& place, const ParamSink& sink) const;
@@ -114,6 +115,13 @@ class Export {
   int64_t parameters_;
   int64_t tensors_ = 0, files_ = 0, bytes_ = 0;  // written
 };
+
+// Where experts are in MXFP4, which a GGUF file keeps, the values of all tensors are those of bf16.
+NumberFormat Export::numbers_of_source() const {
+  const NumberFormat format = source_.weights->format();
+  return format == NumberFormat::kMxfp4 && options_.format != ExportFormat::kGguf ? NumberFormat::kBF16
+                                                                                   : format;
+}
 
 // Says what the adapter of the checkpoint belongs to, where the run rounded its weights.
 void Export::take_base() {
@@ -272,6 +280,9 @@ void Export::write_hugging_face() {
 
 void Export::write_gguf() {
   check_llama_cpp(source_.model, source_.folder.string());
+  check(numbers_ != NumberFormat::kMxfp4 || source_.model.experts,
+        "--dtype mxfp4 is for matrices of experts, of which {} has none: 8 bits a number are --dtype q8_0",
+        source_.folder.string());
   check_file();
   GgufTokenizer tokenizer = gguf_tokenizer(definition_of(source_), source_.model.vocab_size,
                                            token_ids_with_ends(source_), chat_template_of(source_));
@@ -279,10 +290,11 @@ void Export::write_gguf() {
   const LlamaCppLayout layout(source_.model, numbers_);
   std::vector<FileTensor> tensors = layout.tensors();
   const auto halves = std::ranges::count(tensors, NumberFormat::kF16, &FileTensor::format);
-  if (numbers_ == NumberFormat::kQ8 && halves > 0)
-    source_.notices.push_back(
-        fmt::format("{} tensors are fp16 instead of q8_0: their rows do not divide into blocks of {}", halves,
-                    block_of(NumberFormat::kQ8)));
+  if (block_of(numbers_) > 1 && halves > 0)
+    source_.notices.push_back(fmt::format("{} tensors are fp16 instead of {}: their rows do not divide into "
+                                          "blocks of {}",
+                                          halves, name_of(numbers_), block_of(numbers_)));
+  std::ranges::move(llama_cpp_notices(source_.model), std::back_inserter(source_.notices));
   const std::vector<RopeFactors> factors = llama_cpp_rope_factors(source_.model);
   std::vector<FileTensor> of_factors;
   for (const auto& [name, values] : factors)

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "data/tokenizers/bpe.h"
 #include "data/tokenizers/byte_alphabet.h"
 #include "kernels/base/check.h"
 #include "kernels/base/text.h"
@@ -36,7 +37,28 @@ constexpr PreTokenizerName kNames[] = {{PreTokenizerKind::kGpt2, false, "gpt-2"}
                                        {PreTokenizerKind::kLlama3, true, "llama-bpe"},
                                        {PreTokenizerKind::kLlama3, false, "dbrx"},
                                        {PreTokenizerKind::kQwen2, false, "qwen2"},
-                                       {PreTokenizerKind::kSmolLm2, false, "smollm"}};
+                                       {PreTokenizerKind::kSmolLm2, false, "smollm"},
+                                       {PreTokenizerKind::kGpt4o, false, "gpt-4o"}};
+
+bool splits_as(PreTokenizerKind kind, const TokenizerDefinition& definition) {
+  return definition.splits == definition_of(kind).splits;
+}
+
+// Whether the merges make each token of its bytes, so that a piece which is a token has the same id with and
+// without them
+bool merges_make_all_tokens(TokenizerDefinition definition) {
+  definition.ignore_merges = false;
+  const Bpe bpe(definition, "the tokenizer");
+  Bpe::Cache cache;
+  std::vector<int32_t> ids;
+  for (size_t id = 0; id < definition.tokens.size(); ++id) {
+    if (definition.tokens[id].empty()) continue;
+    ids.clear();
+    bpe.encode(definition.tokens[id], cache, ids);
+    if (ids != std::vector{static_cast<int32_t>(id)}) return false;
+  }
+  return true;
+}
 
 constexpr const char* kBlank = "\u2581";  // llama.cpp's, of its model "llama"
 constexpr const char* kInstead = "Export it with --format hf";
@@ -127,6 +149,10 @@ std::vector<std::string> notices_of(const TokenizerDefinition& definition) {
         "the tokenizer brings texts into Unicode's form {}, and llama.cpp does not: texts in another "
         "form get other ids there",
         name_of(definition.form)));
+  if (splits_as(PreTokenizerKind::kGpt4o, definition))
+    notices.push_back(
+        "llama.cpp tells capitals from small letters only in ASCII, and ends words at combining marks, which "
+        "the tokenizer does not: texts with such letters may get other ids there");
   std::string stripping;
   for (const AddedToken& token : definition.added)
     if (token.strip_left || token.strip_right || token.single_word ||
@@ -149,12 +175,13 @@ std::string llama_cpp_pre_tokenizer(const TokenizerDefinition& definition) {
         "the tokenizer puts a blank before texts, which llama.cpp does not do with byte-level BPE. {}",
         kInstead);
   for (const PreTokenizerName& known : kNames)
-    if (definition.splits == definition_of(known.kind).splits &&
-        definition.ignore_merges == known.ignore_merges)
+    if (splits_as(known.kind, definition) && definition.ignore_merges == known.ignore_merges)
       return known.name;
+  // gpt-oss: its merges are those of tiktoken, whose tokens are ranked by them.
+  if (splits_as(PreTokenizerKind::kGpt4o, definition) && merges_make_all_tokens(definition)) return "gpt-4o";
   fail(
-      "llama.cpp knows no tokenizer that splits texts by {}{}. It knows how GPT-2, Llama 3, Qwen2 and "
-      "SmolLM2 split. {}",
+      "llama.cpp knows no tokenizer that splits texts by {}{}. It knows how GPT-2, Llama 3, Qwen2, SmolLM2 "
+      "and GPT-4o split. {}",
       splits_of(definition),
       definition.ignore_merges ? " and takes pieces that are tokens without merges" : "", kInstead);
 }

@@ -27,7 +27,8 @@ void declare_options(Options& app, ExportOptions& options, std::string& shard_si
   app.add("--output", options.output, "The folder or the file to write").required().type_name("PATH");
   app.add_word(
       "--dtype", options.numbers,
-      "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8); default: as in FOLDER");
+      "fp32, bf16; hf and gguf also fp16; gguf also q8_0 (blocks of 32 int8) and mxfp4 (experts in 4 bits, "
+      "all else in bf16); default: as in FOLDER");
   app.add("--shard-size", shard_size, "hf: the most bytes of a file with weights, such as 5GB or 500MB")
       .show_default()
       .type_name("SIZE");

@@ -93,7 +93,7 @@ class Ring {
   int chunks_;  // of a head
 };
 
-// With sparse blocks: keys are counted by their places in the blocks of a list, and `rows` has the row of each.
+// With sparse blocks: keys are counted by their places in the blocks of a list; `rows` has the row of each.
 template <class Tile, class T>
 class ListedRing : public Ring<Tile, T> {
  public:

@@ -53,6 +53,48 @@ def conversations():
                         {"role": "assistant", "content": "c<|eot_id|>"}]}
 
 
+def harmony():
+    """What only gpt-oss's template has: thoughts of the last answer alone, calls without their thoughts once an answer
+    follows, tools in TypeScript, a developer's message."""
+    def function(name, description, required, **properties):
+        return {"type": "function", "function": {"name": name, "description": description, "parameters": {
+            "type": "object", "required": required, "properties": properties}}}
+
+    tools = [function("look", "Looks \"up\"\nsomething", ["what"],
+                      what={"type": "string", "description": "Which é"}, often={"type": "number", "default": 1.5},
+                      unit={"type": "string", "enum": ["C", "F"], "default": "C"},
+                      tags={"type": "array", "items": {"type": "string"}}, flags={"type": "array", "nullable": True},
+                      rows={"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+                      at={"type": "object", "required": ["x"], "properties": {
+                          "x": {"type": "integer"}, "y": {"type": ["string", "null"]}}},
+                      either={"oneOf": [{"type": "string", "description": "text"}, {"type": "boolean", "default": True}]},
+                      free={"type": "object"}, other={"type": "null"}),
+             {"type": "function", "function": {"name": "stop", "description": "Stops."}}]
+
+    def call(name, arguments, **more):
+        return {"role": "assistant", "tool_calls": [{"type": "function",
+                                                     "function": {"name": name, "arguments": arguments}}], **more}
+    user, bye = {"role": "user", "content": "Hi \n"}, {"role": "user", "content": "bye"}
+    says, result = {"role": "assistant", "content": " Hello.\n"}, {"role": "tool", "content": "{\"a\": 1, \"é\": \"\\n\"}"}
+    yield {"messages": [user, says | {"thinking": "A greeting."}]}
+    yield {"messages": [{"role": "developer", "content": "Be brief."}, user, says | {"thinking": "one"}, bye,
+                        says | {"thinking": "two"}]}
+    yield {"messages": [user, call("look", {"what": "Köln", "often": 2}, content=""), result, says | {"thinking": "so"}],
+           "tools": tools}
+    yield {"messages": [user, call("look", {"what": "é"}, content="", thinking="I look."), result,
+                        call("stop", {}, thinking="Enough.")], "tools": tools}
+    yield {"messages": [user, call("look", {}, content="said aloud"), result, says, bye, call("stop", {})], "tools": tools}
+    yield {"messages": [user, call("look", {"what": "x"}, content="", thinking="I look."), result], "tools": tools[:1]}
+    yield {"messages": [user, says], "chat_template_kwargs": {
+        "reasoning_effort": "high", "model_identity": "You are a test.", "builtin_tools": ["browser", "python"]}}
+    yield {"messages": [user, call("look", {}, content="both", thinking="of them")]}
+    yield {"messages": [user, result]}
+    yield {"messages": [user, says | {"content": "<|channel|>final<|message|>x"}]}
+
+
+MORE = {"openai-gpt-oss-120b.jinja": list(harmony())}
+
+
 def checksum(ids):
     value = 0xcbf29ce484222325
     for one in ids:
@@ -67,16 +109,20 @@ for path in sorted((folder / "chat_templates").glob("*.jinja")):
     for name, (bos, eos) in TOKENIZERS.items():
         tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizers" / name / "tokenizer.json"),
                                             bos_token=bos, eos_token=eos)
+        more = MORE.get(path.name, [])
         made = []  # of each conversation, without and with the beginning of an answer; null: the template refuses it
-        for talk in talks:
+        for talk in talks + more:
             for begin in (False, True):
                 try:
                     ids = tokenizer.apply_chat_template(talk["messages"], tools=talk.get("tools"), chat_template=template,
-                                                        add_generation_prompt=begin, tokenize=True, return_dict=True)["input_ids"]
+                                                        add_generation_prompt=begin, tokenize=True, return_dict=True,
+                                                        **talk.get("chat_template_kwargs", {}))["input_ids"]
                     made.append([len(ids), checksum(ids)])
                 except Exception:  # of any kind
                     made.append(None)
         cases.append({"template": path.name, "tokenizer": name, "bos_token": bos, "eos_token": eos, "ids": made})
 out.write_text("\n".join(["{", f'"transformers": "{transformers.__version__}", "date": "{DATE:%Y-%m-%d}",', '"conversations": [',
-                          ",\n".join(json.dumps(talk, ensure_ascii=False) for talk in talks), "],", '"cases": [',
+                          ",\n".join(json.dumps(talk, ensure_ascii=False) for talk in talks), "],",
+                          '"more": ' + json.dumps(MORE, ensure_ascii=False).replace('{"messages"', '\n{"messages"') + ",",
+                          '"cases": [',
                           ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases), "]}", ""]), encoding="utf-8")

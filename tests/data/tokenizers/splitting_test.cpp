@@ -98,6 +98,10 @@ TEST(PreTokenizer, KindsSplitAsTheirModels) {
             (Strings{"It", "'s", " ", " ", "1", "2", "3", "4", "5", " DON", "'T", "\n\n", " x"}));
   EXPECT_EQ(split(PreTokenizerKind::kSmolLm2, text),
             (Strings{"It", "'s", "  ", "1", "2", "3", "4", "5", " DON", "'", "T", "\n\n", " x"}));
+  EXPECT_EQ(split(PreTokenizerKind::kGpt4o, text),
+            (Strings{"It's", " ", " ", "123", "45", " DON'T", "\n\n", " x"}));
+  EXPECT_EQ(split(PreTokenizerKind::kGpt4o, "camelCaseÉté/\n//x ABCd"),
+            (Strings{"camel", "Case", "Été", "/\n//", "x", " ABCd"}));
 }
 
 TEST(PreTokenizer, BehaviorsOfMatches) {

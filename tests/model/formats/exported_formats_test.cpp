@@ -229,8 +229,15 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
   refused(plain, [](ModelConfig& m) { m.scale_attention_by_layer = true; },
           {"model.scale_attention_by_layer=true"});
   for (const FamilyModel& one : family_models()) {
-    if (one.family == "gpt_oss")
-      expect_error([&] { check_llama_cpp(one.model, "runs/x"); }, {"runs/x", one.family, "--format hf"});
+    if (one.name == "gpt_oss") {
+      refused(one.model, [](ModelConfig& m) { m.tied = true; }, {"model.tied=true", "only with false"});
+      refused(one.model, [](ModelConfig& m) { m.rope = {.scaling = RopeScaling::kLlama3}; },
+              {"model.rope.scaling=llama3"});
+      refused(one.model,
+              [](ModelConfig& m) { m.window = Windows({{.window = Windows::kFull}, {.window = 5}}); },
+              {"model.window=", "then one without"});
+      EXPECT_EQ(llama_cpp_notices(one.model).size(), one.model.rope.truncate ? 0u : 1u);
+    }
     if (one.name == "qwen3_moe_dense")
       expect_error([&] { check_llama_cpp(one.model, "runs/x"); }, {"model.experts.every=2", "only with 1"});
     if (one.name == "qwen3_moe")
@@ -453,6 +460,52 @@ TEST_F(ExportedFormats, TheFormatOfAFolderIsThatOfAllTensors) {
   EXPECT_EQ(WeightsFolder(source, model).format(), NumberFormat::kF32);
   write_tensors(source / "model.safetensors", tensors_of(model), DType::kBF16);
   EXPECT_EQ(WeightsFolder(source, model).format(), NumberFormat::kBF16);
+  const fs::path mxfp4 = fs::path(TESSERA_SOURCE_DIR) / "tests/fixtures/mxfp4";
+  EXPECT_EQ(WeightsFolder(mxfp4, read_model_config(mxfp4).model).format(), NumberFormat::kMxfp4);
+}
+
+// ggml's block: the scale, then in byte i the codes of numbers i and i + 16
+TEST(Mxfp4InGguf, ABlockByHand) {
+  std::vector<float> values(64, 0.0f);
+  values[0] = 12, values[1] = -1, values[15] = 0.9f, values[16] = 3, values[31] = -8.0f;
+  values[32 + 5] = 0x1p-130f;  // smaller than half of the smallest scale
+  std::vector<std::byte> bytes;
+  const auto take = [&](std::span<const std::byte> part) {
+    bytes.insert(bytes.end(), part.begin(), part.end());
+  };
+  encode(NumberFormat::kMxfp4, values, "w", take);
+  ASSERT_EQ(std::ssize(bytes), bytes_of(NumberFormat::kMxfp4, 64));
+  std::vector<uint8_t> wanted(34, 0);
+  wanted[0] = 128;                                         // 12 = 6 * 2^(128 - 127)
+  wanted[1] = 7 | 3 << 4, wanted[2] = 9, wanted[16] = 1 | 0xE << 4;  // 6 and 1.5; -0.5; 0.5 and -4
+  EXPECT_EQ(std::memcmp(bytes.data(), wanted.data(), wanted.size()), 0);
+  std::vector<float> found(64);
+  decode(NumberFormat::kMxfp4, bytes, found);
+  values[15] = 1, values[32 + 5] = 0;
+  EXPECT_EQ(found, values);
+  std::vector<std::byte> again;
+  encode(NumberFormat::kMxfp4, found, "w",
+         [&](std::span<const std::byte> part) { again.insert(again.end(), part.begin(), part.end()); });
+  EXPECT_EQ(again, bytes);
+}
+
+TEST_F(ExportedFormats, OnlyMatricesOfExpertsAreInMxfp4) {
+  ModelConfig model;
+  for (const FamilyModel& one : family_models())
+    if (one.name == "gpt_oss") model = one.model;
+  model.experts.width = 32;  // and 16 channels do not fill a block
+  const GgufReader file = gguf_of(model, NumberFormat::kMxfp4);
+  EXPECT_EQ(field<uint32_t>(file, "general.file_type"), 38u);
+  for (const auto& [name, entry] : file.tensors()) {
+    const bool whole = entry.tensor.shape.rank() == 1 || name.ends_with(".bias") ||
+                       name.find("ffn_gate_inp") != name.npos;
+    const bool of_experts = !whole && name.find("_exps.weight") != name.npos;
+    EXPECT_EQ(entry.tensor.format, whole                                             ? NumberFormat::kF32
+                                   : !of_experts                                     ? NumberFormat::kBF16
+                                   : entry.tensor.shape[2] % kMxfp4Block == 0 ? NumberFormat::kMxfp4
+                                                                                     : NumberFormat::kF16)
+        << name;
+  }
 }
 
 }  // namespace

@@ -371,7 +371,7 @@ TEST_F(FamilyConfig, OfAGemmaWithImagesTheModelOfTextsIsRead) {
   refused(kGemma1b, {{"vision_config", {{"layers", 4}}}}, {"\"vision_config\" is unknown"});
 }
 
-// No other program is to take a model with sparse blocks for one without: its model_type is not transformers'.
+// No other program is to take a model with sparse blocks for one without: transformers knows no such type.
 TEST_F(FamilyConfig, SparseBlocksHaveAModelTypeOfTheirOwn) {
   ModelConfig gpt2{.vocab_size = 61, .context = 64, .layers = 2, .heads = 2, .channels = 32};
   ModelConfig qwen3 = with_qwen3_parts(gpt2);

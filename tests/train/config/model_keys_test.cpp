@@ -314,9 +314,9 @@ TEST_F(ModelKeys, ClippedHeadsHaveWeightsThatDecideTheirScores) {
     keys.emplace_back("optimizer.qk_clip=100");
     return refusal(yaml, keys);
   };
-  EXPECT_TRUE(says(refused({"model.qk_norm=heads"}, kLlama),
+  EXPECT_TRUE(says(refused({"model.qk_norm=true"}, kLlama),
                    {"optimizer.qk_clip", "model.qk_norm", "optimizer.qk_clip=0"}));
-  EXPECT_TRUE(says(refused({"model.attention_cap=50"}),
+  EXPECT_TRUE(says(refused({"model.preset=gemma2_2b"}),
                    {"optimizer.qk_clip", "model.attention_cap", "optimizer.qk_clip=0"}));
   EXPECT_TRUE(says(refused({"train.freeze=attention"}),
                    {"optimizer.qk_clip", "train.freeze", "optimizer.qk_clip=0"}));

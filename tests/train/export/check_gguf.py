@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 file, folder, dtype, pre = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
 reader = gguf.GGUFReader(file)
 config = json.loads((folder / "config.json").read_text())
-arch = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}.get(config["model_type"],
-                                                                                  config["model_type"])
+arch = {"gpt_oss": "gpt-oss", "mixtral": "llama", "qwen2_moe": "qwen2moe",
+        "qwen3_moe": "qwen3moe"}.get(config["model_type"], config["model_type"])
 theirs = load_file(folder / "model.safetensors")
 fields = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
 
@@ -70,6 +70,9 @@ if arch == "granitemoe":
     for key, name in (("attention.scale", "attention_multiplier"), ("embedding_scale", "embedding_multiplier"),
                       ("residual_scale", "residual_multiplier"), ("logit_scale", "logits_scaling")):
         near(key, fields[f"granitemoe.{key}"], config[name])
+if arch == "gpt-oss":
+    expect("sliding_window", fields["gpt-oss.attention.sliding_window"], config["sliding_window"])
+    expect("width of experts", fields["gpt-oss.expert_feed_forward_length"], config["intermediate_size"])
 if arch == "phi3":  # 0: none
     expect("sliding_window", fields["phi3.attention.sliding_window"], config["sliding_window"] or 0)
 epsilon = ("layer_norm_epsilon", "attention.layer_norm_epsilon") if gpt2 else (
@@ -100,6 +103,16 @@ for name in [name for name in theirs if "input_linear" in name]:  # of Granite, 
     for part, rows in zip(("gate_proj", "up_proj"), np.split(both, 2, axis=1)):
         theirs[f"{lead}{part}.weight"] = rows
     theirs[f"{lead}down_proj.weight"] = theirs.pop(name.replace("input_linear", "output_linear"))
+for name in [name for name in theirs if arch == "gpt-oss" and "mlp.experts." in name]:  # [E, in, out] there
+    lead, value = name.split("experts.")[0] + "experts.", theirs.pop(name)
+    part, kind = ("down_proj", "gate_up_proj")["gate_up" in name], ".bias" if name.endswith("_bias") else ".weight"
+    value = value if kind == ".bias" else value.swapaxes(1, 2)
+    if part == "down_proj":
+        theirs[lead + part + kind] = value
+    else:  # rows of gate and up in turn
+        theirs[lead + "gate_proj" + kind], theirs[lead + "up_proj" + kind] = value[:, ::2], value[:, 1::2]
+for name in [name for name in theirs if name.endswith("self_attn.sinks")]:
+    theirs[name + ".weight"] = theirs.pop(name)
 for name, value in theirs.items():
     mapped = name_map.get_name(name, try_suffixes=(".weight", ".bias"))
     if mapped is None:
@@ -115,7 +128,9 @@ for name, value in theirs.items():
     found = tensors[mapped]
     seen.add(mapped)
     value = np.ascontiguousarray(value.astype(np.float32))
-    kind = kinds["f32"] if value.ndim == 1 or "ffn_gate_inp" in mapped or mapped == "position_embd.weight" else kinds[dtype]
+    in_fp32 = (value.ndim == 1 or mapped.endswith(".bias") or "ffn_gate_inp" in mapped or
+               mapped == "position_embd.weight")
+    kind = kinds["f32"] if in_fp32 else kinds[dtype]
     expect(f"the type of {mapped}", found.tensor_type, kind)
     expect(f"the shape of {mapped}", [int(d) for d in found.shape], list(reversed(value.shape)))
     wanted = quantize(value, kind)

@@ -101,6 +101,12 @@ inline std::vector<SmallModel> small_models() {
              m.experts.router = Router::kSoftmaxOfChosen, m.experts.renormalise = false, m.head_dim = 16;
              m.embedding_scale = 3, m.residual_scale = 0.5, m.logit_divisor = 2, m.query_scalar = 25;
            })},
+          {"gpt_oss", "llama3", experts([](ModelConfig& m) {
+             m.experts.router = Router::kSoftmaxOfChosen, m.experts.renormalise = false;
+             m.mlp = Mlp::kClampedSwiglu, m.bias = Bias::kAll, m.attention_sinks = true, m.layers = 3;
+             m.window = Windows({{.window = 5}, {.window = Windows::kFull}});
+             m.rope = {.theta = 5000, .scaling = RopeScaling::kYarn, .factor = 4, .original_context = 16};
+           })},
           {"llama", "llama3", changed([](ModelConfig&) {})},
           {"llama_tied", "smollm2", changed([](ModelConfig& m) { m.tied = true; })},
           {"llama_linear", "llama3", scaled(RopeScaling::kLinear)},

@@ -290,11 +290,20 @@ TEST(GgufTokenizer, TheTemplateAroundTexts) {
 TEST(GgufTokenizer, NamesOfPreTokenizers) {
   for (const auto& [kind, name] :
        {std::pair(PreTokenizerKind::kGpt2, "gpt-2"), std::pair(PreTokenizerKind::kLlama3, "dbrx"),
-        std::pair(PreTokenizerKind::kQwen2, "qwen2"), std::pair(PreTokenizerKind::kSmolLm2, "smollm")})
+        std::pair(PreTokenizerKind::kQwen2, "qwen2"), std::pair(PreTokenizerKind::kSmolLm2, "smollm"),
+        std::pair(PreTokenizerKind::kGpt4o, "gpt-4o")})
     EXPECT_EQ(llama_cpp_pre_tokenizer(definition_of(kind)), name);
   TokenizerDefinition llama3 = definition_of(PreTokenizerKind::kLlama3);
   llama3.ignore_merges = true;
   EXPECT_EQ(llama_cpp_pre_tokenizer(llama3), "llama-bpe");
+  // llama.cpp's "gpt-4o" goes by the merges, also of a piece that is a token.
+  TokenizerDefinition gpt_oss = definition_of(PreTokenizerKind::kGpt4o);
+  gpt_oss.tokens = {"a", "b", "c", "ab", "abc"};
+  gpt_oss.merges = {{.left = 0, .right = 1, .result = 3}, {.left = 3, .right = 2, .result = 4}};
+  gpt_oss.ignore_merges = true;
+  EXPECT_EQ(llama_cpp_pre_tokenizer(gpt_oss), "gpt-4o");
+  gpt_oss.merges.pop_back();
+  expect_error([&] { llama_cpp_pre_tokenizer(gpt_oss); }, {"without merges", "GPT-4o"});
   for (const auto& [file, name] : {std::pair("gpt2", "gpt-2"), std::pair("llama3", "llama-bpe"),
                                    std::pair("qwen2", "qwen2"), std::pair("smollm2", "smollm")}) {
     const std::string path = tokenizer_fixture(std::string(file) + ".json");
@@ -306,7 +315,7 @@ TEST(GgufTokenizer, WhatLlamaCppDoesNotDo) {
   TokenizerDefinition definition = small();
   definition.splits = {{.pattern = R"(\s+)", .behavior = SplitBehavior::kRemoved}};
   expect_error([&] { llama_cpp_pre_tokenizer(definition); },
-               {R"(splits texts by "\\s+" (Removed))", "GPT-2, Llama 3, Qwen2 and SmolLM2", "--format hf"});
+               {R"(splits texts by "\\s+" (Removed))", "GPT-2, Llama 3, Qwen2, SmolLM2 and GPT-4o", "--format hf"});
   definition = small();
   definition.ignore_merges = true;
   expect_error([&] { llama_cpp_pre_tokenizer(definition); }, {"without merges"});

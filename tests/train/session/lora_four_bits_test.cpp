@@ -1,18 +1,17 @@
 // train.lora.base=nf4 and mxfp4: frozen matrices of blocks take 4.5 and 4.25 bits a number.
-#include "tests/lora_four_bits.h"
+#include <filesystem>
 
+#include "model/formats/weights.h"
+#include "tests/lora_four_bits.h"
 #include "tests/says.h"
+#include "train/run/checkpoint.h"
 
 namespace tessera::testing {
 namespace {
 
 const DeviceTraits kCpu{.device = Device::kCpu};
 
-std::vector<ModelConfig> small_models() {
-  std::vector<ModelConfig> models = models_with_adapters(64, 3);
-  for (ModelConfig& model : models) model.mlp_width = 192;
-  return models;
-}
+std::vector<ModelConfig> small_models() { return models_for_four_bits(64, 3); }
 
 class LoraFourBits : public ::testing::TestWithParam<FourBits> {
  protected:
@@ -90,6 +89,24 @@ TEST_P(LoraFourBits, RefusesRowsThatBlocksDoNotFill) {
     EXPECT_TRUE(says(error.what(), {fmt::format("{} inputs", block / 2),
                                     fmt::format("multiples of {}", block), "train.lora.base=auto"}));
   }
+}
+
+// Experts of a folder in MXFP4, as gpt-oss is published, have the values there that the folder says.
+TEST(LoraOverMxfp4, ExpertsOfAFolderKeepTheirValues) {
+  const std::filesystem::path folder = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/mxfp4";
+  RunShape shape = lora_shape(with_adapters(read_model_config(folder).model, 3));
+  LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, FourBits::kMxfp4));
+  load_base(folder, kept.state, {});
+  HostTensors make;
+  const std::vector<NamedTensor> found = weights_read(kept.state, make);
+  int experts = 0;
+  load_weights(folder, shape.model.base(), [&](const ParamPlace& place, const Tensor& values) {
+    if (!place.info.linear || !place.info.linear->of_experts() || place.info.shape.rank() != 3) return;
+    const auto& one = *std::ranges::find(found, place.info.name, &NamedTensor::name);
+    EXPECT_EQ(std::memcmp(one.tensor.data, values.data, values.bytes()), 0) << one.name;
+    ++experts;
+  });
+  EXPECT_EQ(experts, 2);
 }
 
 TEST_P(LoraFourBits, RanksHaveTheBitsOfOne) {

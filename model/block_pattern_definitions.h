@@ -1,13 +1,13 @@
-#include "model/block_pattern.h"
+// The functions of BlockPattern, for the files that define its kinds.
+#pragma once
 
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "model/sparse.h"
-#include "model/windows.h"
+#include "model/block_pattern.h"
 
 namespace tessera {
-namespace {
+namespace block_pattern {
 
 // After how many values they repeat, the last time perhaps in part
 template <class Value>
@@ -22,7 +22,7 @@ size_t period_of(const std::vector<Value>& values) {
   return period;
 }
 
-}  // namespace
+}  // namespace block_pattern
 
 template <class R>
 BlockPattern<R>::BlockPattern(const std::vector<R>& pattern) {
@@ -36,7 +36,7 @@ BlockPattern<R>::BlockPattern(const std::vector<R>& pattern) {
     of_block.insert(of_block.end(), static_cast<size_t>(blocks), value);
   }
   // A pattern repeats whole, so a shorter one says the same if it divides this one.
-  const size_t period = period_of(of_block);
+  const size_t period = block_pattern::period_of(of_block);
   if (of_block.size() % period == 0) of_block.resize(period);
   for (const Value& value : of_block) {
     if (!runs_.empty()) {
@@ -55,7 +55,7 @@ template <class R>
 BlockPattern<R> BlockPattern<R>::of_blocks(const std::vector<Value>& values) {
   check(!values.empty(), "a pattern of blocks needs at least one");
   std::vector<R> pattern;
-  for (size_t i = 0; i < period_of(values); ++i) pattern.push_back(R{values[i]});
+  for (size_t i = 0; i < block_pattern::period_of(values); ++i) pattern.push_back(R{values[i]});
   return BlockPattern(pattern);
 }
 
@@ -115,15 +115,5 @@ std::string text_of(const BlockPattern<R>& pattern) {
   }
   return text;
 }
-
-void WindowRun::check(int64_t window) {
-  tessera::check(window >= 0, "a window of attention must be at least 1 token, or 0 for all, found {}",
-                 window);
-}
-
-template class BlockPattern<WindowRun>;
-template class BlockPattern<SparseRun>;
-template std::string text_of(const Windows& windows);
-template std::string text_of(const SparseBlocks& blocks);
 
 }  // namespace tessera
