@@ -125,6 +125,32 @@ TEST(SmallCacheOfADecoder, PromptsAreReadInAnyChunks) {
     }
 }
 
+TEST(SmallCacheOfADecoder, ATextIsReadThroughIt) {
+  BiasedSession biased(30);
+  const std::vector<int32_t> text = biased.text(300);
+  const std::vector<float> exact = biased.session.last_logits(text, 300);
+  const auto V = static_cast<size_t>(biased.session.shape().model.vocab_size);
+  for (const auto& [dtype, most] : {std::pair{CacheDtype::kAuto, 1e-4},
+                                    std::pair{CacheDtype::kInt8, most_error(CacheDtype::kInt8)},
+                                    std::pair{CacheDtype::kInt4, most_error(CacheDtype::kInt4)}}) {
+    Decoder decoder(biased.session, {.capacity = 300, .prefill = 64, .cache = dtype});
+    std::vector<float> found;
+    decoder.read_through(text, [&](int64_t first, std::span<const float> logits) {
+      EXPECT_EQ(static_cast<size_t>(first) * V, found.size());
+      found.insert(found.end(), logits.begin(), logits.end());
+    });
+    ASSERT_EQ(found.size(), exact.size());
+    double errors = 0, sizes = 0, early = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double error = double{found[i]} - double{exact[i]};
+      (i < 128 * V ? early : errors) += error * error, sizes += double{exact[i]} * double{exact[i]};
+    }
+    EXPECT_LE(std::sqrt(early / sizes), 1e-4) << name_of(dtype);  // none of 128 tokens is a code
+    EXPECT_LE(std::sqrt(errors / sizes), most) << name_of(dtype);
+    EXPECT_TRUE(decoder.is_idle(0));
+  }
+}
+
 TEST(SmallCacheOfADecoder, TakesWindowsAndEveryShape) {
   for (const Variant& variant : parts_of({.vocab_size = 61, .context = 256, .layers = 2, .heads = 2, .channels = 32})) {
     if (variant.model.dropout) continue;
