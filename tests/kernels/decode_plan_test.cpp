@@ -104,7 +104,8 @@ TEST_F(DecodeRefusals, OfTheProblem) {
 TEST_F(DecodeRefusals, OfSparseBlocks) {
   const auto with = [](int size, int lists, int blocks) {
     return [=](AttnDecodeProblem& p) {
-      p.blocks = {.size = size, .lists = lists, .query_blocks = blocks, .key_blocks = blocks};
+      p.blocks.size = size, p.blocks.lists = lists;
+      p.blocks.query_blocks = p.blocks.key_blocks = blocks;
     };
   };
   AttnDecodeProblem served = problem;

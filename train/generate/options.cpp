@@ -92,6 +92,7 @@ void add_device_options(Options& app, GenerateOptions& o) {
   app.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
   app.add_word("--attention", o.attention, "Attention of prompts: flash, naive, cudnn or flash_fp8")
       .show_default(name_of(o.attention));
+  app.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   Option plan = app.add_flag("--plan", o.plan,
                              "Print the memory for --samples texts of --context tokens and the longest "
                              "context that fits, and exit; needs no GPU");

@@ -15,6 +15,7 @@
 
 #include "data/sequences.h"
 #include "kernels/backend.h"
+#include "model/sparse.h"
 #include "train/prove/proof.h"
 
 namespace tessera {

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/decode/kernels.h"
 #include "kernels/attention/decode/shape.h"
+#include "kernels/attention/decode/small.h"
 
 namespace tessera::attention::decode {
 namespace {
@@ -21,6 +22,24 @@ constexpr std::nullptr_t run = nullptr;
 #endif
 
 }  // namespace
+
+#ifdef TESSERA_ATTENTION_CUDA
+AttnStatus decode_small(const SmallDecode& d, CUstream_st* stream) {
+  switch (d.dtype) {
+    case CacheDtype::kFp8:
+      return decode_fp8(d, stream);
+    case CacheDtype::kInt8:
+      return decode_int8(d, stream);
+    case CacheDtype::kInt4:
+      return decode_int4(d, stream);
+    case CacheDtype::kAuto:
+    case CacheDtype::kF32:
+    case CacheDtype::kBF16:
+      break;
+  }
+  return ATTN_BAD_SHAPE;  // no codes
+}
+#endif
 
 constinit const DecodeFamily kFamily = {
     .lowest_arch = kLowestArch,
