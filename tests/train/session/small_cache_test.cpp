@@ -1,5 +1,5 @@
-// Texts that are continued over a small cache: logits beside those of a forward over the whole text, which has
-// no cache, and the memory.
+// Texts that are continued over a small cache: logits beside those of a forward over the whole text, which
+// has no cache, and the memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,8 +15,8 @@ namespace {
 constexpr SamplingRule kMostProbable{.temperature = 0};
 constexpr int64_t kLongContext = 512;
 
-// Qwen2's shape, with a bias of keys of size `bias` in the last channels of both halves of a head, whose angles
-// turn least
+// Qwen2's shape, with a bias of keys of size `bias` in the last channels of both halves of a head, whose
+// angles turn least
 struct BiasedSession {
   explicit BiasedSession(float bias, ModelConfig model = qwen2())
       : session(*backend, arena, {.model = model, .batch = 1, .sequence_length = model.context}) {
@@ -88,8 +88,8 @@ struct BiasedSession {
   Session session;
 };
 
-// A code's error is uniform up to half a step: 5 deviations of a channel over 15 or 255 steps, / sqrt(12), 10%
-// and 0.6% of what keys and values tell apart; of e4m3, up to 2^-4 of a number, 2.5% on average. Keys and
+// A code's error is uniform up to half a step: 5 deviations of a channel over 15 or 255 steps, / sqrt(12),
+// 10% and 0.6% of what keys and values tell apart; of e4m3, up to 2^-4 of a number, 2.5% on average. Keys and
 // values of three layers are so far off, at random, and what attention adds is less than half of the stream.
 double most_error(CacheDtype dtype) {
   const double of_code = dtype == CacheDtype::kInt4 ? 0.096 : dtype == CacheDtype::kInt8 ? 0.006 : 0.025;
@@ -111,7 +111,7 @@ TEST(SmallCacheOfADecoder, LogitsStayCloseWhateverTheBiasOfKeys) {
   }
 }
 
-// However a prompt is cut into chunks, and where only the newest tokens have been read, there is no more error
+// However a prompt is cut into chunks; where only the newest tokens have been read, there is no error.
 TEST(SmallCacheOfADecoder, PromptsAreReadInAnyChunks) {
   BiasedSession biased(30);
   for (const int64_t chunk : {7, 64, 100})
@@ -130,9 +130,9 @@ TEST(SmallCacheOfADecoder, ATextIsReadThroughIt) {
   const std::vector<int32_t> text = biased.text(300);
   const std::vector<float> exact = biased.session.last_logits(text, 300);
   const auto V = static_cast<size_t>(biased.session.shape().model.vocab_size);
-  for (const auto& [dtype, most] : {std::pair{CacheDtype::kAuto, 1e-4},
-                                    std::pair{CacheDtype::kInt8, most_error(CacheDtype::kInt8)},
-                                    std::pair{CacheDtype::kInt4, most_error(CacheDtype::kInt4)}}) {
+  for (const auto& [dtype, most] :
+       {std::pair{CacheDtype::kAuto, 1e-4}, std::pair{CacheDtype::kInt8, most_error(CacheDtype::kInt8)},
+        std::pair{CacheDtype::kInt4, most_error(CacheDtype::kInt4)}}) {
     Decoder decoder(biased.session, {.capacity = 300, .prefill = 64, .cache = dtype});
     std::vector<float> found;
     decoder.read_through(text, [&](int64_t first, std::span<const float> logits) {
@@ -152,7 +152,8 @@ TEST(SmallCacheOfADecoder, ATextIsReadThroughIt) {
 }
 
 TEST(SmallCacheOfADecoder, TakesWindowsAndEveryShape) {
-  for (const Variant& variant : parts_of({.vocab_size = 61, .context = 256, .layers = 2, .heads = 2, .channels = 32})) {
+  for (const Variant& variant :
+       parts_of({.vocab_size = 61, .context = 256, .layers = 2, .heads = 2, .channels = 32})) {
     if (variant.model.dropout) continue;
     SCOPED_TRACE(variant.name);
     BiasedSession biased(0, variant.model);
@@ -168,7 +169,8 @@ TEST(SmallCacheOfADecoder, CopiesOfAPromptGoOnAsItDoes) {
   const std::vector<int32_t> prompt = biased.text(250), other = biased.text(140);
   const auto draw = [&](Decoder& decoder, int64_t slot, int count) {
     std::vector<int32_t> drawn;
-    for (int i = 0; i < count; ++i) drawn.push_back(decoder.next({.temperature = 1}, 3)[static_cast<size_t>(slot)]);
+    for (int i = 0; i < count; ++i)
+      drawn.push_back(decoder.next({.temperature = 1}, 3)[static_cast<size_t>(slot)]);
     return drawn;
   };
   for (const CacheDtype dtype : {CacheDtype::kFp8, CacheDtype::kInt4}) {
@@ -199,8 +201,8 @@ TEST(SmallCacheOfADecoder, TakesTheBytesThatItSays) {
   const ModelConfig& model = biased.session.shape().model;
   for (const CacheDtype dtype : {CacheDtype::kInt8, CacheDtype::kInt4}) {
     // 7 x 64 tokens less the 2 newest groups, of two heads in three layers; 128 newest tokens
-    const int64_t of_group = dtype == CacheDtype::kInt4 ? 2 * 64 * 32 / 2 + 32 * 4 + 64 * 4
-                                                        : 2 * 64 * 32 + 32 * 4 + 64 * 4;
+    const int64_t of_group =
+        dtype == CacheDtype::kInt4 ? 2 * 64 * 32 / 2 + 32 * 4 + 64 * 4 : 2 * 64 * 32 + 32 * 4 + 64 * 4;
     EXPECT_EQ(kv_cache_bytes(model, DType::kF32, 448, dtype), 3 * 2 * (5 * of_group + 2 * 128 * 32 * 4));
     EXPECT_EQ(kv_cache_bytes(model, DType::kF32, 128, dtype), kv_cache_bytes(model, DType::kF32, 128));
     EXPECT_EQ(kv_cache_bytes_of_token(model, DType::kF32, 448, dtype), 3 * 2 * of_group / 64.0);
