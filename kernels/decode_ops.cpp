@@ -34,9 +34,51 @@ void RotaryAppend::check_on(Device device) const {
   check(append.starts.data == rotary.starts.data, "{}: rotary and append must have the same starts", kName);
 }
 
+namespace {
+
+// Whole groups of words
+void check_groups(const char* op, const CacheFormat& format, const Tensor& groups, int rank) {
+  check(is_small(format.dtype) && format.head_dim > 0, "{}: a cache of {} has no codes", op,
+        name_of(format.dtype));
+  check(
+      groups.shape.rank() == rank && groups.dtype == DType::kI32 && groups.shape[-1] == format.group_words(),
+      "{}: groups of {} codes for heads of {} have {} words of int32 in {} dimensions, found {}", op,
+      name_of(format.dtype), format.head_dim, format.group_words(), rank, groups.to_string());
+}
+
+}  // namespace
+
+void QuantiseCache::check_on(Device device) const {
+  check_anchor(kName, "k", k, 5, device);
+  check_groups(kName, format, groups, 5);
+  const int64_t L = k.shape[0], B = k.shape[1], rows = k.shape[2], K = k.shape[3], G = groups.shape[3];
+  check_fields(kName, device,
+               {{"k", k, k.dtype, {L, B, rows, K, format.head_dim}},
+                {"v", v, k.dtype, k.shape},
+                {"groups", groups, DType::kI32, {L, B, K, G, groups.shape[4]}}});
+  if (starts) {
+    check_fields(kName, device, {{"starts", starts, DType::kI32, {B}}});
+    check(rows == CacheFormat::kNewestTokens, "{}: the ring of the newest tokens has {} rows, found {}",
+          kName, CacheFormat::kNewestTokens, rows);
+  } else {
+    check(first >= 0 && count >= 0 && first + count <= G, "{}: the groups {} to {} of {}", kName, first,
+          first + count, G);
+  }
+}
+
+void DequantiseCache::check_on(Device device) const {
+  check_anchor(kName, "k", k, 3, device);
+  check_groups(kName, format, groups, 3);
+  check_fields(
+      kName, device,
+      {{"k", k, k.dtype, {k.shape[0], groups.shape[0], format.head_dim}}, {"v", v, k.dtype, k.shape}});
+  check(count >= 0 && count <= groups.shape[1] && count * CacheFormat::kGroupTokens <= k.shape[0],
+        "{}: {} groups of {}, to {} rows", kName, count, groups.shape[1], k.shape[0]);
+}
+
 void DecodeAttention::check_on(Device device) const {
   const DecodeShape& s = plan.shape;
-  const Shape cache{s.one_cache ? 1 : s.batch, s.capacity, s.kv_heads, s.head_dim};
+  const Shape cache{s.one_cache ? 1 : s.batch, s.cache_rows(), s.kv_heads, s.head_dim};
   check_anchor(kName, "q", q.tensor, 4, device);
   check_fields(kName, device,
                {{"q", q.tensor, plan.dtype, {s.batch, 1, q.tensor.shape[2], s.head_dim}},
@@ -51,6 +93,12 @@ void DecodeAttention::check_on(Device device) const {
     check_fields(kName, device, {{"blocks", blocks, DType::kI32, {s.blocks.numbers()}}});
   else
     check(!blocks, "{}: blocks needs a plan of sparse blocks, found {}", kName, blocks.to_string());
+  if (!is_small(s.cache)) return;
+  check_fields(kName, device,
+               {{"groups",
+                 groups,
+                 DType::kI32,
+                 {s.batch, s.kv_heads, CacheFormat::groups_of(s.capacity), s.format().group_words()}}});
 }
 
 void CachedAttention::check_on(Device device) const {

@@ -210,6 +210,22 @@ OpCost cost(const MoveHeads& a) { return moved(a.from, a.to, a.rows); }
 OpCost cost(const CacheAppend& a) { return moved(a.k, a.v, a.k, a.v); }
 OpCost cost(const RotaryAppend& a) { return cost(a.rotary) + cost(a.append); }
 OpCost cost(const DecodeAttention& a) { return moved(a.q, a.y); }
+// With `starts` a group now and then
+OpCost cost(const QuantiseCache& a) {
+  if (a.starts) return {};
+  const double tokens = static_cast<double>(a.count) * CacheFormat::kGroupTokens;
+  const double of_group = static_cast<double>(a.groups.shape[4]) * 4;
+  const double heads = static_cast<double>(a.k.shape[0] * a.k.shape[1] * a.k.shape[3]);
+  return {.bytes = heads * (2 * tokens * a.format.head_dim * static_cast<double>(size_of(a.k.dtype)) +
+                            static_cast<double>(a.count) * of_group)};
+}
+OpCost cost(const DequantiseCache& a) {
+  const double tokens = static_cast<double>(a.count) * CacheFormat::kGroupTokens;
+  const double of_group = static_cast<double>(a.groups.shape[2]) * 4;
+  return {.bytes = static_cast<double>(a.k.shape[1]) *
+                   (2 * tokens * a.format.head_dim * static_cast<double>(size_of(a.k.dtype)) +
+                    static_cast<double>(a.count) * of_group)};
+}
 OpCost cost(const FusedDecodeStep& a) {
   OpCost all;
   for (const DecodeOp& op : a.operations) op.each_plain([&](const auto& one) { all += cost(one); });

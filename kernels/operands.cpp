@@ -267,6 +267,10 @@ void list(const DecodeAttention& a, const Lists& to) {
   to.read("q", a.q)("sinks", a.sinks);
   to.written("y", a.y);
 }
+void list(const QuantiseCache& a, const Lists& to) {
+  if (!a.starts) to.read("k", a.k)("v", a.v);  // else of a ring, of which rows may not be written yet
+}
+void list(const DequantiseCache& a, const Lists& to) { to.written("k", a.k)("v", a.v); }
 void list(const FusedDecodeStep& a, const Lists& to) {
   for (const DecodeOp& op : a.operations) op.each_plain([&](const auto& one) { list(one, to); });
 }

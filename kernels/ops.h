@@ -560,6 +560,31 @@ struct RotaryAppend {
   void check_on(Device device) const;
 };
 
+// Keys and values of whole groups of tokens become codes (kernels/attention/small_cache.h). A tensor of fewer
+// rows than the text has tokens is a ring: token t is in row t % rows. Of each sequence either the groups
+// `first` to `first + count` - 1, or with `starts`, before the token starts[b] is appended to a ring of
+// kNewestTokens rows, the group whose rows it and the next ones take, if its own is the first of them.
+struct QuantiseCache {
+  static constexpr const char* kName = "quantise cache";
+  CacheFormat format;
+  Tensor k, v;    // [L, B, rows, K, D], of L layers
+  Tensor groups;  // [L, B, K, G, format.group_words()] int32
+  int64_t first = 0, count = 0;
+  Tensor starts = {};  // [B] int32
+
+  void check_on(Device device) const;
+};
+// The numbers that the first groups of a sequence stand for
+struct DequantiseCache {
+  static constexpr const char* kName = "dequantise cache";
+  CacheFormat format;
+  Tensor groups;  // [K, G, format.group_words()] int32
+  int64_t count;  // groups
+  Tensor k, v;    // [rows, K, D]: token t to row t
+
+  void check_on(Device device) const;
+};
+
 // Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
 // rows 0 to starts[b], of a ring up to its capacity; of these, with sparse blocks, those in blocks that the
 // list of its own block has. An idle sequence has y = 0. With DecodeShape::one_cache the B tokens are of one
@@ -568,12 +593,13 @@ struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
   Heads q;                  // H heads of [B, 1, heads, D]
-  Tensor k_cache, v_cache;  // [B, capacity, K, D]
+  Tensor k_cache, v_cache;  // [B, capacity, K, D]; of a small cache rings [B, kNewestTokens, K, D]
   Tensor starts;            // [B] int32, each below the capacity, unless it is a ring
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
   Tensor sinks = {};        // [H], where the plan has sinks, and only there
   Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
+  Tensor groups = {};       // [B, K, G, words] int32, of a small cache: see QuantiseCache
 
   void check_on(Device device) const;
 };
@@ -1007,7 +1033,7 @@ using AnyOp = std::variant<
     const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
     const AttentionForward*, const AttentionBackward*, const AttentionSample*, const LargestScores*,
     const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
+    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
     const Distillation*, const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*,
     const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
     const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*,

@@ -118,7 +118,8 @@ DecodeAttention decode_attention_of(const Attention& a) {
                      .y = a.saved.output,
                      .workspace = a.workspace,
                      .sinks = a.weights.sinks,
-                     .blocks = a.tables.blocks};
+                     .blocks = a.tables.blocks,
+                     .groups = a.cache.groups};
   const DecodeShape& shape = op.plan.shape;
   if (!shape.one_cache) return op;
   // [1, T, ..] as T sequences of one token
@@ -132,6 +133,46 @@ DecodeAttention decode_attention_of(const Attention& a) {
   return op;
 }
 
+void copy_rows(const Stream& stream, const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row,
+               int64_t count) {
+  stream.run(Copy{heads_in_rows(from, from_row, count).tensor, heads_in_rows(to, to_row, count).tensor});
+}
+
+// A prompt in a block with a small cache: the older tokens, of codes and of the ring, then its own go to
+// a.unrolled; the groups that it completes become codes, and the newest tokens go to the ring.
+void unroll_codes(const Stream& stream, const Attention& a) {
+  const PackedHeads heads = heads_of(a);
+  const CacheFormat& format = a.cache.format;
+  const Shape& groups = a.cache.groups.shape;  // [1, K, G, words]
+  const int64_t start = a.unrolled.start, T = a.plan.shape.tokens, end = start + T, rows = a.cache.rows();
+  const int64_t old = CacheFormat::groups_of(start), all = CacheFormat::groups_of(end);
+  stream.run(DequantiseCache{.format = format,
+                             .groups = a.cache.groups.view({groups[1], groups[2], groups[3]}),
+                             .count = old,
+                             .k = a.unrolled.k,
+                             .v = a.unrolled.v});
+  const auto lay_out = [&](const Heads& own, const Tensor& ring, const Tensor& to) {
+    const int64_t first = old * CacheFormat::kGroupTokens, kept = all * CacheFormat::kGroupTokens;
+    for_each_run_of_ring(start, start - first, rows, [&](int64_t token, int64_t row, int64_t count) {
+      copy_rows(stream, ring, row, to, first + token, count);
+    });
+    stream.run(MoveHeads{.from = own, .to = heads_in_rows(to, start, T)});
+    for_each_run_of_ring(end, end - kept, rows, [&](int64_t token, int64_t row, int64_t count) {
+      copy_rows(stream, to, kept + token, ring, row, count);
+    });
+  };
+  lay_out(heads.k, a.cache.k, a.unrolled.k);
+  lay_out(heads.v, a.cache.v, a.unrolled.v);
+  const Shape& text = a.unrolled.k.shape;  // [rows, K, D]
+  const auto as_layer = [&](const Tensor& one) { return one.view({1, 1, text[0], text[1], text[2]}); };
+  stream.run(QuantiseCache{.format = format,
+                           .k = as_layer(a.unrolled.k),
+                           .v = as_layer(a.unrolled.v),
+                           .groups = a.cache.groups.view({1, 1, groups[1], groups[2], groups[3]}),
+                           .first = old,
+                           .count = all - old});
+}
+
 // A prompt in a block whose cache is a ring: the older tokens that its own see, then these, to a.unrolled;
 // and the last ones to the ring.
 void unroll(const Stream& stream, const Attention& a) {
@@ -139,17 +180,13 @@ void unroll(const Stream& stream, const Attention& a) {
   const int64_t start = a.unrolled.start;
   const int64_t T = a.plan.shape.tokens, older = a.plan.shape.kv_tokens - T, rows = a.cache.rows(),
                 kept = std::min(T, rows);
-  const auto copy = [&](const Tensor& from, int64_t from_row, const Tensor& to, int64_t to_row,
-                        int64_t count) {
-    stream.run(Copy{heads_in_rows(from, from_row, count).tensor, heads_in_rows(to, to_row, count).tensor});
-  };
   const auto lay_out = [&](const Heads& own, const Tensor& ring, const Tensor& to) {
     for_each_run_of_ring(start, older, rows, [&](int64_t token, int64_t row, int64_t count) {
-      copy(ring, row, to, token, count);
+      copy_rows(stream, ring, row, to, token, count);
     });
     stream.run(MoveHeads{.from = own, .to = heads_in_rows(to, older, T)});
     for_each_run_of_ring(start + T, kept, rows, [&](int64_t token, int64_t row, int64_t count) {
-      copy(to, older + T - kept + token, ring, row, count);
+      copy_rows(stream, to, older + T - kept + token, ring, row, count);
     });
   };
   lay_out(heads.k, a.cache.k, a.unrolled.k);
@@ -162,7 +199,7 @@ void place_heads(const Stream& stream, const Attention& a) {
   norm_all_heads(stream, a);
   if (a.cache.ring && !a.decode) {
     if (a.angles) stream.run(rotary_of(a));
-    return unroll(stream, a);
+    return a.cache.groups ? unroll_codes(stream, a) : unroll(stream, a);
   }
   if (a.angles && a.starts) return stream.run(RotaryAppend{rotary_of(a), append_of(a)});
   if (a.angles) stream.run(rotary_of(a));

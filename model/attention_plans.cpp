@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/kv_cache.h"
+
 namespace tessera {
 
 template <class Choose>
@@ -55,6 +57,7 @@ AttentionPlans AttentionPlans::decoding(const BlockKinds& kinds, const DecodeReq
     DecodeShape own = shape;
     own.ring = spec.window != Windows::kFull && spec.window < shape.capacity;
     if (own.ring) own.capacity = spec.window;
+    if (!keeps_codes(shape.cache, spec.window, shape.capacity)) own.cache = CacheDtype::kAuto;
     own.scores = spec.scores;
     own.blocks = sparse.shape_of(spec.sparse, 0, shape.capacity);
     const DecodePlan decode = choose_decode(own, request.dtype, request.device);

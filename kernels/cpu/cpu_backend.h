@@ -66,6 +66,8 @@ void run(const MoveHeads& a, const Launch& on);
 void run(const CacheAppend& a, const Launch& on);
 void run(const RotaryAppend& a, const Launch& on);
 void run(const DecodeAttention& a, const Launch& on);
+void run(const QuantiseCache& a, const Launch& on);
+void run(const DequantiseCache& a, const Launch& on);
 void run(const FusedDecodeStep& a, const Launch& on);
 void run(const SampleTokens& a, const Launch& on);
 void run(const ApplyDropout& a, const Launch& on);

@@ -1,11 +1,13 @@
 // The cache of keys and values, and attention of one new token over it.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "kernels/attention/blocks.h"
 #include "kernels/base/check.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/score_rule.h"
+#include "kernels/cpu/small_cache.h"
 #include "kernels/cpu/streaming_softmax.h"
 
 namespace tessera::cpu {
@@ -14,9 +16,16 @@ namespace {
 constexpr int64_t kHeads = 8;   // of queries, that a task has at most
 constexpr int64_t kKeys = 128;  // of a tile
 
+// A tile of keys and values that follow one another
+struct Tile {
+  const float *k, *v;
+  int64_t k_row, v_row;  // elements from one to the next
+  int64_t row, count;    // of the cache; of a small one, of the text
+};
+
 // visit(first row, rows) for the tiles of what a query at `start` sees of `keys` rows
 template <class Visit>
-void each_tile(const attention::Blocks& blocks, int start, int64_t keys, const Visit& visit) {
+void each_run(const attention::Blocks& blocks, int start, int64_t keys, const Visit& visit) {
   const auto tiles_of = [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; tile += kKeys) visit(tile, std::min(kKeys, end - tile));
   };
@@ -26,22 +35,57 @@ void each_tile(const attention::Blocks& blocks, int start, int64_t keys, const V
     tiles_of(int64_t{seen[place]} * blocks.size, std::min((int64_t{seen[place]} + 1) * blocks.size, keys));
 }
 
+// visit(tile) for a head of keys and values of a small cache that has `keys` of sequence b
+template <class Visit>
+void each_small_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+  constexpr int64_t kTokens = CacheFormat::kGroupTokens, kRing = CacheFormat::kNewestTokens;
+  const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
+                          v = heads_of<const float>(a.v_cache, kv_head);
+  const CacheFormat format = a.plan.shape.format();
+  const int64_t D = format.head_dim, groups = CacheFormat::groups_of(keys);
+  const int64_t of_head = a.groups.shape[2] * a.groups.shape[3];
+  const uint32_t* group = a.groups.as<uint32_t>() + (b * a.groups.shape[1] + kv_head) * of_head;
+  std::vector<float> widened(static_cast<size_t>(groups > 0 ? 2 * kTokens * D : 0));
+  float *of_k = widened.data(), *of_v = of_k + widened.size() / 2;
+  for (int64_t g = 0; g < groups; ++g, group += format.group_words()) {
+    widen_group(format, group, of_k, of_v, D);
+    visit(Tile{of_k, of_v, D, D, g * kTokens, kTokens});
+  }
+  for (int64_t token = groups * kTokens; token < keys; token += kTokens) {
+    const int64_t row = token % kRing;
+    visit(Tile{k.head_begin(b, 0) + row * k.row, v.head_begin(b, 0) + row * v.row, k.row, v.row, token,
+               std::min(kTokens, keys - token)});
+  }
+}
+
+// visit(tile) for what a query of sequence b at `start` sees of a head of `keys` keys and values
+template <class Visit>
+void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+  const DecodeShape& s = a.plan.shape;
+  if (is_small(s.cache)) return each_small_tile(a, b, kv_head, keys, visit);
+  const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
+                          v = heads_of<const float>(a.v_cache, kv_head);
+  const int64_t of_cache = s.one_cache ? 0 : b;
+  each_run(attention::blocks_of(attn_decode_problem(a.plan, a.blocks)), a.starts.as<int32_t>()[b], keys,
+           [&](int64_t row, int64_t count) {
+             visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row,
+                        k.row, v.row, row, count});
+           });
+}
+
 // Query heads `first` on of sequence b, all of which read one head of keys and values
 void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first, int64_t heads) {
   const DecodeShape& s = a.plan.shape;
   const AttnDecodeProblem problem = attn_decode_problem(a.plan, a.blocks);
-  const int64_t of_cache = s.one_cache ? 0 : b;
   const int start = a.starts.as<int32_t>()[b];
   const int64_t D = s.head_dim, keys = std::min(int64_t{start} + 1, s.capacity);
-  const View<const float> q = heads_of<const float>(a.q), k = heads_of<const float>(a.k_cache, kv_head),
-                          v = heads_of<const float>(a.v_cache, kv_head);
+  const View<const float> q = heads_of<const float>(a.q);
   float* outputs = a.y.as<float>() + (b * s.heads + first) * D;
   std::fill_n(outputs, heads * D, 0.0f);
   StreamingSoftmax softmax[kHeads];
   float scores[kKeys];
-  each_tile(attention::blocks_of(problem), start, keys, [&](int64_t tile, int64_t count) {
-    const float *k_tile = k.head_begin(of_cache, 0) + tile * k.row,
-                *v_tile = v.head_begin(of_cache, 0) + tile * v.row;
+  each_tile(a, b, kv_head, keys, [&](const Tile& tile) {
+    const int64_t count = tile.count;
     for (int64_t h = 0; h < heads; ++h) {
       const float* query = q.head_begin(b, first + h);
       const ScoreRule rule = ScoreRule::of_head(problem, first + h);
@@ -49,15 +93,15 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
       for (int64_t j = 0; j < count; ++j) {
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int64_t d = 0; d < D; ++d) sum += query[d] * k_tile[j * k.row + d];
-        scores[j] = rule.value(sum, start, attention::token_of_row(tile + j, start, s.capacity));
+        for (int64_t d = 0; d < D; ++d) sum += query[d] * tile.k[j * tile.k_row + d];
+        scores[j] = rule.value(sum, start, attention::token_of_row(tile.row + j, start, s.capacity));
       }
       const float rescale = softmax[h].absorb(scores, count);
       for (int64_t d = 0; d < D; ++d) y[d] *= rescale;
       for (int64_t j = 0; j < count; ++j) {
         const float p = scores[j];
 #pragma omp simd
-        for (int64_t d = 0; d < D; ++d) y[d] += p * v_tile[j * v.row + d];
+        for (int64_t d = 0; d < D; ++d) y[d] += p * tile.v[j * tile.v_row + d];
       }
     }
   });

@@ -101,6 +101,8 @@ class CudaBackend final : public Backend {
   void run_op(const CacheAppend& a, const Launch& on);
   void run_op(const RotaryAppend& a, const Launch& on);
   void run_op(const DecodeAttention& a, const Launch& on);
+  void run_op(const QuantiseCache& a, const Launch& on);
+  void run_op(const DequantiseCache& a, const Launch& on);
   void run_op(const FusedDecodeStep& a, const Launch& on);
   void run_op(const SampleTokens& a, const Launch& on);
   void run_op(const ApplyDropout& a, const Launch& on);

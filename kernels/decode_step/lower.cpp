@@ -55,6 +55,7 @@ std::string why_not_attention(const DecodeShape& s) {
     return fmt::format("{} key/value heads: more than {}", s.kv_heads, kMostBlocks);
   if (s.blocks.size > 0) return "sparse blocks of attention: it has none";
   if (s.scores != AttentionScores{}) return "sinks of attention or a bias of its scores: it has none";
+  if (is_small(s.cache)) return fmt::format("a cache of {}: it reads bf16 alone", name_of(s.cache));
   if (s.capacity > INT32_MAX / 2) return fmt::format("a cache of {} tokens: too long", s.capacity);
   return "";
 }

@@ -10,6 +10,7 @@
 #include "kernels/base/process.h"
 #include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
+#include "model/kv_cache.h"
 #include "train/bench/sequence_lengths.h"
 #include "train/config/check_config.h"
 #include "train/config/config_keys.h"
@@ -57,6 +58,10 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
                    "One new query of each sequence over a cache of --seq-lens tokens, beside the time that "
                    "reading the cache takes; default 1024, 8192, 32768, 131072, on the CPU 128, 1024");
   command.add("--batches", o.batches, "With --decode: sequences").separated_by(',').positive().show_default();
+  command
+      .add("--cache-dtypes", o.caches,
+           "With --decode: caches to measure: auto (as is computed), fp8, int8, int4; default: auto")
+      .separated_by(',');
   command.add("--shape", o.shapes, "A further problem, as in 64,1024,12,64; may be given many times")
       .type_name("B,N,H,D")
       .one_at_a_time();
@@ -107,6 +112,7 @@ void add_needle_options(Options& command, BenchNeedleOptions& o) {
   command.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   command.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
   command.add_word("--attention", o.attention, "flash, naive, cudnn or flash_fp8").show_default(name_of(o.attention));
+  command.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   command.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   command.add("--svg", o.svg, "Also draw the grid into this file").type_name("FILE");
 }
@@ -204,10 +210,12 @@ Options& add_decode(Options& app, Command& c) {
       "text in bf16, on a Hopper GPU");
   decode.add_flag("--by-operation", c.decode.by_operation,
                   "Also print the time of every operation; implies --separate-kernels");
+  decode.add_word("--cache-dtype", c.decode.cache, kCacheDtypes).show_default(name_of(c.decode.cache));
   decode.footer(
       "Examples:\n"
       "  ./bench decode gpt2_small.yaml --contexts 128,4096,32768 --batches 1,64\n"
       "  ./bench decode quickstart.yaml --without-cache\n"
+      "  ./bench decode qwen3_0.6b.yaml --contexts 32768 --cache-dtype int4\n"
       "  ./bench decode --model runs/mine --set train.precision=fp32");
   return decode;
 }

@@ -45,6 +45,7 @@ struct BenchDecodeOptions {
   bool without_cache = false;     // also a forward over the whole text
   bool by_operation = false;      // also print the milliseconds of every operation; implies separate_kernels
   bool separate_kernels = false;  // see Decoder::Settings
+  CacheDtype cache = CacheDtype::kAuto;  // likewise
   std::string json;               // file to write; empty: none
 };
 // The time of a token where texts are continued over a cache of keys and values, beside the time in which the
@@ -57,6 +58,8 @@ struct BenchNeedleOptions {
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
   std::string model;                             // a checkpoint, or a folder of another program
+  // Small: texts are read by groups of tokens, each of which sees the older ones as the cache has them
+  CacheDtype cache = CacheDtype::kAuto;
   std::string tokenizer;                         // as load_tokenizer(); empty: the model's own
   std::vector<std::string> ignored_fields = {};  // of the folder, as read_model_config() takes them
   std::string filler;                            // a text file; empty: the built-in corpus
@@ -81,6 +84,7 @@ struct BenchAttentionOptions {
   std::vector<std::string> shapes;         // further problems: "B,N,H,D"
   bool decode = false;                     // one query of each sequence over seq_lens cached tokens
   std::vector<int64_t> batches = {1, 16};  // with decode
+  std::vector<std::string> caches;         // with decode: words of CacheDtype; none: as is computed
   std::vector<std::string> extras;         // each of ours also with each: see with_extras()
   int64_t repeats = 11;
   bool cudnn_deterministic = false;  // its backward, which pays for it

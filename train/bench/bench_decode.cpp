@@ -54,6 +54,7 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   const int64_t tokens = kWarmup + options.steps + kTimedByOperation;
   Decoder decoder(session, {.slots = row.batch,
                             .capacity = row.context + tokens,
+                            .cache = options.cache,
                             .separate_kernels = options.separate_kernels || options.by_operation});
   row.one_kernel = decoder.is_one_kernel();
   row.kernels = decoder.kernels_text();
@@ -66,8 +67,9 @@ void measure(Session& session, const BenchDecodeOptions& options, Row& row) {
   session.stream().synchronize();
   row.ms = 1e3 * seconds_since(start) / static_cast<double>(options.steps);
   // The mean length of the texts in the timed steps
-  row.cache_bytes =
-      row.batch * kv_cache_bytes(model, session.shape().dtype, row.context + kWarmup + options.steps / 2);
+  row.cache_bytes = row.batch * kv_cache_bytes_read(model, session.shape().dtype, row.context + tokens,
+                                                    checked_cache(options.cache, session.shape().dtype),
+                                                    row.context + kWarmup + options.steps / 2);
   OpTimer timer(session.stream().backend());
   for (int64_t i = 0; i < kTimedByOperation; ++i) decoder.next(kGreedy, 1);
   row.times = timer.times();
@@ -127,9 +129,10 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
   std::erase_if(rows, [](const Row& row) { return row.ms == 0; });
   std::ranges::sort(rows, {}, [](const Row& row) { return std::pair(row.batch, row.context); });
 
-  fmt::print("{} parameters, {}, on {}: {} of weights a step, memory copies at {:.1f} GB/s\n",
+  fmt::print("{} parameters, {}, on {}: {} of weights a step, memory copies at {:.1f} GB/s{}\n",
              format_count(static_cast<double>(model.parameters())), name_of(session.shape().dtype),
-             device.name, format_bytes(weights), bandwidth / 1e9);
+             device.name, format_bytes(weights), bandwidth / 1e9,
+             is_small(options.cache) ? fmt::format(", a cache of {}", name_of(options.cache)) : "");
   fmt::print("  batch  context    ms a step   tokens/s       cache   of the bytes' bound   kernels{}\n",
              options.without_cache ? "   ms without a cache" : "");
   nlohmann::ordered_json json{{"device", device.name},
@@ -138,7 +141,8 @@ void bench_decode(const Config& config, const BenchDecodeOptions& options) {
                               {"precision", name_of(session.shape().dtype)},
                               {"weight_bytes", weights},
                               {"copy_bytes_per_second", bandwidth},
-                              {"steps", options.steps}};
+                              {"steps", options.steps},
+                              {"cache_dtype", name_of(options.cache)}};
   for (const Row& row : rows) {
     const double bound = 1e3 * static_cast<double>(weights + row.cache_bytes) / bandwidth;
     const double per_second = 1e3 * static_cast<double>(row.batch) / row.ms;

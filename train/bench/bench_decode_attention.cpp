@@ -27,8 +27,19 @@ constexpr int kDecodeWarmupCalls = 2;
 constexpr int64_t kDecodeFlushBytes = int64_t{192} << 20;  // more than any L2
 constexpr int64_t kBandwidthBytes = int64_t{512} << 20;
 
+std::vector<CacheDtype> caches_of(const BenchAttentionOptions& options) {
+  std::vector<CacheDtype> caches;
+  for (const std::string& word : options.caches) {
+    const std::optional<CacheDtype> cache = from_word<CacheDtype>(word);
+    check(cache && (is_small(*cache) || *cache == CacheDtype::kAuto),
+          "--cache-dtypes are auto, fp8, int8 and int4, found {}", word);
+    caches.push_back(*cache);
+  }
+  return caches.empty() ? std::vector{CacheDtype::kAuto} : caches;
+}
+
 struct DecodeTensors {
-  Tensor q, k, v, y, starts, workspace = {}, cudnn_workspace = {};
+  Tensor q, k, v, y, starts, groups = {}, workspace = {}, cudnn_workspace = {};
 };
 
 class DecodeBench {
@@ -60,7 +71,7 @@ class DecodeBench {
                on_gpu() ? fmt::format("; {:.2f} TB/s of device memory", results.bandwidth / 1e12) : "",
                options_.repeats);
     for (const AttnDecodeProblem& problem : decode_problems_of(options_, device_.device))
-      results.cells.push_back(measure(problem));
+      for (const CacheDtype cache : caches_of(options_)) results.cells.push_back(measure(problem, cache));
     fmt::print("{}", table_of(results));
     return results;
   }
@@ -96,17 +107,48 @@ class DecodeBench {
     return std::max(kBandwidthBytes / read, 2 * kBandwidthBytes / copy) * 1e3;
   }
 
-  DecodeCell measure(const AttnDecodeProblem& p) {
-    DecodeCell cell{.problem = p, .bytes = 0};
+  // Random keys and values as codes, and random newest tokens
+  void quantise(DecodeTensors& t, const DecodeShape& shape, Arena& arena) {
+    const Shape text = t.k.shape;  // [B, tokens, K, D]
+    const CacheFormat format = shape.format();
+    const int64_t groups = CacheFormat::groups_of(text[1]);
+    t.groups =
+        arena.alloc(MemoryTag::kData, "codes", DType::kI32, {text[0], text[2], groups, format.group_words()});
+    const auto as_layer = [](const Tensor& x) {
+      return x.view({1, x.shape[0], x.shape[1], x.shape[2], x.shape[3]});
+    };
+    stream_.run(QuantiseCache{.format = format,
+                              .k = as_layer(t.k),
+                              .v = as_layer(t.v),
+                              .groups = as_layer(t.groups),
+                              .count = groups});
+    for (Tensor* newest : {&t.k, &t.v}) {
+      *newest = arena.alloc(MemoryTag::kData, "newest", newest->dtype,
+                            {text[0], shape.cache_rows(), text[2], text[3]});
+      fill_random(stream_, *newest);
+    }
+  }
+
+  DecodeCell measure(const AttnDecodeProblem& p, CacheDtype cache) {
+    DecodeCell cell{.problem = p, .cache = cache, .bytes = 0};
     const attention::Traffic traffic = attention::decode_traffic(p, p.capacity);
     cell.bytes = traffic.read + traffic.written;
+    if (CacheFormat::groups_of(p.capacity) == 0) cell.cache = CacheDtype::kAuto;
+    if (is_small(cell.cache)) {
+      const CacheFormat format{.dtype = cache, .head_dim = p.head_dim};
+      const int64_t element = p.dtype == ATTN_BF16 ? 2 : 4;
+      cell.bytes +=
+          static_cast<double>(p.batch * p.kv_heads *
+                              (format.bytes_of(p.capacity, element) - 2 * p.capacity * p.head_dim * element));
+    }
     Arena arena = make_arena(device_);
     const DType dtype = p.dtype == ATTN_BF16 ? DType::kBF16 : DType::kF32;
     const DecodePlan plan = choose_decode({.batch = p.batch,
                                            .heads = p.heads,
                                            .head_dim = p.head_dim,
                                            .kv_heads = p.kv_heads,
-                                           .capacity = p.capacity},
+                                           .capacity = p.capacity,
+                                           .cache = cell.cache},
                                           dtype, device_);
     const auto alloc = [&](const char* name, int64_t tokens, int64_t heads) {
       const Tensor tensor = arena.alloc(MemoryTag::kData, name, dtype, {p.batch, tokens, heads, p.head_dim});
@@ -118,6 +160,7 @@ class DecodeBench {
                     .v = alloc("values", p.capacity, p.kv_heads),
                     .y = alloc("output", 1, p.heads),
                     .starts = arena.alloc(MemoryTag::kData, "starts", DType::kI32, {p.batch})};
+    if (is_small(cell.cache)) quantise(t, plan.shape, arena);
     std::vector<int32_t> starts(static_cast<size_t>(p.batch), static_cast<int32_t>(p.capacity - 1));
     const Tensor host{starts.data(), DType::kI32, t.starts.shape, Device::kCpu};
     if (on_gpu()) {
@@ -134,9 +177,13 @@ class DecodeBench {
                                   .v_cache = t.v,
                                   .starts = t.starts,
                                   .y = t.y,
-                                  .workspace = t.workspace});
+                                  .workspace = t.workspace,
+                                  .groups = t.groups});
     });
-    measure_cudnn(cell, t, arena);
+    if (is_small(cell.cache))
+      cell.why_no_cudnn = "not served";
+    else
+      measure_cudnn(cell, t, arena);
     return cell;
   }
 

@@ -19,6 +19,7 @@
 #include "train/run/model_folder.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_data.h"
+#include "train/session/decoder.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/session.h"
@@ -80,6 +81,7 @@ class NeedleTest {
 
  private:
   SharedBatches batches(Session& session, StatusLine& line) const;
+  std::vector<float> last_logits(Session& session, std::span<const int32_t> text, int64_t count) const;
   void add_cells(const std::vector<double>& scores);
 
   const BenchNeedleOptions& options_;
@@ -95,6 +97,21 @@ class NeedleTest {
   std::optional<Session> session_;
   NeedleResults results_;
 };
+
+// After the last `count` tokens of a text
+std::vector<float> NeedleTest::last_logits(Session& session, std::span<const int32_t> text,
+                                           int64_t count) const {
+  if (!is_small(options_.cache)) return session.last_logits(text, count);
+  const int64_t V = model_.vocab_size, begin = std::ssize(text) - count;
+  Decoder decoder(
+      session, {.capacity = std::ssize(text), .prefill = CacheFormat::kGroupTokens, .cache = options_.cache});
+  std::vector<float> last;
+  decoder.read_through(text, [&](int64_t first, std::span<const float> logits) {
+    const int64_t from = std::max(begin - first, int64_t{0}) * V;
+    if (from < std::ssize(logits)) last.insert(last.end(), logits.begin() + from, logits.end());
+  });
+  return last;
+}
 
 // A batch is a text: needle by needle, in each cell. Its results: whether the fact is found, and the mean
 // log-probability.
@@ -117,7 +134,7 @@ SharedBatches NeedleTest::batches(Session& session, StatusLine& line) const {
                 const std::span<const int32_t> tokens(text.tokens);
                 const auto answer = tokens.last(static_cast<size_t>(text.answer));
                 const NeedleScore score = score_answer(
-                    session.last_logits(tokens.first(tokens.size() - 1), text.answer), answer, known_);
+                    last_logits(session, tokens.first(tokens.size() - 1), text.answer), answer, known_);
                 results[static_cast<size_t>(2 * batch)] = score.found ? 1 : 0;
                 results[static_cast<size_t>(2 * batch) + 1] = score.log_probability;
               },
@@ -149,6 +166,7 @@ void NeedleTest::run() {
   ranks_.enter_phase("the weights", Timeout::kNone);
   Session& session = session_.emplace(
       *backend_, arena_, inference_shape(model_, device_, options_.precision, options_.attention, longest));
+  checked_cache(options_.cache, session.shape().dtype);
   load_weights(folder_, session, {.ignored_fields = options_.ignored_fields});
   results_ = {.model = options_.model,
               .device = device_.name,
@@ -162,8 +180,9 @@ void NeedleTest::run() {
   if (ranks_.is_rank_0()) {
     fmt::print("model    {}: {} parameters, context {}, tokenizer {}\n", options_.model,
                format_count(static_cast<double>(model_.parameters())), model_.context, tokenizer_->name());
-    fmt::print("device   {}{}, {}, {} attention\n", format_ranks(ranks_.size()), device_.name,
-               results_.precision, name_of(options_.attention));
+    fmt::print("device   {}{}, {}, {} attention{}\n", format_ranks(ranks_.size()), device_.name,
+               results_.precision, name_of(options_.attention),
+               is_small(options_.cache) ? fmt::format(", a cache of {}", name_of(options_.cache)) : "");
     std::fflush(stdout);
   }
   const Clock::time_point start = Clock::now();

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/small_cache.h"
 
 namespace tessera {
 
 // One query of each sequence over a cache of `problem.capacity` tokens, all of which it sees
 struct DecodeCell {
   AttnDecodeProblem problem{};
+  CacheDtype cache = CacheDtype::kAuto;
   double ms = 0;                  // of ours; on the CPU, of the CPU's
   double cudnn_ms = 0;            // 0: not measured
   std::string why_no_cudnn = {};  // in a word or two; empty: it was measured
@@ -30,8 +32,8 @@ struct DecodeResults {
 // time
 double share_of_bandwidth(const DecodeCell& cell, double bandwidth);
 
-std::string to_string(
-    const AttnDecodeProblem& problem);  // "16 x 8192 cached tokens, 32 heads of 128, group 4"
+// "16 x 8192 cached tokens in int4, 32 heads of 128, group 4"
+std::string to_string(const AttnDecodeProblem& problem, CacheDtype cache = CacheDtype::kAuto);
 std::string table_of(const DecodeResults& results);
 nlohmann::ordered_json to_json(const DecodeResults& results);
 

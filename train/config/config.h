@@ -13,6 +13,7 @@
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/link_rates.h"
+#include "kernels/attention/small_cache.h"
 #include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"
@@ -263,6 +264,7 @@ struct Config {
     int64_t tokens = 200;
     double temperature = 0.8;
     int64_t top_k = 40;  // 0: all tokens
+    CacheDtype cache_dtype = CacheDtype::kAuto;
     bool operator==(const Sampling&) const = default;
   } sampling;
 

@@ -280,8 +280,10 @@ std::vector<double> Evaluation::run(const SharedBatches& batches) {
 void Evaluation::measure_loss() {
   ranks_.enter_phase("the loss", Timeout::kNone);
   const Clock::time_point start = Clock::now();
-  const LossJob job{
-      .data = data_->source(), .sequences = data_->sequences(), .by_position = options_.by_position};
+  const LossJob job{.data = data_->source(),
+                    .sequences = data_->sequences(),
+                    .by_position = options_.by_position,
+                    .cache = checked_cache(options_.cache, shape_.dtype)};
   SharedBatches batches = loss_batches(present(session_), job);
   batches.progress = [&](int64_t done) {
     show("loss", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));
@@ -474,6 +476,8 @@ void check_options(const EvaluateOptions& options) {
   check(std::isfinite(options.temperature) && options.temperature > 0,
         "--temperature must be above 0, found {}", options.temperature);
   check(logits || options.temperature == 1, "--temperature is of --teacher-logits: add --teacher-logits K");
+  check(!is_small(options.cache) || (has_data && options.tasks.empty() && !options.log_probs && !logits),
+        "--cache-dtype is of the loss on data: leave out --task, --log-probs and --teacher-logits");
   check(!options.tasks.empty() || options.task_items == 0,
         "--items is of tasks, and there is none: add --task FILE; --sequences N takes a part of the data");
   for (const std::string& task : options.tasks) check_task_source(task);
@@ -501,6 +505,9 @@ EvaluatedModel open_evaluated(const EvaluateOptions& options) {
   if (options.attention) config.model.attention = *options.attention;
   if (options.documents) config.data.documents = *options.documents;
   if (options.log_probs || options.teacher_logits > 0) config.data.documents = Documents::kMask;
+  check(!is_small(options.cache) || !config.data.masks(),
+        "--cache-dtype {} reads a sequence as one text, and the run masks documents: add --documents join",
+        name_of(options.cache));
   return model;
 }
 

@@ -25,6 +25,7 @@ struct EvaluateOptions {
   int64_t sequence_length = 0;  // 0: the run's; of another program at most kSequenceLength
   int64_t batch = 0;            // sequences; 0: the run's micro-batch, or what suits the device
   bool by_position = false;
+  CacheDtype cache = CacheDtype::kAuto;  // small: see LossJob
   bool log_probs = false;      // in place of the loss: of each document of the data, into log_probs_file()
   int64_t teacher_logits = 0;  // likewise: so many after each token, into teacher_logits_file(); 0: none
   double temperature = 1;      // of these

@@ -34,9 +34,11 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
       .settings = {.slots = shape.slots,
                    .capacity = shape.context,
                    .known = shape.known,
-                   .factors_by_length = true},
+                   .factors_by_length = true,
+                   .cache = shape.cache},
       .ledger = {},
       .cache_bytes = 0,
+      .token_bytes = 0,
       .decode = {}};
   Session session(*be, arena, plan.shape);
   Decoder decoder(session, plan.settings);
@@ -44,7 +46,9 @@ GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& devic
   decoder.next({}, 0);
   plan.ledger = arena.ledger();
   plan.decode = decoder.kernels_text();
-  plan.cache_bytes = shape.slots * kv_cache_bytes(shape.model, plan.shape.dtype, shape.context);
+  const CacheDtype cache = checked_cache(shape.cache, plan.shape.dtype);
+  plan.cache_bytes = shape.slots * kv_cache_bytes(shape.model, plan.shape.dtype, shape.context, cache);
+  plan.token_bytes = kv_cache_bytes_of_token(shape.model, plan.shape.dtype, shape.context, cache);
   return plan;
 }
 
@@ -72,8 +76,9 @@ int print_generate_plan(const GenerateShape& shape, const PlanTarget& target) {
   fmt::print("device   {}{}\n", target.device.name,
              arch ? fmt::format(", compute capability {}.{}", arch / 10, arch % 10) : "");
   if (!target.notice.empty()) fmt::print("notice   {}\n", target.notice);
-  fmt::print("cache    {} of up to {} tokens: {}, {} a token\n", texts(shape.slots), shape.context,
-             format_bytes(plan.cache_bytes), format_bytes(kv_cache_bytes(shape.model, plan.shape.dtype, 1)));
+  fmt::print("cache    {} of up to {} tokens{}: {}, {} a token\n", texts(shape.slots), shape.context,
+             cache_text(shape.cache), format_bytes(plan.cache_bytes),
+             format_bytes(static_cast<int64_t>(plan.token_bytes)));
   if (arch) fmt::print("decode   {}\n", plan.decode);
   fmt::print("peak     at \"{}\"; bytes\n", plan.ledger.peak_name());
   for (int i = 0; i < kMemoryTags; ++i)

@@ -12,6 +12,7 @@ struct GeneratePlan {
   Decoder::Settings settings;
   MemoryLedger ledger;  // of the longest prompt, and a token after it
   int64_t cache_bytes;  // of all slots
+  double token_bytes;   // of these, of a token of a text
   std::string decode;   // Decoder::kernels_text()
 
   int64_t peak() const { return ledger.peak_bytes(); }
@@ -22,6 +23,7 @@ struct GenerateShape {
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
   int64_t slots = 1, context = 0, known = 0;  // see Decoder::Settings
+  CacheDtype cache = CacheDtype::kAuto;
 };
 GeneratePlan plan_generate(const GenerateShape& shape, const DeviceTraits& device);
 

@@ -148,7 +148,8 @@ void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits
                             r.tokenizer->name()));
   line("device",
        fmt::format("{}, {}, {} attention", device.name, name_of(plan.shape.dtype), name_of(o.attention)));
-  line("cache", fmt::format("{} x {} tokens, {}; all memory {}", plan.settings.slots, plan.settings.capacity,
+  line("cache", fmt::format("{} x {} tokens{}, {}; all memory {}", plan.settings.slots,
+                            plan.settings.capacity, cache_text(plan.settings.cache),
                             format_bytes(plan.cache_bytes), format_bytes(plan.peak())));
 }
 
@@ -218,7 +219,8 @@ int run(const GenerateOptions& o) {
                             .attention = o.attention,
                             .slots = std::min(o.batch, texts),
                             .context = r.context,
-                            .known = r.known};
+                            .known = r.known,
+                            .cache = o.cache};
   if (o.plan)
     return print_generate_plan(
         shape, choose_plan_target(o.device, 1, {.device_memory = o.device_memory, .arch = o.arch}));

@@ -2,6 +2,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "model/kv_cache.h"
 #include "train/memory/plan_target.h"
 #include "train/run/ignored_fields.h"
 #include "train/run/model_folder.h"
@@ -92,6 +93,7 @@ void add_device_options(Options& app, GenerateOptions& o) {
   app.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
   app.add_word("--attention", o.attention, "Attention of prompts: flash, naive, cudnn or flash_fp8")
       .show_default(name_of(o.attention));
+  app.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   Option plan = app.add_flag("--plan", o.plan,
                              "Print the memory for --samples texts of --context tokens and the longest "
                              "context that fits, and exit; needs no GPU");

@@ -30,6 +30,7 @@ struct GenerateOptions {
   DeviceRequest device = DeviceRequest::kAuto;
   Precision precision = Precision::kAuto;
   AttentionKind attention = AttentionKind::kFlash;
+  CacheDtype cache = CacheDtype::kAuto;
   bool plan = false;
   std::string device_memory;
   int arch = 0;

@@ -1,8 +1,11 @@
 #include "train/run/data_loss.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/base/check.h"
 #include "kernels/base/nan.h"
+#include "train/session/decoder.h"
 #include "train/session/pair_figures.h"
 
 namespace tessera {
@@ -84,6 +87,40 @@ DataLoss loss_of_pairs(const LossJob& job, const std::vector<double>& results) {
   return found;
 }
 
+// The sum of the losses of one sequence's targets that count, read through a cache; each is added to its
+// place of by_position, unless that is empty.
+double loss_through_cache(Decoder& decoder, const SequencesView& sequence, std::span<double> by_position) {
+  double sum = 0;
+  decoder.read_through(sequence.tokens, [&](int64_t first, std::span<const float> logits) {
+    const auto V = static_cast<size_t>(decoder.vocab_size());
+    for (size_t row = 0; row * V < logits.size(); ++row) {
+      const size_t place = static_cast<size_t>(first) + row;
+      const int32_t target = sequence.targets[place];
+      if (target == kNoTarget) continue;
+      const std::span<const float> own = logits.subspan(row * V, V);
+      const double most = double{*std::ranges::max_element(own)};
+      double powers = 0;
+      for (const float x : own) powers += std::exp(double{x} - most);
+      const double loss = most + std::log(powers) - double{own[static_cast<size_t>(target)]};
+      sum += loss;
+      if (!by_position.empty()) by_position[place] += loss;
+    }
+  });
+  return sum;
+}
+
+double losses_through_cache(Session& session, const Sequences& sequences, const LossJob& job, int64_t count,
+                            std::span<double> by_position) {
+  const int64_t T = session.shape().sequence_length;
+  check(sequences.documents.empty() && session.shape().context.size == 1,
+        "a cache of {} has no documents and no ranks that share a sequence", name_of(job.cache));
+  Decoder decoder(session, {.capacity = T, .prefill = CacheFormat::kGroupTokens, .cache = job.cache});
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i)
+    sum += loss_through_cache(decoder, SequencesView(sequences).tokens_from(i * T, T), by_position);
+  return sum;
+}
+
 // Writes the numbers of the batch of `count` sequences from `first` on.
 void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t count, double* numbers) {
   const int64_t T = session.shape().sequence_length;
@@ -91,7 +128,9 @@ void measure_batch(Session& session, const LossJob& job, int64_t first, int64_t 
   job.data.fetch(first, count, sequences);
   std::vector<double> losses(job.by_position ? static_cast<size_t>(T) : 0), tokens(losses.size());
   const double its_tokens = static_cast<double>(counted(sequences.targets));
-  numbers[0] = session.evaluate(sequences, count, losses) * (its_tokens / static_cast<double>(T));
+  numbers[0] = is_small(job.cache)
+                   ? losses_through_cache(session, sequences, job, count, losses) / static_cast<double>(T)
+                   : session.evaluate(sequences, count, losses) * (its_tokens / static_cast<double>(T));
   // The ranks of a context have losses of their tokens each, and all the same counts: the first one's count.
   const bool is_first = session.shape().context.rank == 0;
   numbers[1] = is_first ? its_tokens : 0;

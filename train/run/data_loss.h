@@ -18,6 +18,9 @@ struct LossJob {
   const SequenceSource& data;
   int64_t sequences = 0;
   bool by_position = false;
+  // Small: sequences are read one by one, by groups of tokens, each of which sees the older ones as the cache
+  // has them. Not of pairs, of documents that are masked, and of several ranks a sequence
+  CacheDtype cache = CacheDtype::kAuto;
   // The loss of pairs that is measured, and the losses of its reference, if it has one; null: cross entropy
   const PreferenceRule* pairs = nullptr;
   std::function<std::vector<float>(const SequencesView&, int64_t count)> reference = {};

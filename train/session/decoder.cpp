@@ -56,7 +56,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
       settings_(checked(settings, session)),
       scope_(session.arena()),
       cache_(allocate_kv_cache(session.arena(), session.shape().model, session.shape().dtype, settings_.slots,
-                               settings_.capacity)),
+                               settings_.capacity, checked_cache(settings_.cache, session.shape().dtype))),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
       texts_(static_cast<size_t>(settings_.slots)),
@@ -173,6 +173,7 @@ void Decoder::copy_prompt_to(int64_t slot) {
   copy_rings(stream, prompt_rings_, to.layers);
   if (slot != last_read_.slot) {
     for (size_t l = 0; l < from.layers.size(); ++l) {
+      if (from.layers[l].groups) stream.run(Copy{from.layers[l].groups, to.layers[l].groups});
       if (from.layers[l].ring) continue;
       stream.run(Copy{rows_of(from.layers[l].k), rows_of(to.layers[l].k)});
       stream.run(Copy{rows_of(from.layers[l].v), rows_of(to.layers[l].v)});
@@ -242,6 +243,42 @@ void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<in
   std::vector<int32_t>& text = texts_[static_cast<size_t>(slot)];
   text.resize(static_cast<size_t>(before));
   text.insert(text.end(), tokens.begin(), tokens.end());
+}
+
+void Decoder::read_through(std::span<const int32_t> tokens, const VisitLogits& visit) {
+  stop(0);
+  last_read_ = {};
+  const Stream& stream = session_.stream();
+  Arena& arena = session_.arena();
+  const int64_t count = std::ssize(tokens), V = model_.config.vocab_size, padded = logits_.shape[1];
+  check(count > 0 && count <= settings_.capacity,
+        "a text must have 1 to {} tokens, the decoder's capacity, found {}", settings_.capacity, count);
+  Arena::Scope scope(arena);
+  const Tensor text = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});
+  copy_ids(stream, Ids::kTokens, tokens, V, text);
+  Model model = session_.model();
+  if (count <= short_context_) model.angles = angles_;
+  KvCache own = cache_.slot(0);
+  own.starts = arena.alloc(MemoryTag::kData, "tokens read", DType::kI32, {1});
+  for (int64_t first = 0; first < count; first += settings_.prefill) {
+    const int64_t T = std::min(settings_.prefill, count - first);
+    Arena::Scope of_chunk(arena);
+    const Tensor logits = arena.alloc(MemoryTag::kActivations, "logits", logits_.dtype, {T, padded});
+    copy_to(stream, std::array{static_cast<int32_t>(first)}, own.starts);
+    prefill(stream, arena,
+            {.model = model,
+             .cache = own,
+             .tokens = text.rows(first, T).view({1, T}),
+             .start = first,
+             .logits = logits});
+    std::vector<float> host(static_cast<size_t>(T * padded));
+    stream.run(Copy{logits, {host.data(), DType::kF32, logits.shape, Device::kCpu}});
+    stream.synchronize();
+    for (int64_t row = 1; row < T; ++row)  // without the padding
+      std::copy_n(host.begin() + row * padded, V, host.begin() + row * V);
+    host.resize(static_cast<size_t>(T * V));
+    visit(first, host);
+  }
 }
 
 void Decoder::stop(int64_t slot) {

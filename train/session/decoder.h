@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,7 @@ class Decoder {
     // longrope: the factors are those of the text so far; false: those of the session's sequences. A text
     // that grows beyond the original context is then read anew.
     bool factors_by_length = false;
+    CacheDtype cache = CacheDtype::kAuto;  // see checked_cache()
     bool separate_kernels = false;  // also where the device has a step as one kernel: see prepare_decode()
   };
   // Allocates from the session's arena until it is destroyed; the session must outlive it. All slots are
@@ -43,6 +45,12 @@ class Decoder {
   void append(int64_t slot, std::span<const int32_t> tokens);
   void stop(int64_t slot);  // idle until the next start()
 
+  // Reads a text from its beginning into slot 0, settings().prefill tokens at a time, each of which see the
+  // tokens before these as the cache has them: calls visit(first, [count, V] logits in fp32 after the tokens
+  // from `first` on). The slot is idle before and after. Error: as start().
+  using VisitLogits = std::function<void(int64_t first, std::span<const float> logits)>;
+  void read_through(std::span<const int32_t> tokens, const VisitLogits& visit);
+
   // Draws the next token of every slot, kIdleToken where it is idle, and computes the logits after it. A slot
   // whose cache was full stops, as the token drawn is its last, and so does one that drew kBadLogits. On a
   // GPU this waits for the tokens, not for the logits.
@@ -52,6 +60,7 @@ class Decoder {
   int64_t length(int64_t slot) const;             // tokens in the cache; 0: idle
   std::vector<float> logits(int64_t slot) const;  // after them, [V] in fp32. Error: an idle slot
 
+  int64_t vocab_size() const { return model_.config.vocab_size; }
   const Settings& settings() const { return settings_; }
   bool is_one_kernel() const { return static_cast<bool>(step_.memory); }  // a step, of those that decode
   // "one kernel a token", or "separate kernels a token: head dim 160: more than 128"

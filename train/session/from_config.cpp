@@ -222,6 +222,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .mlp_chunk = std::max<int64_t>(mlp_chunk, 0),
                  .documents = c.data.masks(),
                  .sample_tokens = longest_sample(c),
+                 .sample_cache = c.sampling.cache_dtype,
                  .seed = static_cast<uint64_t>(c.train.seed),
                  .cuda_graphs = c.train.cuda_graphs,
                  .fp8 = c.train.fp8,

@@ -23,7 +23,7 @@ class Walk {
     ended("an evaluation");
     const int64_t longest = session.shape().longest_sample();
     if (longest == 0) return;
-    Decoder decoder(session, {.capacity = longest});
+    Decoder decoder(session, {.capacity = longest, .cache = session.shape().sample_cache});
     decoder.start(0, std::vector<int32_t>(static_cast<size_t>(longest)), 0);
     decode_ = decoder.kernels_text();
     ended("a sample");

@@ -38,6 +38,7 @@ struct SessionShape {
   int64_t largest_logits = 0;    // K of Session::largest_logits()
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
+  CacheDtype sample_cache = CacheDtype::kAuto;  // of that Decoder
 
   int64_t longest_sample() const {
     return sample_tokens == kNoSamples ? 0 : sample_tokens == 0 ? model.context : sample_tokens;
@@ -64,7 +65,8 @@ struct RunShape {
   int64_t classifier_chunk = 0;     // see Model
   int64_t mlp_chunk = 0;            // see Model; it adds `mlp` to what `keep` drops
   bool documents = false;           // see SessionShape
-  int64_t sample_tokens = 0;        // see SessionShape
+  int64_t sample_tokens = 0;        // see SessionShape, as the next
+  CacheDtype sample_cache = CacheDtype::kAuto;
   uint64_t seed = 0;                // of the masks of model.dropout
   bool cuda_graphs = false;         // train.cuda_graphs
   Fp8Config fp8 = {};               // train.gemm_dtype and train.fp8
@@ -132,7 +134,8 @@ struct RunShape {
             .documents = documents,
             .context = mesh.place(Axis::kContext, rank),
             .context_heads = context_heads,
-            .sample_tokens = sample_tokens};
+            .sample_tokens = sample_tokens,
+            .sample_cache = sample_cache};
   }
 };
 

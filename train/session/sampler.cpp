@@ -27,7 +27,7 @@ std::optional<std::string> sample_text(Session& session, const Tokenizer& tokeni
   const auto last = [&](int64_t count) {
     return std::span(tokens).last(std::min(tokens.size(), static_cast<size_t>(count)));
   };
-  Decoder decoder(session, {.capacity = capacity, .known = known});
+  Decoder decoder(session, {.capacity = capacity, .known = known, .cache = session.shape().sample_cache});
   decoder.start(0, last(capacity), step);
   std::optional<size_t> end;  // of the text, once it is done
   for (int64_t i = 0;; ++i) {

@@ -4,6 +4,7 @@
 
 #include "kernels/attention/decode/kernels.h"
 #include "kernels/attention/decode/shape.h"
+#include "kernels/attention/decode/small.h"
 
 namespace tessera::attention::decode {
 namespace {
@@ -16,8 +17,23 @@ AttnStatus run(const AttnDecode& d, CUstream_st* stream) {
     return d.problem.dtype == ATTN_BF16 ? decode_bf16_general(d, stream) : decode_f32_general(d, stream);
   return d.problem.dtype == ATTN_BF16 ? decode_bf16(d, stream) : decode_f32(d, stream);
 }
+AttnStatus run_small(const SmallDecode& d, CUstream_st* stream) {
+  switch (d.dtype) {
+    case CacheDtype::kFp8:
+      return decode_fp8(d, stream);
+    case CacheDtype::kInt8:
+      return decode_int8(d, stream);
+    case CacheDtype::kInt4:
+      return decode_int4(d, stream);
+    case CacheDtype::kAuto:
+    case CacheDtype::kF32:
+    case CacheDtype::kBF16:
+      break;
+  }
+  return ATTN_BAD_SHAPE;  // no codes
+}
 #else
-constexpr std::nullptr_t run = nullptr;
+constexpr std::nullptr_t run = nullptr, run_small = nullptr;
 #endif
 
 }  // namespace
@@ -27,6 +43,9 @@ constinit const DecodeFamily kFamily = {
     .head_dims = {.step = 8, .most = 256},
     .workspace = [](const AttnDecodeProblem& p) { return Workspace(nullptr, p).bytes; },
     .units = most_units,
-    .run = run};
+    .run = run,
+    .small_workspace = [](const AttnDecodeProblem& p,
+                          CacheDtype cache) { return small_workspace(nullptr, p, cache).bytes; },
+    .run_small = run_small};
 
 }  // namespace tessera::attention::decode

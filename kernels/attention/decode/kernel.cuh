@@ -86,6 +86,32 @@ __device__ __forceinline__ float2 add_warps(WarpSums<Tile> sums, int head, int c
   return {o.x * inverse, o.y * inverse};
 }
 
+// The sums of the CTA's warps: the row's result, or a part of it. `memory` had their rings.
+template <class Tile, class Args, class Heads>
+__device__ __forceinline__ void finish_row(const Args& a, int sequence, const RowHeads& row, Heads& heads,
+                                           float* part_out, float* part_lse, uint8_t* memory) {
+  __syncthreads();  // every warp is done with its ring, where the sums come
+  const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
+  heads.store(sums, row.count);
+  __syncthreads();  // every warp reads all sums
+  const int pairs = a.head_dim / 2;
+  for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
+    const int head = i / pairs, column = 2 * (i % pairs);
+    float lse;
+    float2 o = add_warps(sums, head, column, lse);
+    if (part_out == nullptr) {
+      if constexpr (Tile::kGeneral) {
+        const float share = 1 / (1 + ptx::exp2(log2_sink(a, row.first + head) - finite(lse)));
+        o.x *= share, o.y *= share;
+      }
+      store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
+    } else {
+      store_pair(part_out + head * a.head_dim + column, o.x, o.y);
+      if (column == 0) part_lse[head] = lse;
+    }
+  }
+}
+
 // What a warp has for each Tile: the heads' state, made when the first tiles are under way.
 template <class Tile>
 struct MmaKernel {
@@ -159,33 +185,13 @@ __device__ __forceinline__ void attend(const Args& a, int sequence, int row_inde
       heads.take(ring.k_tile(slot), ring.v_tile(slot), end - key);
     slot = slot + 1 == Tile::kSlots ? 0 : slot + 1;
   }
-  __syncthreads();  // every warp is done with its ring, where the sums come
-  const WarpSums<Tile> sums{reinterpret_cast<float*>(memory)};
-  heads.store(sums, row.count);
-  __syncthreads();  // every warp reads all sums
-  const int pairs = a.head_dim / 2;
-  for (int i = threadIdx.x; i < row.count * pairs; i += Tile::kWarps * 32) {
-    const int head = i / pairs, column = 2 * (i % pairs);
-    float lse;
-    float2 o = add_warps(sums, head, column, lse);
-    if (part_out == nullptr) {
-      if constexpr (Tile::kGeneral) {
-        const float share = 1 / (1 + ptx::exp2(log2_sink(a, row.first + head) - finite(lse)));
-        o.x *= share, o.y *= share;
-      }
-      store_pair(a.out.head_begin(sequence, row.first + head) + column, o.x, o.y);
-    } else {
-      store_pair(part_out + head * a.head_dim + column, o.x, o.y);
-      if (column == 0) part_lse[head] = lse;
-    }
-  }
+  finish_row<Tile>(a, sequence, row, heads, part_out, part_lse, memory);
 }
 
-template <class Tile, class Kernel>
-__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
-  extern __shared__ __align__(128) uint8_t memory[];
-  ptx::wait_for_previous_kernel();
-  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
+// Calls attend_row(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA
+// has units; part_out is null where it has all of them.
+template <class Args, class AttendRow>
+__device__ __forceinline__ void each_row_of_cta(const Args& a, const AttendRow& attend_row) {
   const auto& work = a.work;
   const int units = work.units_before(work.batch), share = work.share_of(units);
   const int cta = static_cast<int>(blockIdx.x), end = min((cta + 1) * share, units);
@@ -199,9 +205,9 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<
     const Sharers sharers(Span{row_begin, row_begin + of_row}, share);
     const int64_t part = sharers.part_of(cta);
     const bool whole = sharers.one();
-    attend<Tile, Kernel>(a, sequence, row, {unit - row_begin, min(end - row_begin, of_row)}, keys,
-                         whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
-                         a.part_lse + part * a.part_heads, memory);
+    attend_row(sequence, row, Span{unit - row_begin, min(end - row_begin, of_row)}, keys,
+               whole ? nullptr : a.part_out + part * a.part_heads * a.head_dim,
+               a.part_lse + part * a.part_heads);
     unit = row_begin + of_row;
     if (unit >= end) return;
     if (++row == work.rows) {
@@ -214,6 +220,16 @@ __global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<
     }
     __syncthreads();  // every thread has read the sums, where the next tiles come
   }
+}
+
+template <class Tile, class Kernel>
+__global__ void __launch_bounds__(Tile::kWarps * 32) decode_kernel(const ArgsOf<Tile, typename Kernel::T> a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  ptx::wait_for_previous_kernel();
+  ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
+  each_row_of_cta(a, [&](int sequence, int row, Span units, int keys, float* part_out, float* part_lse) {
+    attend<Tile, Kernel>(a, sequence, row, units, keys, part_out, part_lse, memory);
+  });
 }
 
 inline constexpr int kMergeWarps = 8;

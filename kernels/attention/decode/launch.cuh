@@ -1,12 +1,14 @@
 // Launching the two kernels of a call.
 #pragma once
 
+#include <climits>
+
 #include "kernels/attention/decode/kernel.cuh"
 
 namespace tessera::attention::decode {
 
-// CTAs that run at once on the current device
-inline AttnStatus resident_ctas(int shared_bytes, int* count) {
+// CTAs that run at once on the current device, at most `most` on a multiprocessor
+inline AttnStatus resident_ctas(int shared_bytes, int* count, int most = INT_MAX) {
   int device = 0, sms = 0, shared_of_sm = 0, reserved = 0;
   const bool known =
       cudaGetDevice(&device) == cudaSuccess &&
@@ -14,7 +16,7 @@ inline AttnStatus resident_ctas(int shared_bytes, int* count) {
       cudaDeviceGetAttribute(&shared_of_sm, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) ==
           cudaSuccess &&
       cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device) == cudaSuccess;
-  *count = sms * std::max(1, shared_of_sm / (shared_bytes + reserved));
+  *count = sms * std::clamp(shared_of_sm / (shared_bytes + reserved), 1, most);
   return known ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 

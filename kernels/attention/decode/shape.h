@@ -66,10 +66,12 @@ inline int64_t most_units(const AttnDecodeProblem& p) {
 struct Workspace {
   static constexpr int kPartsOfCta = 2;
 
-  Workspace(void* memory, const AttnDecodeProblem& p) {
+  Workspace(void* memory, const AttnDecodeProblem& p)
+      : Workspace(memory, p, std::min(kMostCtas, most_units(p))) {}
+  Workspace(void* memory, const AttnDecodeProblem& p, int64_t ctas) {
     Carver carver(memory);
     const int64_t heads = std::min<int64_t>(p.heads / p.kv_heads, kHeadsAtOnce);
-    const auto rows = static_cast<size_t>(std::min(kMostCtas, most_units(p)) * kPartsOfCta * heads);
+    const auto rows = static_cast<size_t>(ctas * kPartsOfCta * heads);
     out = carver.take<float>(rows * static_cast<size_t>(p.head_dim));
     lse = carver.take<float>(rows);
     bytes = carver.used();

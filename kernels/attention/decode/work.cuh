@@ -18,7 +18,8 @@ namespace tessera::attention::decode {
 
 inline constexpr unsigned kWholeWarp = ~0u;
 
-template <class Listed = void>  // ListedWork; void: without sparse blocks
+// Own: a WorkOf that knows the keys and the units of sequences by itself; void: they are plain.
+template <class Own = void>
 struct WorkOf {
   const int32_t* starts;  // [batch]
   int batch, capacity;
@@ -27,12 +28,21 @@ struct WorkOf {
   int ctas;
 
   __device__ __forceinline__ int keys_of(int sequence) const {
-    if constexpr (!std::is_void_v<Listed>)
-      return static_cast<const Listed*>(this)->listed_keys_of(sequence);
+    if constexpr (!std::is_void_v<Own>)
+      return static_cast<const Own*>(this)->own_keys_of(sequence);
     else
-      return max(min(starts[sequence], capacity - 1) + 1, 0);
+      return plain_keys_of(sequence);
   }
-  __device__ __forceinline__ int units_of(int keys) const { return (keys + unit_keys - 1) / unit_keys; }
+  __device__ __forceinline__ int units_of(int keys) const {
+    if constexpr (!std::is_void_v<Own>)
+      return static_cast<const Own*>(this)->own_units_of(keys);
+    else
+      return plain_units_of(keys);
+  }
+  __device__ __forceinline__ int plain_keys_of(int sequence) const {
+    return max(min(starts[sequence], capacity - 1) + 1, 0);
+  }
+  __device__ __forceinline__ int plain_units_of(int keys) const { return (keys + unit_keys - 1) / unit_keys; }
 
   // Units of all rows of the sequences before `end`. All lanes of a warp call it together, here and below.
   __device__ __forceinline__ int units_before(int end) const {
@@ -78,10 +88,11 @@ struct ListedWork : WorkOf<ListedWork> {
   __device__ __forceinline__ TileList rows_of(int sequence) const {
     return {blocks.keys_of(0, start_of(sequence) >> shift), shift};
   }
-  __device__ __forceinline__ int listed_keys_of(int sequence) const {
+  __device__ __forceinline__ int own_keys_of(int sequence) const {
     const int start = start_of(sequence);
     return start < 0 ? 0 : rows_of(sequence).place_from(start + 1);
   }
+  __device__ __forceinline__ int own_units_of(int keys) const { return plain_units_of(keys); }
 
  private:
   __device__ __forceinline__ int start_of(int sequence) const {

@@ -16,6 +16,13 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t sha
                : "memory");
 }
 
+// x y + z in both halves, each rounded to bf16 once (9.7.4.4 fma)
+__device__ __forceinline__ uint32_t fma_bf16x2(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
 // Stores and loads by shared address (9.7.9.11 st, 9.7.9.8 ld)
 __device__ __forceinline__ void store_shared(uint32_t shared_address, uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address), "r"(value) : "memory");

@@ -97,14 +97,15 @@ struct Fp8Row {
     for (int warp = 0; warp < kFp8Threads / 32; ++warp) all = fmaxf(all, of_warps[warp]);
     return all;
   }
-  // In e4m3, `times` x, to a row of shared or global memory
-  __device__ __forceinline__ void store(uint8_t* to, float times) const {
+  // In e4m3, `times` x: 16 columns from `column` on to at(column)
+  template <class At>
+  __device__ __forceinline__ void store(At&& at, float times) const {
     const auto pair = [&](int i) -> uint32_t {
       return __nv_cvt_float2_to_fp8x2(make_float2(x[i] * times, x[i + 1] * times), __NV_SATFINITE, __NV_E4M3);
     };
 #pragma unroll
     for (int i = 0; i < kCount; i += 16) {
-      *reinterpret_cast<uint4*>(to + column() + i) =
+      *reinterpret_cast<uint4*>(at(column() + i)) =
           make_uint4(pair(i) | pair(i + 2) << 16, pair(i + 4) | pair(i + 6) << 16,
                      pair(i + 8) | pair(i + 10) << 16, pair(i + 12) | pair(i + 14) << 16);
     }
@@ -131,7 +132,8 @@ __global__ void __launch_bounds__(kFp8Threads)
     x.turn();
     const float largest = x.largest();
     const int64_t place = (int64_t{batch} * heads + head) * blocks + block;
-    x.store(to + (place * kFp8Block + Row::row()) * Fp8Tile<kWidth>::kRowBytes, kLargestE4m3 / largest);
+    uint8_t* row = to + (place * kFp8Block + Row::row()) * Fp8Tile<kWidth>::kRowBytes;
+    x.store([&](int column) { return row + column; }, kLargestE4m3 / largest);
     // As if turned by an orthogonal matrix
     if (threadIdx.x == 0) scales[place] = largest / kLargestE4m3 / sqrtf(kWidth);
   };
@@ -141,31 +143,36 @@ __global__ void __launch_bounds__(kFp8Threads)
     return turn(a.k, a.kv_heads, k_blocks, a.kv_tokens, a.to.k, a.to.k_scales);
   item -= a.kv_heads * k_blocks;
 
-  constexpr int kPitch = kWidth + 16;  // of a key's bytes
-  __shared__ __align__(16) uint8_t bytes[kFp8Block * kPitch];
+  // Words of four columns, a row a key. Those of 16 keys are rotated by another multiple of four words than those
+  // of the next 16, so that the threads of a warp read from all banks.
+  constexpr int kWords = kWidth / 4, kKeys = 16, kGroups = kFp8Block / kKeys;
+  __shared__ __align__(16) uint32_t words[kFp8Block * kWords];
+  const auto word_at = [](int key, int word) { return key * kWords + (word ^ key / kKeys * 4 % kWords); };
   const int head = item / k_blocks, block = item % k_blocks;
   load(a.v, head, block, a.kv_tokens);
   const float largest = x.largest();
   const int64_t of_head = int64_t{batch} * a.kv_heads + head;
   if (threadIdx.x == 0) a.to.v_scales[of_head * k_blocks + block] = largest / kLargestE4m3;
-  x.store(bytes + Row::row() * kPitch, kLargestE4m3 / largest);
+  x.store([&](int column) { return &words[word_at(Row::row(), column / 4)]; }, kLargestE4m3 / largest);
   __syncthreads();
-  constexpr int kKeys = 16, kGroups = kFp8Block / kKeys;
-  for (int i = threadIdx.x; i < kWidth * kGroups; i += kFp8Threads) {
-    const int column = i / kGroups, group = i % kGroups;
-    const uint8_t* from = bytes + group * kKeys * kPitch + column;
-    uint32_t words[4];
+  for (int i = threadIdx.x; i < kWords * kGroups; i += kFp8Threads) {
+    const int group = i % kGroups, word = i / kGroups;
+    uint32_t of_keys[kKeys];
 #pragma unroll
-    for (int q = 0; q < 4; ++q) {
-      words[q] = 0;
+    for (int key = 0; key < kKeys; ++key) of_keys[key] = words[word_at(group * kKeys + key, word)];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int key = 2 * q + e % 2 + 8 * (e / 2);
-        words[q] |= static_cast<uint32_t>(from[key * kPitch]) << 8 * e;
+    for (int c = 0; c < 4; ++c) {
+      uint32_t of_column[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        const uint32_t two = c | (4 + c) << 4;
+        of_column[q] = __byte_perm(__byte_perm(of_keys[2 * q], of_keys[2 * q + 1], two),
+                                   __byte_perm(of_keys[2 * q + 8], of_keys[2 * q + 9], two), 0x5410);
       }
+      uint8_t* to =
+          a.to.v + ((of_head * kWidth + word * 4 + c) * k_blocks + block) * kFp8Block + group * kKeys;
+      *reinterpret_cast<uint4*>(to) = make_uint4(of_column[0], of_column[1], of_column[2], of_column[3]);
     }
-    *reinterpret_cast<uint4*>(a.to.v + ((of_head * kWidth + column) * k_blocks + block) * kFp8Block +
-                              group * kKeys) = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 

@@ -9,6 +9,15 @@ inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
   load_matrices<true>(d, shared_address);
 }
 
+// Sums that fp32 holds, as a product of two bf16 and what is left of one, are rounded once.
+inline uint32_t fma_bf16x2(uint32_t x, uint32_t y, uint32_t z) {
+  const auto half = [&](int bits) {
+    const auto of = [bits](uint32_t pair) { return float_of_bf16(pair >> bits & 0xffff); };
+    return std::fma(of(x), of(y), of(z));
+  };
+  return pack_bf16(half(0), half(16));
+}
+
 inline void store_shared(uint32_t at, uint32_t value) { store_to_shared(at, value); }
 inline uint32_t load_shared(uint32_t at) { return load_from_shared<uint32_t>(at); }
 

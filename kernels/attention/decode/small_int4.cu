@@ -1,0 +1,9 @@
+#include "kernels/attention/decode/small_kernel.cuh"
+
+namespace tessera::attention::decode {
+
+AttnStatus decode_int4(const SmallDecode& d, CUstream_st* stream) {
+  return launch_small_of<CacheDtype::kInt4>(d, stream);
+}
+
+}  // namespace tessera::attention::decode

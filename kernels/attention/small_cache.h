@@ -1,0 +1,225 @@
+// Small caches: how older keys and values of a text are stored in 8 or 4 bits. This header alone knows it.
+//
+// A number x becomes a code n that stands for z + s n, with a zero z and a step s that some numbers share:
+//   keys     a channel's, in a group of kGroupTokens tokens that follow one another
+//   values   a token's, in up to value_channels() channels
+// A key's channel may be far from 0 in every token (a bias): z takes that away, and s is as small as the
+// channel's own spread allows. z and s are bf16, and no number is cut off, so that the error is at most half
+// the distance of two codes: s / 2, in fp8 2^-4 of |s n| at most.
+//   int8  n is -128 to 127        int4  -8 to 7        fp8  a number of e4m3, up to 448
+//
+// The newest tokens stay as they are, in a ring of kNewestTokens rows. Of a text of `length` tokens the
+// groups below groups_of(length) are codes, and the ring has the 65 to 128 tokens behind them, or all of a
+// shorter text.
+//
+// A group of one head is group_words() words, in the order in which a kernel reads them. Channels are padded
+// with zeros to steps() of 16; lane l has g = l / 4 and t = l % 4:
+//   key scales    [step, t, 4]: pairs of s of the channels 2 t, 2 t + 1, and of those + 8; then pairs of z
+//   tile i of tile_tokens() tokens:
+//     value scales    [part, g, tile_tokens() / 8]: z above s, of the tokens g, g + 8, g + 16, ...
+//     codes of keys   [step, lane, 4]: the lane's operands A of mma (kernels/base/ptx.cuh) for 16 tokens x
+//                     the step's 16 channels, and then for the next 16 tokens; see CodePlace
+//     codes of values [step, lane, 4]: likewise, for 16 channels x 16 tokens
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/base/host_device.h"
+#include "kernels/base/words.h"
+
+namespace tessera {
+
+enum class CacheDtype : uint8_t { kAuto, kF32, kBF16, kFp8, kInt8, kInt4 };  // kAuto: as the model computes
+constexpr auto words_of(CacheDtype) {
+  return std::array{Word{"auto", CacheDtype::kAuto}, Word{"fp32", CacheDtype::kF32},
+                    Word{"bf16", CacheDtype::kBF16}, Word{"fp8", CacheDtype::kFp8},
+                    Word{"int8", CacheDtype::kInt8}, Word{"int4", CacheDtype::kInt4}};
+}
+TESSERA_HOST_DEVICE constexpr bool is_small(CacheDtype dtype) {
+  return dtype == CacheDtype::kFp8 || dtype == CacheDtype::kInt8 || dtype == CacheDtype::kInt4;
+}
+
+// The zero and the step of some numbers, bits of bf16
+struct CacheScale {
+  uint16_t zero = 0, step = 0;
+};
+
+// Where a code of a group is, counted from the tile's keys or values
+struct CodePlace {
+  int word, shift;
+};
+// What is there: a row and a column of mma's operand A, in 16 x 16
+struct CodeOf {
+  int sub, row, column;  // of the tile's 16 tokens number `sub`
+};
+
+struct CacheFormat {
+  static constexpr int kGroupTokens = 64, kNewestTokens = 2 * kGroupTokens;
+  static constexpr int kLanes = 32, kLaneWords = 4;
+
+  CacheDtype dtype = CacheDtype::kAuto;
+  int head_dim = 0;
+
+  TESSERA_HOST_DEVICE explicit constexpr operator bool() const { return is_small(dtype); }
+  constexpr bool operator==(const CacheFormat&) const = default;
+
+  TESSERA_HOST_DEVICE constexpr int bits() const { return dtype == CacheDtype::kInt4 ? 4 : 8; }
+  TESSERA_HOST_DEVICE constexpr int codes_of_word() const { return 32 / bits(); }
+  TESSERA_HOST_DEVICE constexpr int tile_tokens() const { return bits() == 4 ? 64 : 32; }
+  TESSERA_HOST_DEVICE constexpr int tiles() const { return kGroupTokens / tile_tokens(); }
+  TESSERA_HOST_DEVICE constexpr int subs() const { return tile_tokens() / 16; }
+  TESSERA_HOST_DEVICE constexpr int value_channels() const { return bits() == 4 ? 64 : 128; }
+  TESSERA_HOST_DEVICE constexpr int parts() const {
+    return (head_dim + value_channels() - 1) / value_channels();
+  }
+  TESSERA_HOST_DEVICE constexpr int steps() const { return (head_dim + 15) / 16; }
+
+  TESSERA_HOST_DEVICE constexpr int key_scale_words() const { return steps() * 16; }
+  TESSERA_HOST_DEVICE constexpr int value_scale_words() const { return parts() * tile_tokens(); }
+  TESSERA_HOST_DEVICE constexpr int code_words() const { return steps() * kLanes * kLaneWords; }
+  TESSERA_HOST_DEVICE constexpr int tile_words() const { return value_scale_words() + 2 * code_words(); }
+  TESSERA_HOST_DEVICE constexpr int group_words() const { return key_scale_words() + tiles() * tile_words(); }
+  TESSERA_HOST_DEVICE constexpr int tile_begin(int tile) const {
+    return key_scale_words() + tile * tile_words();
+  }
+
+  // Groups of a text of so many tokens, and of a text that may grow to so many
+  TESSERA_HOST_DEVICE static constexpr int64_t groups_of(int64_t length) {
+    const int64_t begun = (length + kGroupTokens - 1) / kGroupTokens;
+    return begun > 2 ? begun - 2 : 0;
+  }
+  // Bytes of a head's keys and values of `length` tokens, of which the newest have elements of so many bytes
+  constexpr int64_t bytes_of(int64_t length, int64_t element) const {
+    return groups_of(length) * group_words() * 4 +
+           (length - groups_of(length) * kGroupTokens) * 2 * head_dim * element;
+  }
+
+  // Of the words of a tile's keys or values
+  TESSERA_HOST_DEVICE constexpr CodeOf code_of(int word, int code) const {
+    const int lane = word / kLaneWords % kLanes, own = word % kLaneWords;
+    // A register of an operand is two codes, half a word apart: four registers take a word or two.
+    const int registers = codes_of_word() / 2, of_word = code % registers, second = code / registers;
+    const int which = bits() == 4 ? of_word : own % 2 * 2 + of_word;
+    return {.sub = bits() == 4 ? own : own / 2,
+            .row = lane / 4 + 8 * (which % 2),
+            .column = lane % 4 * 2 + second + 8 * (which / 2)};
+  }
+  // The inverse, for a step
+  TESSERA_HOST_DEVICE constexpr CodePlace place_of(int step, CodeOf of) const {
+    const int lane = of.row % 8 * 4 + of.column % 8 / 2, second = of.column % 2,
+              which = of.row / 8 + of.column / 8 * 2, registers = codes_of_word() / 2;
+    const int own = bits() == 4 ? of.sub : of.sub * 2 + which / 2;
+    const int code = second * registers + which % registers;
+    return {.word = (step * kLanes + lane) * kLaneWords + own, .shift = code * bits()};
+  }
+  TESSERA_HOST_DEVICE constexpr CodePlace place_of_key(int token, int channel) const {
+    const int in_tile = token % tile_tokens();
+    CodePlace place = place_of(channel / 16, {in_tile / 16, in_tile % 16, channel % 16});
+    place.word += tile_begin(token / tile_tokens()) + value_scale_words();
+    return place;
+  }
+  TESSERA_HOST_DEVICE constexpr CodePlace place_of_value(int token, int channel) const {
+    const int in_tile = token % tile_tokens();
+    CodePlace place = place_of(channel / 16, {in_tile / 16, channel % 16, in_tile % 16});
+    place.word += tile_begin(token / tile_tokens()) + value_scale_words() + code_words();
+    return place;
+  }
+  // In units of 16 bits: where the step of a channel of keys is; its zero is kKeyZero behind
+  static constexpr int kKeyZero = 4;
+  TESSERA_HOST_DEVICE static constexpr int key_step(int channel) {
+    const int c = channel % 16;
+    return (channel / 16 * 16 + c % 8 / 2 * 4 + c / 8) * 2 + c % 2;
+  }
+  // The word of a token's values
+  TESSERA_HOST_DEVICE constexpr int value_scale(int token, int part) const {
+    const int in_tile = token % tile_tokens();
+    return tile_begin(token / tile_tokens()) + (part * 8 + in_tile % 8) * (tile_tokens() / 8) + in_tile / 8;
+  }
+
+  // How far codes reach below and above 0
+  TESSERA_HOST_DEVICE constexpr float below() const {
+    return dtype == CacheDtype::kInt4 ? 8 : dtype == CacheDtype::kInt8 ? 128 : 448;
+  }
+  TESSERA_HOST_DEVICE constexpr float above() const {
+    return dtype == CacheDtype::kInt4 ? 7 : dtype == CacheDtype::kInt8 ? 127 : 448;
+  }
+  // Integers are stored with what they reach below 0 added.
+  TESSERA_HOST_DEVICE constexpr uint32_t code_of_zero() const {
+    return dtype == CacheDtype::kInt4 ? 8 : dtype == CacheDtype::kInt8 ? 128 : 0;
+  }
+
+  TESSERA_HOST_DEVICE CacheScale scale_of(float least, float most, bool finite) const;
+  TESSERA_HOST_DEVICE uint32_t code(float x, CacheScale scale) const;
+  TESSERA_HOST_DEVICE float number(uint32_t code) const;  // n
+};
+
+namespace cache_format {
+
+TESSERA_HOST_DEVICE inline uint32_t bits_of(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+TESSERA_HOST_DEVICE inline float float_of(uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+TESSERA_HOST_DEVICE inline float widened(uint16_t bf16) { return float_of(static_cast<uint32_t>(bf16) << 16); }
+// Of a finite number
+TESSERA_HOST_DEVICE inline uint16_t nearest_bf16(float x) {
+  const uint32_t bits = bits_of(x);
+  return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+// The least bf16 that is not below x, which is at least 0
+TESSERA_HOST_DEVICE inline uint16_t bf16_above(float x) {
+  return static_cast<uint16_t>((bits_of(x) + 0xffffu) >> 16);
+}
+TESSERA_HOST_DEVICE inline bool is_finite(float x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
+
+// x is at most 448 in size. As kernels/base/fp8.h rounds, in whole numbers
+TESSERA_HOST_DEVICE inline uint32_t e4m3_of(float x) {
+  const uint32_t bits = bits_of(x), size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+  constexpr uint32_t kSmallestNormal = 0x3c800000u;  // 2^-6
+  if (size < kSmallestNormal) return sign | static_cast<uint32_t>(rintf(float_of(size) * 512));
+  const uint32_t rounded = (size + 0x7ffffu + (size >> 20 & 1u)) >> 20;  // 3 bits of mantissa
+  return sign | (rounded - (120u << 3));  // biases of 127 and 7
+}
+TESSERA_HOST_DEVICE inline float of_e4m3(uint32_t code) {
+  return float_of((code & 0x80u) << 24 | (code & 0x7fu) << 20) * 0x1p120f;
+}
+
+}  // namespace cache_format
+
+// Of numbers from `least` to `most`. With one that is not finite, z is NaN, and so is all that is read.
+inline TESSERA_HOST_DEVICE CacheScale CacheFormat::scale_of(float least, float most, bool finite) const {
+  using namespace cache_format;
+  constexpr uint16_t kNan = 0x7fc0;
+  constexpr float kSmallest = 0x1p-100f;  // so that there is no division by 0
+  const float zero = fmaf(most - least, below() / (below() + above()), least);
+  if (!finite || !is_finite(zero)) return {.zero = kNan, .step = 0x3f80};
+  const uint16_t rounded = nearest_bf16(zero);
+  const float z = widened(rounded), up = (most - z) / above(), down = (z - least) / below();
+  const float step = fmaxf(fmaxf(up, down), kSmallest);
+  if (!is_finite(z) || !is_finite(step)) return {.zero = kNan, .step = 0x3f80};
+  return {.zero = rounded, .step = bf16_above(step)};
+}
+
+inline TESSERA_HOST_DEVICE uint32_t CacheFormat::code(float x, CacheScale scale) const {
+  using namespace cache_format;
+  const float n = (x - widened(scale.zero)) / widened(scale.step);
+  const float bounded = n < -below() ? -below() : n > above() ? above() : n;  // NaN as well: z says so
+  if (dtype == CacheDtype::kFp8) return e4m3_of(bounded == bounded ? bounded : 0);
+  return static_cast<uint32_t>(static_cast<int>(rintf(bounded == bounded ? bounded : 0)) +
+                               static_cast<int>(code_of_zero()));
+}
+
+inline TESSERA_HOST_DEVICE float CacheFormat::number(uint32_t code) const {
+  if (dtype == CacheDtype::kFp8) return cache_format::of_e4m3(code);
+  return static_cast<float>(static_cast<int>(code) - static_cast<int>(code_of_zero()));
+}
+
+}  // namespace tessera
