@@ -107,6 +107,27 @@ TEST_F(WorkedExamples, SparseBlocks) {
   expect(row, 5.1587, {1.0998, 2.5754, 1.8220, 0.1936}, 5);
 }
 
+// Section 8: 512 tokens in blocks of 128, of which each sees itself, the one before, and the first
+TEST(WorkedLists, OfFourBlocks) {
+  const BlockLists lists(128, 1, 512, 512, [](int64_t, int64_t query, int64_t key) {
+    return key == 0 ? true : key == query || key + 1 == query;
+  });
+  EXPECT_EQ(lists.numbers(), (std::vector<int32_t>{0, 1, 3, 6, 9,                 // begins
+                                                   0, 4, 6, 8, 9,                 // seen_begins
+                                                   0, 0, 1, 0, 1, 2, 0, 2, 3,     // keys
+                                                   0, 1, 2, 3, 1, 2, 2, 3, 3,     // queries
+                                                   0, 0, 0, 0, 1, 1, 2, 1, 2}));  // places
+  EXPECT_EQ(lists.shape().causal_pairs, 114'944);
+  const auto pairs_of = [](int64_t tokens) {
+    const BlockLists window(128, 1, tokens, tokens, [](int64_t, int64_t query, int64_t key) {
+      return key <= query && (key < 2 || query - key < 8);
+    });
+    return window.shape().causal_pairs;
+  };
+  EXPECT_NEAR(pairs_of(32'768) / 1e6, 39.1, 0.05);
+  EXPECT_NEAR(pairs_of(32'768) / (32'768.0 * 32'769 / 2), 0.073, 0.0005);
+}
+
 // After the clip, queries and keys have sqrt(4 / 5) of what they had.
 TEST_F(WorkedExamples, AClippedHead) {
   const float weight = std::sqrt(4.0f / 5);

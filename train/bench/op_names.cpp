@@ -37,6 +37,11 @@ std::string text_of(const AttentionPlan& plan) {
   std::string text = fmt::format("{} x {} x {} x {}", s.batch, s.heads, s.tokens, s.head_dim);
   if (s.kv_heads != s.heads) text += fmt::format(", {} of keys", s.kv_heads);
   if (s.mask.window > 0) text += fmt::format("{}{}", kWindowInShape, s.mask.window);
+  if (s.mask.blocks.size > 0) {
+    const auto queries = static_cast<double>(s.tokens), before = static_cast<double>(s.mask.offset);
+    const double causal = queries * (before + (queries + 1) / 2);
+    text += fmt::format(", sparse: {:.1f}% of the pairs", 100 * s.mask.blocks.causal_pairs / causal);
+  }
   return text;
 }
 

@@ -270,10 +270,10 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
                             .beta_slow = double(slow)};
                 },
                 {key, "only with"});
-    refused(one.model, [](ModelConfig& m) { m.sparse = read_sparse("window:2"); },
-            {"model.sparse=window:2", "full"});
     if (one.name == std::string("llama")) {
       refused(one.model, [](ModelConfig& m) { m.logit_cap = 30; }, {"model_type tessera", "--format hf"});
+      refused(one.model, [](ModelConfig& m) { m.sparse = read_sparse("window:2"); },
+              {"model.sparse=window:2", "full"});
       refused(one.model, [](ModelConfig& m) { m.window = Windows(31); },
               {"model.window=31", "full, or at least model.context"});
     }

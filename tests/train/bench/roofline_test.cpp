@@ -86,6 +86,9 @@ TEST(OpCost, OfAttentionCountsThePairsThatSeeEachOther) {
   EXPECT_EQ(cost(forward).flops, 2 * 2 * 4 * 8 * 3 * 9);
   EXPECT_EQ(shape_text(&forward), "3 x 4 x 5 x 8, 2 of keys, window 2");
   plan.shape.mask.window = 0;
+  plan.shape.mask.blocks = {.size = 128, .causal_pairs = 3};  // of 15
+  EXPECT_EQ(shape_text(&forward), "3 x 4 x 5 x 8, 2 of keys, sparse: 20.0% of the pairs");
+  plan.shape.mask.blocks = {};
   EXPECT_EQ(shape_text(&forward), "3 x 4 x 5 x 8, 2 of keys");
   // Of ten queries half were dealt to this rank, and a window is in their tables.
   plan.shape.mask = AttentionMask::of_dealt_queries();
