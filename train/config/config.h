@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/attention/small_cache.h"
 #include "kernels/attention/attention_kind.h"
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/link_rates.h"
-#include "kernels/attention/small_cache.h"
 #include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"
