@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention/small_cache.h"
 #include "kernels/attention/attention_kind.h"
+#include "kernels/attention/small_cache.h"
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/link_rates.h"
 #include "kernels/base/special_tokens.h"
