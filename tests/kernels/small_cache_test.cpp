@@ -297,8 +297,8 @@ TEST(SmallCache, ABiasOfKeysDoesNotCostTheOtherChannels) {
     return worst;
   };
   // A code's error is uniform up to s / 2, of a spread of about 5: 5 / levels / sqrt(12) a channel, times q
-  // of size 1, a mean over sqrt(D) of them; the worst of 256 keys lies four deviations out. Twice that, as the
-  // bias costs its channels the rounding of z, 2^-9 of 300, in each step.
+  // of size 1, a mean over sqrt(D) of them; the worst of 256 keys lies four deviations out. Twice that, as
+  // the bias costs its channels the rounding of z, 2^-9 of 300, in each step.
   for (const auto& [dtype, levels] :
        {std::pair{CacheDtype::kInt8, 255.0}, std::pair{CacheDtype::kInt4, 15.0}}) {
     const double bound = 2 * 4 * 5 / levels / std::sqrt(12.0);

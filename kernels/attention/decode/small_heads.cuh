@@ -3,8 +3,8 @@
 //   S = N (Q s)^T + Q z,    P = 2^(c S - m),    O^T += N^T (P s)^T,  O_z += P z
 //
 // Q s is exact in two bf16: q and s have 8 bits each. The codes become bf16 in registers, an integer of 4
-// bits as 128 + code: that is a mask and an or. What this adds, 136 times the sum of the other factor, comes from
-// one more product, of the same rounded factor.
+// bits as 128 + code: that is a mask and an or. What this adds, 136 times the sum of the other factor, comes
+// from one more product, of the same rounded factor.
 //
 // Where a head has fewer channels than the tile is wide, q is 0 behind them, and the first step's codes stand
 // in for those that there are not, without a branch; columns of O behind the head's are not read.
