@@ -61,7 +61,7 @@ TEST(SparseTraining, RecomputingAndGraphsChangeNoBit) {
   HostTensors make;
   const StepsResult expected = run_steps({}, sparse_shape(), 3, make);
   RunShape again = sparse_shape();
-  again.keep = Keep::nothing(), again.classifier_chunk = 30, again.cuda_graphs = true;
+  again.keep = kKeepOutputs, again.cuda_graphs = true;
   expect_same_bits(run_steps({}, again, 3, make), expected);
 }
 
@@ -119,18 +119,12 @@ TEST(SparseTraining, AResumedRunHasTheSameBits) {
                     save_checkpoint(folder, state, {.step = 2, .device = Device::kCpu, .data = "builtin"},
                                     {});
                   }});
-  const auto resumed = [&](const RunShape& by) {
-    run_shared({}, {.shape = by,
-                    .first_step = 2,
-                    .steps = 1,
-                    .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); },
-                    .after = [&](TrainState& state) { found = weight_bytes(state); }});
-  };
-  resumed(shape);
+  run_shared({}, {.shape = shape,
+                  .first_step = 2,
+                  .steps = 1,
+                  .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); },
+                  .after = [&](TrainState& state) { found = weight_bytes(state); }});
   EXPECT_TRUE(found == expected);
-  RunShape other = shape;
-  other.model.sparse = {};
-  EXPECT_THROW(resumed(other), Error) << "a run goes on as the model that it is";
   fs::remove_all(folder);
 }
 
