@@ -40,9 +40,10 @@ namespace {
 void check_groups(const char* op, const CacheFormat& format, const Tensor& groups, int rank) {
   check(is_small(format.dtype) && format.head_dim > 0, "{}: a cache of {} has no codes", op,
         name_of(format.dtype));
-  check(groups.shape.rank() == rank && groups.dtype == DType::kI32 && groups.shape[-1] == format.group_words(),
-        "{}: groups of {} codes for heads of {} have {} words of int32 in {} dimensions, found {}", op,
-        name_of(format.dtype), format.head_dim, format.group_words(), rank, groups.to_string());
+  check(
+      groups.shape.rank() == rank && groups.dtype == DType::kI32 && groups.shape[-1] == format.group_words(),
+      "{}: groups of {} codes for heads of {} have {} words of int32 in {} dimensions, found {}", op,
+      name_of(format.dtype), format.head_dim, format.group_words(), rank, groups.to_string());
 }
 
 }  // namespace
@@ -57,8 +58,8 @@ void QuantiseCache::check_on(Device device) const {
                 {"groups", groups, DType::kI32, {L, B, K, G, groups.shape[4]}}});
   if (starts) {
     check_fields(kName, device, {{"starts", starts, DType::kI32, {B}}});
-    check(rows == CacheFormat::kNewestTokens, "{}: the ring of the newest tokens has {} rows, found {}", kName,
-          CacheFormat::kNewestTokens, rows);
+    check(rows == CacheFormat::kNewestTokens, "{}: the ring of the newest tokens has {} rows, found {}",
+          kName, CacheFormat::kNewestTokens, rows);
   } else {
     check(first >= 0 && count >= 0 && first + count <= G, "{}: the groups {} to {} of {}", kName, first,
           first + count, G);
@@ -68,8 +69,9 @@ void QuantiseCache::check_on(Device device) const {
 void DequantiseCache::check_on(Device device) const {
   check_anchor(kName, "k", k, 3, device);
   check_groups(kName, format, groups, 3);
-  check_fields(kName, device,
-               {{"k", k, k.dtype, {k.shape[0], groups.shape[0], format.head_dim}}, {"v", v, k.dtype, k.shape}});
+  check_fields(
+      kName, device,
+      {{"k", k, k.dtype, {k.shape[0], groups.shape[0], format.head_dim}}, {"v", v, k.dtype, k.shape}});
   check(count >= 0 && count <= groups.shape[1] && count * CacheFormat::kGroupTokens <= k.shape[0],
         "{}: {} groups of {}, to {} rows", kName, count, groups.shape[1], k.shape[0]);
 }

@@ -1033,11 +1033,11 @@ using AnyOp = std::variant<
     const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
     const AttentionForward*, const AttentionBackward*, const AttentionSample*, const LargestScores*,
     const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*, const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*,
-    const Distillation*, const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*,
-    const GlobalNorm*, const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*,
-    const MuonMomentum*, const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*,
-    const ClipHeads*>;
+    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*, const SampleTokens*,
+    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*, const LargestLogits*,
+    const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
+    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*, const ClipHeads*>;
 
 const char* name_of(const AnyOp& op);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/kv_cache.h"
+
 namespace tessera {
 
 template <class Choose>

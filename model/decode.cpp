@@ -39,9 +39,7 @@ UnrolledKeys allocate_unrolled(Arena& arena, const Model& prompt, const KvCache&
   const auto take = [&](const char* name) {
     return arena.alloc(MemoryTag::kAttention, name, prompt.attention.dtype(), shape);
   };
-  return {.k = take("keys that a prompt sees"),
-          .v = take("values that a prompt sees"),
-          .start = start};
+  return {.k = take("keys that a prompt sees"), .v = take("values that a prompt sees"), .start = start};
 }
 
 // Likewise, of a model with sparse blocks

@@ -36,7 +36,8 @@ KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, 
   KvCache made{.layers = {}, .starts = {}, .capacity = capacity};
   const int64_t K = config.kv_heads, D = config.head_dim;
   int64_t with_codes = 0, placed = 0;
-  for (int64_t l = 0; l < config.layers; ++l) with_codes += keeps_codes(cache, window_of(config, l), capacity);
+  for (int64_t l = 0; l < config.layers; ++l)
+    with_codes += keeps_codes(cache, window_of(config, l), capacity);
   if (with_codes > 0) {
     KvCache::Layer& small = made.small;
     small.ring = true;
@@ -44,9 +45,9 @@ KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, 
     const Shape ring{with_codes, slots, CacheFormat::kNewestTokens, K, D};
     small.k = arena.alloc(MemoryTag::kCache, "keys of the newest tokens", dtype, ring);
     small.v = arena.alloc(MemoryTag::kCache, "values of the newest tokens", dtype, ring);
-    small.groups = arena.alloc(
-        MemoryTag::kCache, "codes of keys and values", DType::kI32,
-        {with_codes, slots, K, CacheFormat::groups_of(capacity), small.format.group_words()});
+    small.groups =
+        arena.alloc(MemoryTag::kCache, "codes of keys and values", DType::kI32,
+                    {with_codes, slots, K, CacheFormat::groups_of(capacity), small.format.group_words()});
   }
   for (int64_t l = 0; l < config.layers; ++l) {
     if (keeps_codes(cache, window_of(config, l), capacity)) {
@@ -111,7 +112,8 @@ CacheDtype checked_cache(CacheDtype cache, DType dtype) {
                     : cache == CacheDtype::kBF16 ? dtype == DType::kBF16
                                                  : true;
   check(fits,
-        "--cache-dtype {} is that of computations in {}, found {}. Use --precision {}, or a cache of auto, fp8, "
+        "--cache-dtype {} is that of computations in {}, found {}. Use --precision {}, or a cache of auto, "
+        "fp8, "
         "int8 or int4",
         name_of(cache), name_of(cache), name_of(dtype), name_of(cache));
   return is_small(cache) ? cache : CacheDtype::kAuto;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/attention/decode/small.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -42,7 +42,8 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
                   .scale = 1 / std::sqrt(static_cast<float>(s.head_dim)),
                   .arch = device.arch};
   check(!is_small(s.cache) || (!s.ring && !s.one_cache && s.blocks.size == 0),
-        "a cache of {} serves neither a ring of a window nor sparse blocks: use a cache of auto", name_of(s.cache));
+        "a cache of {} serves neither a ring of a window nor sparse blocks: use a cache of auto",
+        name_of(s.cache));
   if (device.device == Device::kCpu) return plan;
   const AttnDecodeProblem problem = attn_decode_problem(plan);
   const AttnStatus status = attn_decode_supports(&problem, device.arch);
@@ -56,11 +57,11 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
   plan.workspace_bytes = static_cast<int64_t>(attn_decode_workspace(&problem, device.arch));
   if (!is_small(s.cache)) return plan;
   check(dtype == DType::kBF16,
-        "a cache of {} serves computations in bf16 on a GPU, found {}: compute in bf16, or leave the cache as it "
+        "a cache of {} serves computations in bf16 on a GPU, found {}: compute in bf16, or leave the cache "
+        "as it "
         "is computed, auto",
         name_of(s.cache), name_of(dtype));
-  plan.workspace_bytes =
-      static_cast<int64_t>(attention::decode::small_workspace(nullptr, problem, s.cache).bytes);
+  plan.workspace_bytes = static_cast<int64_t>(attention::decode::kFamily.small_workspace(problem, s.cache));
   return plan;
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/small_cache.h"
 
 namespace tessera::attention {
 
@@ -108,6 +109,14 @@ namespace sm90 {
 extern const KernelFamily kFamily, kFp8Family;
 }
 
+// As attn_decode(), in bf16 over a small cache: `call.k` and `call.v` are rings of kNewestTokens rows, and
+// `groups` are the blocks [batch, kv_heads, groups_of(capacity), group_words()] of older tokens.
+struct SmallDecode {
+  AttnDecode call{};
+  const void* groups = nullptr;  // 16-byte aligned
+  CacheDtype dtype = CacheDtype::kInt8;
+};
+
 // The kernels of attn_decode(), as they register themselves
 struct DecodeFamily {
   int lowest_arch;
@@ -116,6 +125,9 @@ struct DecodeFamily {
   int64_t (*units)(const AttnDecodeProblem& problem);     // what CTAs share out: below kMostUnits
   // Null in a build without these kernels. Arguments have been checked.
   AttnStatus (*run)(const AttnDecode& args, CUstream_st* stream);
+  // Those over small caches, for problems that attn_decode_supports() takes; bytes of their workspace
+  size_t (*small_workspace)(const AttnDecodeProblem& problem, CacheDtype cache);
+  AttnStatus (*run_small)(const SmallDecode& args, CUstream_st* stream);
 
   bool built() const { return run != nullptr; }
 };

@@ -8,9 +8,9 @@
 // the distance of two codes: s / 2, in fp8 2^-4 of |s n| at most.
 //   int8  n is -128 to 127        int4  -8 to 7        fp8  a number of e4m3, up to 448
 //
-// The newest tokens stay as they are, in a ring of kNewestTokens rows. Of a text of `length` tokens the groups
-// below groups_of(length) are codes, and the ring has the 65 to 128 tokens behind them, or all of a shorter
-// text.
+// The newest tokens stay as they are, in a ring of kNewestTokens rows. Of a text of `length` tokens the
+// groups below groups_of(length) are codes, and the ring has the 65 to 128 tokens behind them, or all of a
+// shorter text.
 //
 // A group of one head is group_words() words, in the order in which a kernel reads them. Channels are padded
 // with zeros to steps() of 16; lane l has g = l / 4 and t = l % 4:

@@ -68,8 +68,8 @@ void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t key
   const int64_t of_cache = s.one_cache ? 0 : b;
   each_run(attention::blocks_of(attn_decode_problem(a.plan, a.blocks)), a.starts.as<int32_t>()[b], keys,
            [&](int64_t row, int64_t count) {
-             visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row, k.row,
-                        v.row, row, count});
+             visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row,
+                        k.row, v.row, row, count});
            });
 }
 

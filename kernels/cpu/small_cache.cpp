@@ -1,5 +1,5 @@
-// Keys and values as codes, and back: the reference for the kernels of kernels/cuda/small_cache.cu, which give
-// the same bits.
+// Keys and values as codes, and back: the reference for the kernels of kernels/cuda/small_cache.cu, which
+// give the same bits.
 #include "kernels/cpu/small_cache.h"
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace {
 constexpr int kTokens = CacheFormat::kGroupTokens;
 constexpr int kStepWords = CacheFormat::kLanes * CacheFormat::kLaneWords;  // of 16 channels of a tile
 
-// Calls visit(code, token, channel) for each code of a group's keys or values: `code` is a reference of a word
-// and a shift. Channels behind the head's last are among them.
+// Calls visit(word, shift, token, channel) for each code of a group's keys or values. Channels behind the
+// head's last are among them.
 template <class Word, class Visit>
 void each_code(const CacheFormat& format, Word* group, bool is_value, const Visit& visit) {
   for (int tile = 0; tile < format.tiles(); ++tile) {
-    Word* words = group + format.tile_begin(tile) + format.value_scale_words() +
-                  (is_value ? format.code_words() : 0);
+    Word* words =
+        group + format.tile_begin(tile) + format.value_scale_words() + (is_value ? format.code_words() : 0);
     for (int in_step = 0; in_step < kStepWords; ++in_step)
       for (int code = 0; code < format.codes_of_word(); ++code) {
         const CodeOf of = format.code_of(in_step, code);
@@ -62,10 +62,9 @@ void quantise_keys(const CacheFormat& format, const Rows& k, int64_t first, uint
     scales[CacheFormat::key_step(channel) + CacheFormat::kKeyZero] = scale.zero;
   }
   each_code(format, group, false, [&](uint32_t& word, int shift, int token, int channel) {
-    const uint32_t code =
-        channel < format.head_dim
-            ? format.code(k.of(first + token)[channel], of_channels[static_cast<size_t>(channel)])
-            : format.code_of_zero();
+    const uint32_t code = channel < format.head_dim ? format.code(k.of(first + token)[channel],
+                                                                  of_channels[static_cast<size_t>(channel)])
+                                                    : format.code_of_zero();
     word |= code << shift;
   });
 }
@@ -110,9 +109,8 @@ void widen_group(const CacheFormat& format, const uint32_t* group, float* k, flo
   each_code(format, group, true, [&](uint32_t word, int shift, int token, int channel) {
     if (channel >= format.head_dim) return;
     const uint32_t scale = group[format.value_scale(token, channel / format.value_channels())];
-    v[token * row + channel] =
-        std::fma(widened(static_cast<uint16_t>(scale)), numbers[word >> shift & mask],
-                 widened(static_cast<uint16_t>(scale >> 16)));
+    v[token * row + channel] = std::fma(widened(static_cast<uint16_t>(scale)), numbers[word >> shift & mask],
+                                        widened(static_cast<uint16_t>(scale >> 16)));
   });
 }
 

@@ -1,5 +1,5 @@
 // Attention of one new token of each sequence over the cache: the call of attention.h.
-#include "kernels/attention/decode/small.h"
+#include "kernels/attention/family.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -22,11 +22,10 @@ void CudaBackend::run_op(const DecodeAttention& a, const Launch& on) {
                         .sinks = a.sinks.data,
                         .problem = attn_decode_problem(a.plan, a.blocks)};
   const DecodeShape& s = a.plan.shape;
-  const AttnStatus status =
-      is_small(s.cache)
-          ? attention::decode::decode_small({.call = args, .groups = a.groups.data, .dtype = s.cache},
-                                            on.stream)
-          : attn_decode(&args, a.plan.arch, on.stream);
+  const AttnStatus status = is_small(s.cache)
+                                ? attention::decode::kFamily.run_small(
+                                      {.call = args, .groups = a.groups.data, .dtype = s.cache}, on.stream)
+                                : attn_decode(&args, a.plan.arch, on.stream);
   if (status == ATTN_OK) return;
   fail("{}: {} (batch {}, capacity {}, heads {}, key/value heads {}, head dim {}, {}{})", a.kName,
        cuda::failure_text(status), s.batch, s.capacity, s.heads, s.kv_heads, s.head_dim,

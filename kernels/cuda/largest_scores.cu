@@ -10,8 +10,8 @@
 //
 // Scale and cap rise with X, so that the largest X has the largest score. One kernel serves every mask: a
 // warp knows which tiles it has to mask, and with sparse blocks the places of a list are walked in place of
-// tiles. The load of the next tile of keys runs during a step. Heads in fp32, of a width or at an address that
-// is no multiple of 16 bytes, or wider than 256, are in attention_sample.cu.
+// tiles. The load of the next tile of keys runs during a step. Heads in fp32, of a width or at an address
+// that is no multiple of 16 bytes, or wider than 256, are in attention_sample.cu.
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/sm80/mask.cuh"
 #include "kernels/attention/sm80/shape.h"

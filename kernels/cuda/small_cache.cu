@@ -98,10 +98,10 @@ __device__ void store_codes(const CacheFormat& format, const Rows<T>& k, const R
                 channel = step * 16 + (is_value ? of.row : of.column);
       uint32_t one = format.code_of_zero();
       if (channel < format.head_dim)
-        one = is_value ? format.code(v.at(token, channel),
-                                     scales.of_tokens[token * format.parts() +
-                                                      channel / format.value_channels()])
-                       : format.code(k.at(token, channel), scales.of_channels[channel]);
+        one = is_value
+                  ? format.code(v.at(token, channel),
+                                scales.of_tokens[token * format.parts() + channel / format.value_channels()])
+                  : format.code(k.at(token, channel), scales.of_channels[channel]);
       word |= one << code * format.bits();
     }
     group[format.tile_begin(tile) + format.value_scale_words() + in_tile] = word;
@@ -112,8 +112,8 @@ __device__ void store_codes(const CacheFormat& format, const Rows<T>& k, const R
 template <class T>
 __global__ __launch_bounds__(kThreads) void quantise_cache_kernel(CacheFormat format, const T* k, const T* v,
                                                                   uint32_t* groups, int64_t rows, int64_t G,
-                                                                  int64_t first, const int32_t* starts,
-                                                                  int B, int K) {
+                                                                  int64_t first, const int32_t* starts, int B,
+                                                                  int K) {
   __shared__ Scales scales;
   const int64_t sequence = blockIdx.x / K, head = blockIdx.x % K;  // of L B, and of K
   ptx::let_next_kernel_start();
@@ -124,7 +124,8 @@ __global__ __launch_bounds__(kThreads) void quantise_cache_kernel(CacheFormat fo
     group = CacheFormat::groups_of(start);
     if (start < 0 || CacheFormat::groups_of(start + 1) == group || group >= G) return;
   }
-  const int64_t row = static_cast<int64_t>(K) * format.head_dim, begin = sequence * rows * row + head * format.head_dim;
+  const int64_t row = static_cast<int64_t>(K) * format.head_dim,
+                begin = sequence * rows * row + head * format.head_dim;
   const Rows<T> of_k{k + begin, group * kTokens, rows, row}, of_v{v + begin, group * kTokens, rows, row};
   uint32_t* to = groups + ((sequence * K + head) * G + group) * format.group_words();
   find_scales(format, of_k, of_v, scales);
@@ -168,10 +169,10 @@ void CudaBackend::run_op(const QuantiseCache& a, const Launch& on) {
   if (count == 0) return;
   with_real_type(a.k.dtype, [&]<class T>() {
     cuda::launch(quantise_cache_kernel<T>,
-                 {.blocks = L * B * K, .rows = count, .threads = kThreads, .overlap = overlaps()},
-                 on.stream, a.format, a.k.as<T>(), a.v.as<T>(), a.groups.as<uint32_t>(), rows,
-                 a.groups.shape[3], a.first, a.starts ? a.starts.as<int32_t>() : nullptr,
-                 static_cast<int>(B), static_cast<int>(K));
+                 {.blocks = L * B * K, .rows = count, .threads = kThreads, .overlap = overlaps()}, on.stream,
+                 a.format, a.k.as<T>(), a.v.as<T>(), a.groups.as<uint32_t>(), rows, a.groups.shape[3],
+                 a.first, a.starts ? a.starts.as<int32_t>() : nullptr, static_cast<int>(B),
+                 static_cast<int>(K));
   });
 }
 

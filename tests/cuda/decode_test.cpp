@@ -381,6 +381,53 @@ TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
       }
 }
 
+// Over small caches a graph and plain launches give the same bits, whether groups become codes while texts are
+// read or drawn. An integer of 8 bits is off by 1/510 of its channel's spread, about as a key in bf16 is.
+TEST_F(DecodeOnCuda, TextsOverSmallCachesAreThoseOfPlainLaunches) {
+  ModelConfig model = qwen3();
+  model.context = 400;
+  for (const CacheDtype cache : {CacheDtype::kFp8, CacheDtype::kInt8, CacheDtype::kInt4})
+    for (const int64_t slots : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} slots", name_of(cache), slots));
+      Pair pair(cpu().backend(), cuda().backend(), model, DType::kBF16, 0.05f);
+      const Decoder::Settings settings{.slots = slots, .capacity = 400, .prefill = 100, .cache = cache};
+      Decoder with_graph(pair.on_cuda, settings), plain(pair.on_cuda, settings);
+      EXPECT_FALSE(with_graph.is_one_kernel());
+      if (slots == 1 && cuda().backend().traits().arch >= 90) {  // else another reason comes first
+        EXPECT_NE(with_graph.kernels_text().find(name_of(cache)), std::string::npos)
+            << with_graph.kernels_text();
+      }
+      std::vector<std::vector<int32_t>> texts;
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        std::vector<int32_t>& text = texts.emplace_back();
+        for (int64_t i = 0; i < 250 - 110 * slot; ++i) text.push_back(static_cast<int32_t>(i * 37 % 211));
+        for (Decoder* decoder : {&with_graph, &plain}) decoder->start(slot, text, slot);
+      }
+      Silent silent;
+      for (int step = 0; step < 90; ++step) {
+        const std::span<const int32_t> drawn = with_graph.next({.temperature = 0.9f}, 5);
+        cuda().backend().add_observer(silent);
+        const std::span<const int32_t> again = plain.next({.temperature = 0.9f}, 5);
+        cuda().backend().remove_observer(silent);
+        for (size_t slot = 0; slot < texts.size(); ++slot) {
+          ASSERT_EQ(drawn[slot], again[slot]) << step;
+          texts[slot].push_back(drawn[slot]);
+        }
+      }
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        const std::vector<float> found = with_graph.logits(slot), same = plain.logits(slot),
+                                 without = pair.on_cuda.last_logits(texts[static_cast<size_t>(slot)], 1);
+        EXPECT_EQ(std::memcmp(found.data(), same.data(), found.size() * 4), 0) << "slot " << slot;
+        double error = 0, size = 0;
+        for (size_t i = 0; i < found.size(); ++i)
+          error += std::pow(found[i] - without[i], 2), size += std::pow(without[i], 2);
+        if (cache == CacheDtype::kInt8) {
+          EXPECT_LT(std::sqrt(error / size), 2 * 0.03) << "slot " << slot;
+        }
+      }
+    }
+}
+
 // A step of one text as one kernel against the same operations one by one, at contexts of one and of several
 // parts of a head, and the keys and values that it appends.
 TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
@@ -463,17 +510,23 @@ TEST_F(DecodeOnCuda, OneKernelIsThatOfItsOperations) {
   }
 }
 
-// Of one kernel and of separate ones. A plan has no tokens to look at, so the text fills the cache.
+// Of one kernel, of separate ones, and with a small cache. A plan has no tokens to look at, so the text fills
+// the cache.
 TEST_F(DecodeOnCuda, ItsMemoryIsItsPlan) {
-  constexpr int64_t kCapacity = 40;
-  for (const bool separate_kernels : {false, true}) {
-    SCOPED_TRACE(separate_kernels);
+  for (const auto& [separate_kernels, cache] :
+       {std::pair{false, CacheDtype::kAuto}, std::pair{true, CacheDtype::kAuto},
+        std::pair{true, CacheDtype::kInt4}}) {
+    const int64_t capacity = is_small(cache) ? 300 : 40;
+    SCOPED_TRACE(fmt::format("{}, {}", separate_kernels, name_of(cache)));
+    ModelConfig model = gpt2();
+    model.context = std::max(model.context, capacity);
     const DeviceTraits device = cuda().backend().traits();
     const auto ledger_of = [&](Backend& backend, Arena arena) {
       Session session(backend, arena,
-                      {.model = gpt2(), .batch = 1, .sequence_length = 1, .dtype = DType::kBF16});
-      Decoder decoder(session, {.capacity = kCapacity, .separate_kernels = separate_kernels});
-      decoder.start(0, std::vector<int32_t>(kCapacity, 1), 0);
+                      {.model = model, .batch = 1, .sequence_length = 1, .dtype = DType::kBF16});
+      Decoder decoder(session,
+                      {.capacity = capacity, .cache = cache, .separate_kernels = separate_kernels});
+      decoder.start(0, std::vector<int32_t>(static_cast<size_t>(capacity), 1), 0);
       decoder.next({}, 0);
       return arena.ledger();
     };

@@ -1,8 +1,9 @@
 // Small caches on CUDA: codes with the bits of the CPU, and attention over them against fp64.
+#include "kernels/attention/small_cache.h"
+
 #include <algorithm>
 
 #include "kernels/attention/decode.h"
-#include "kernels/attention/small_cache.h"
 #include "tests/cuda/twin.h"
 
 namespace tessera {
@@ -34,8 +35,8 @@ struct SmallCase {
                          of, device);
   }
   std::string text() const {
-    return fmt::format("{}, {} x {} heads of {}, {} sequences, the first at {}{}{}{}", name_of(dtype), kv_heads,
-                       group, head_dim, batch(), starts[0], scores.sinks ? ", sinks" : "",
+    return fmt::format("{}, {} x {} heads of {}, {} sequences, the first at {}{}{}{}", name_of(dtype),
+                       kv_heads, group, head_dim, batch(), starts[0], scores.sinks ? ", sinks" : "",
                        scores.alibi_heads ? ", ALiBi" : "", scores.cap > 0 ? ", a cap" : "");
   }
 };
@@ -97,8 +98,8 @@ class SmallCacheOnCuda : public CudaTest {
                                 .k = wide_k,
                                 .v = wide_v});
       const int64_t row = c.kv_heads * c.head_dim;
-      for (const auto& [from, to] : {std::pair{of_sequence(cache.k.cpu, b), wide_k},
-                                     std::pair{of_sequence(cache.v.cpu, b), wide_v}})
+      for (const auto& [from, to] :
+           {std::pair{of_sequence(cache.k.cpu, b), wide_k}, std::pair{of_sequence(cache.v.cpu, b), wide_v}})
         std::copy(from.as<float>() + full * kTokens * row, from.as<float>() + from.numel(),
                   to.as<float>() + full * kTokens * row);
     }
@@ -195,8 +196,8 @@ TEST_F(SmallCacheOnCuda, AttentionAgreesWithFp64OverManySequencesOfDifferentLeng
   for (const CacheDtype dtype : kSmall) {
     SmallCase c{dtype, 3, 2, 64, {}};
     for (int b = 0; b < 60; ++b)
-      c.starts.push_back(
-          static_cast<int32_t>(random_() % 5 == 0 ? -1 : static_cast<int32_t>(random_() % (b % 3 == 0 ? 900 : 150))));
+      c.starts.push_back(static_cast<int32_t>(
+          random_() % 5 == 0 ? -1 : static_cast<int32_t>(random_() % (b % 3 == 0 ? 900 : 150))));
     expect_right(c);
     std::ranges::fill(c.starts, -1);
     expect_right(c);  // all are idle
@@ -236,7 +237,8 @@ TEST_F(SmallCacheOnCuda, TokensOneByOneGiveTheCodesOfTheCpu) {
     const Twin groups = output(DType::kI32, {L, B, K, G, format.group_words()});
     for (const int32_t start : {127, 128, 129, 191, 192, 256, 320, 384}) {  // the last has no room
       const Twin k = input(DType::kBF16, ring), v = input(DType::kBF16, ring),
-                 starts = indices({B}, [&](int64_t b) { return b == 1 ? -1 : start + static_cast<int32_t>(b); });
+                 starts =
+                     indices({B}, [&](int64_t b) { return b == 1 ? -1 : start + static_cast<int32_t>(b); });
       run_on_both({groups}, [&](auto on) {
         return QuantiseCache{
             .format = format, .k = on(k), .v = on(v), .groups = on(groups), .starts = on(starts)};

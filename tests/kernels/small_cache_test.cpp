@@ -1,8 +1,9 @@
 // Small caches on the CPU: where a group has what, how far a code may be from its number, and attention
 // against its formula in fp64 over the numbers that the codes stand for.
+#include "kernels/attention/small_cache.h"
+
 #include <set>
 
-#include "kernels/attention/small_cache.h"
 #include "kernels/base/bf16.h"
 #include "kernels/base/fp8.h"
 #include "tests/kernels/formula.h"
@@ -25,8 +26,8 @@ TEST(SmallCache, EveryCodeHasAPlaceOfItsOwn) {
         for (int i = 0; i < count; ++i) EXPECT_TRUE(bits.insert(word * 32 + shift + i).second);
       };
       for (int channel = 0; channel < format.steps() * 16; ++channel)
-        for (const int half : {CacheFormat::key_step(channel),
-                               CacheFormat::key_step(channel) + CacheFormat::kKeyZero})
+        for (const int half :
+             {CacheFormat::key_step(channel), CacheFormat::key_step(channel) + CacheFormat::kKeyZero})
           take(half / 2, half % 2 * 16, 16);
       for (int token = 0; token < kTokens; ++token) {
         for (int part = 0; part < format.parts(); ++part) take(format.value_scale(token, part), 0, 32);
@@ -91,13 +92,13 @@ TEST(SmallCache, AnErrorIsAtMostHalfAStep) {
         const float s = float_from_bf16(scale.step), z = float_from_bf16(scale.zero);
         const double steps = static_cast<double>(format.below()) + static_cast<double>(format.above());
         EXPECT_LE(s, ((most - least) / steps + std::abs(z) * 0x1p-9 / static_cast<double>(format.above())) *
-                         (1 + 0x1p-7) * (1 + 1e-5) +
+                             (1 + 0x1p-7) * (1 + 1e-5) +
                          0x1p-99);
         for (const float one : x) {
           const float n = format.number(format.code(one, scale));
           const double error = std::abs(double{z} + double{s} * double{n} - double{one});
-          const double half = fp8 ? std::max(double{s} * std::abs(double{n}) / 16, double{s} * 0x1p-10)
-                                  : double{s} / 2;
+          const double half =
+              fp8 ? std::max(double{s} * std::abs(double{n}) / 16, double{s} * 0x1p-10) : double{s} / 2;
           EXPECT_LE(error, half + 1e-6 * std::abs(double{one}));
         }
       }
@@ -128,9 +129,9 @@ struct SmallSize {
 
 // A cache whose texts were all read at once: groups of codes, and rings of the newest tokens
 struct SmallCacheOf {
-  Tensor k, v;                       // [B, capacity, K, D], as they were
-  Tensor wide_k, wide_v;             // what the cache has of them
-  Tensor ring_k, ring_v, groups;     // the cache
+  Tensor k, v;                    // [B, capacity, K, D], as they were
+  Tensor wide_k, wide_v;          // what the cache has of them
+  Tensor ring_k, ring_v, groups;  // the cache
   Tensor starts;
 
   SmallCacheOf(HostTensors& make, CpuStream& cpu, const SmallSize& s, float offset = 0) {
@@ -160,11 +161,13 @@ struct SmallCacheOf {
                               .k = text(wide_k),
                               .v = text(wide_v)});
       for (int64_t t = full * kTokens; t < length; ++t)
-        for (const auto& [from, wide, ring] : {std::tuple{k, wide_k, ring_k}, std::tuple{v, wide_v, ring_v}}) {
+        for (const auto& [from, wide, ring] :
+             {std::tuple{k, wide_k, ring_k}, std::tuple{v, wide_v, ring_v}}) {
           const float* one = text(from).as<float>() + t * row;
           std::copy_n(one, row, text(wide).as<float>() + t * row);
-          std::copy_n(one, row,
-                      ring.as<float>() + (b * CacheFormat::kNewestTokens + t % CacheFormat::kNewestTokens) * row);
+          std::copy_n(
+              one, row,
+              ring.as<float>() + (b * CacheFormat::kNewestTokens + t % CacheFormat::kNewestTokens) * row);
         }
     }
   }
@@ -186,7 +189,8 @@ Doubles formula(const SmallSize& s, const Tensor& q, const Tensor& k, const Tens
   const auto at = [](const Tensor& t, int64_t i) { return static_cast<double>(t.as<float>()[i]); };
   for (int64_t b = 0; b < s.B; ++b)
     for (int64_t h = 0; h < s.H; ++h) {
-      const int64_t kv = h / (s.H / s.K), keys = s.starts[static_cast<size_t>(b)] + 1, query = (b * s.H + h) * s.D;
+      const int64_t kv = h / (s.H / s.K), keys = s.starts[static_cast<size_t>(b)] + 1,
+                    query = (b * s.H + h) * s.D;
       const auto row = [&](int64_t j) { return ((b * s.capacity() + j) * s.K + kv) * s.D; };
       Doubles p(static_cast<size_t>(std::max<int64_t>(keys, 0)));
       double most = -INFINITY, sum = 0;
@@ -207,10 +211,10 @@ Doubles formula(const SmallSize& s, const Tensor& q, const Tensor& k, const Tens
 TEST(SmallCache, DecodeAttentionIsItsFormulaOverTheNumbersOfTheCodes) {
   CpuStream cpu;
   for (const CacheDtype dtype : kSmall)
-    for (const SmallSize& s : {SmallSize{dtype, 4, 2, 2, 64, {0, 63, -1, 200}},
-                               SmallSize{dtype, 6, 9, 1, 40, {126, 127, 128, 191, 192, 193}},
-                               SmallSize{dtype, 3, 6, 3, 10, {255, 256, 257}},
-                               SmallSize{dtype, 2, 4, 2, 200, {320, 500}}}) {
+    for (const SmallSize& s :
+         {SmallSize{dtype, 4, 2, 2, 64, {0, 63, -1, 200}},
+          SmallSize{dtype, 6, 9, 1, 40, {126, 127, 128, 191, 192, 193}},
+          SmallSize{dtype, 3, 6, 3, 10, {255, 256, 257}}, SmallSize{dtype, 2, 4, 2, 200, {320, 500}}}) {
       SCOPED_TRACE(s.to_string());
       HostTensors make;
       const SmallCacheOf cache(make, cpu, s, 5);
@@ -234,12 +238,15 @@ TEST(SmallCache, TokensOneByOneGiveTheBitsOfAPrompt) {
     const SmallSize s{dtype, 2, 2, 2, 24, {330, 270}};
     const SmallCacheOf at_once(make, cpu, s);
     const Tensor ring_k = make.poisoned(at_once.ring_k.shape), ring_v = make.poisoned(ring_k.shape),
-                 groups = make.empty(at_once.groups.shape, DType::kI32), starts = make.empty({s.B}, DType::kI32);
+                 groups = make.empty(at_once.groups.shape, DType::kI32),
+                 starts = make.empty({s.B}, DType::kI32);
     const int64_t row = s.K * s.D, rows = CacheFormat::kNewestTokens;
     for (int32_t t = 0; t <= 330; ++t) {
       for (int64_t b = 0; b < s.B; ++b)  // a text that has ended is idle
         starts.as<int32_t>()[b] = t <= s.starts[static_cast<size_t>(b)] ? t : -1;
-      const auto layer = [&](const Tensor& x) { return x.view({1, s.B, x.shape[1], x.shape[2], x.shape[3]}); };
+      const auto layer = [&](const Tensor& x) {
+        return x.view({1, s.B, x.shape[1], x.shape[2], x.shape[3]});
+      };
       cpu.run(QuantiseCache{.format = s.format(),
                             .k = layer(ring_k),
                             .v = layer(ring_v),
@@ -264,9 +271,9 @@ TEST(SmallCache, TokensOneByOneGiveTheBitsOfAPrompt) {
   }
 }
 
-// Keys with a bias of 300 in some channels: what they add to a score is the same for all keys, and the rest is
-// as exact as without it. One symmetric step for a token's whole head would be 300 / 7 in 4 bits, beside which
-// all other channels are 0.
+// Keys with a bias of 300 in some channels: what they add to a score is the same for all keys, and the rest
+// is as exact as without it. One symmetric step for a token's whole head would be 300 / 7 in 4 bits, beside
+// which all other channels are 0.
 TEST(SmallCache, ABiasOfKeysDoesNotCostTheOtherChannels) {
   CpuStream cpu;
   const int64_t D = 64;
@@ -289,10 +296,11 @@ TEST(SmallCache, ABiasOfKeysDoesNotCostTheOtherChannels) {
     }
     return worst;
   };
-  // A code's error is uniform up to s / 2, of a spread of about 5: 5 / levels / sqrt(12) a channel, times q of
-  // size 1, a mean over sqrt(D) of them; the worst of 256 keys lies four deviations out. Twice that, as the
-  // bias costs its channels the rounding of z, 2^-9 of 300, in each step.
-  for (const auto& [dtype, levels] : {std::pair{CacheDtype::kInt8, 255.0}, std::pair{CacheDtype::kInt4, 15.0}}) {
+  // A code's error is uniform up to s / 2, of a spread of about 5: 5 / levels / sqrt(12) a channel, times q
+  // of size 1, a mean over sqrt(D) of them; the worst of 256 keys lies four deviations out. Twice that, as
+  // the bias costs its channels the rounding of z, 2^-9 of 300, in each step.
+  for (const auto& [dtype, levels] :
+       {std::pair{CacheDtype::kInt8, 255.0}, std::pair{CacheDtype::kInt4, 15.0}}) {
     const double bound = 2 * 4 * 5 / levels / std::sqrt(12.0);
     const double plain = worst_score(dtype, 0, false), biased = worst_score(dtype, 300, false),
                  one_step = worst_score(dtype, 300, true);
@@ -300,7 +308,8 @@ TEST(SmallCache, ABiasOfKeysDoesNotCostTheOtherChannels) {
     EXPECT_LE(biased, bound) << name_of(dtype);
     EXPECT_GT(one_step, 3 * bound) << name_of(dtype);  // a step of 2.4; of 43, beside which 1 is 0
   }
-  EXPECT_LE(worst_score(CacheDtype::kFp8, 300, false), 2 * 4 * 0.04);  // 2^-4 of numbers of 1 / sqrt(12), twice
+  EXPECT_LE(worst_score(CacheDtype::kFp8, 300, false),
+            2 * 4 * 0.04);  // 2^-4 of numbers of 1 / sqrt(12), twice
 }
 
 TEST(SmallCache, NumbersThatAreNotFiniteStaySo) {
@@ -339,8 +348,8 @@ TEST(SmallCache, RefusesGroupsOfAnotherSize) {
                                          .groups = make.empty({1, 1, 2, groups, words}, DType::kI32),
                                          .count = 2});
   };
-  EXPECT_TRUE(says(refusal(2, 99), {"quantise cache", "int4", "heads of 64",
-                                    std::to_string(format.group_words())}));
+  EXPECT_TRUE(
+      says(refusal(2, 99), {"quantise cache", "int4", "heads of 64", std::to_string(format.group_words())}));
   EXPECT_TRUE(says(refusal(1, format.group_words()), {"quantise cache", "groups 0 to 2 of 1"}));
 }
 

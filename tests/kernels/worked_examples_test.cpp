@@ -55,14 +55,28 @@ struct WorkedExamples : AttentionHeads {
     there.sinks = back.sinks = sinks, back.dsinks = dsinks, back.accumulate = false;
     cpu.run(there);
     cpu.run(back);
-    const Tensor largest = make.empty({1}, DType::kI32);
-    largest.as<uint32_t>()[0] = 0;
-    cpu.run(LargestScores{.plan = plan, .q = in.q, .k = in.k, .tables = in.tables, .largest = largest});
     const float* out = r.y.as<float>() + (kKeys - 1) * kWidth;
     return {.lse = floats(r.saved)[kKeys - 1],
             .out = {out, out + kWidth},
-            .largest = float_of_ordered(largest.as<uint32_t>()[0]),
+            .largest = blocks ? largest_of(plan, in) : largest_of_last(in, rule),
             .dsink = rule.sinks ? floats(dsinks)[0] : 0};
+  }
+  float largest_of(const AttentionPlan& plan, const Inputs& in) {
+    const Tensor largest = make.empty({1}, DType::kI32);
+    largest.as<uint32_t>()[0] = 0;
+    cpu.run(LargestScores{.plan = plan, .q = in.q, .k = in.k, .tables = in.tables, .largest = largest});
+    return float_of_ordered(largest.as<uint32_t>()[0]);
+  }
+  float largest_of_last(const Inputs& all, const AttentionScores& rule) {
+    AttentionMask mask(true);
+    mask.offset = kKeys - 1;
+    AttentionShape s{1, 1, 1, kWidth, mask, 1, kKeys};
+    s.scores = rule;
+    AttentionPlan plan = plan_for(AttentionKind::kFlash, s);
+    plan.scale = 1;
+    const Tensor query = make.empty({1, 1, 1, kWidth});
+    std::copy_n(kQuery, kWidth, query.as<float>());
+    return largest_of(plan, {.q = all_heads(query), .k = all.k, .v = all.v});
   }
   static void expect(const Row& row, double lse, const std::vector<double>& out, double largest) {
     EXPECT_NEAR(row.lse, lse, kDigits);
@@ -105,6 +119,27 @@ TEST_F(WorkedExamples, SparseBlocks) {
                          [](int64_t, int64_t query, int64_t key) { return query == key; });
   const Row row = row_of({}, 0, &lists);
   expect(row, 5.1587, {1.0998, 2.5754, 1.8220, 0.1936}, 5);
+}
+
+// Section 8: 512 tokens in blocks of 128, of which each sees itself, the one before, and the first
+TEST(WorkedLists, OfFourBlocks) {
+  const BlockLists lists(128, 1, 512, 512, [](int64_t, int64_t query, int64_t key) {
+    return key == 0 ? true : key == query || key + 1 == query;
+  });
+  EXPECT_EQ(lists.numbers(), (std::vector<int32_t>{0, 1, 3, 6, 9,                 // begins
+                                                   0, 4, 6, 8, 9,                 // seen_begins
+                                                   0, 0, 1, 0, 1, 2, 0, 2, 3,     // keys
+                                                   0, 1, 2, 3, 1, 2, 2, 3, 3,     // queries
+                                                   0, 0, 0, 0, 1, 1, 2, 1, 2}));  // places
+  EXPECT_EQ(lists.shape().causal_pairs, 114'944);
+  const auto pairs_of = [](int64_t tokens) {
+    const BlockLists window(128, 1, tokens, tokens, [](int64_t, int64_t query, int64_t key) {
+      return key <= query && (key < 2 || query - key < 8);
+    });
+    return window.shape().causal_pairs;
+  };
+  EXPECT_NEAR(pairs_of(32'768) / 1e6, 39.1, 0.05);
+  EXPECT_NEAR(pairs_of(32'768) / (32'768.0 * 32'769 / 2), 0.073, 0.0005);
 }
 
 // After the clip, queries and keys have sqrt(4 / 5) of what they had.

@@ -112,8 +112,8 @@ class DecodeBench {
     const Shape text = t.k.shape;  // [B, tokens, K, D]
     const CacheFormat format = shape.format();
     const int64_t groups = CacheFormat::groups_of(text[1]);
-    t.groups = arena.alloc(MemoryTag::kData, "codes", DType::kI32,
-                           {text[0], text[2], groups, format.group_words()});
+    t.groups =
+        arena.alloc(MemoryTag::kData, "codes", DType::kI32, {text[0], text[2], groups, format.group_words()});
     const auto as_layer = [](const Tensor& x) {
       return x.view({1, x.shape[0], x.shape[1], x.shape[2], x.shape[3]});
     };
@@ -137,9 +137,9 @@ class DecodeBench {
     if (is_small(cell.cache)) {
       const CacheFormat format{.dtype = cache, .head_dim = p.head_dim};
       const int64_t element = p.dtype == ATTN_BF16 ? 2 : 4;
-      cell.bytes += static_cast<double>(p.batch * p.kv_heads *
-                                        (format.bytes_of(p.capacity, element) -
-                                         2 * p.capacity * p.head_dim * element));
+      cell.bytes +=
+          static_cast<double>(p.batch * p.kv_heads *
+                              (format.bytes_of(p.capacity, element) - 2 * p.capacity * p.head_dim * element));
     }
     Arena arena = make_arena(device_);
     const DType dtype = p.dtype == ATTN_BF16 ? DType::kBF16 : DType::kF32;

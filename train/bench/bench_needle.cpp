@@ -103,9 +103,8 @@ std::vector<float> NeedleTest::last_logits(Session& session, std::span<const int
                                            int64_t count) const {
   if (!is_small(options_.cache)) return session.last_logits(text, count);
   const int64_t V = model_.vocab_size, begin = std::ssize(text) - count;
-  Decoder decoder(session, {.capacity = std::ssize(text),
-                            .prefill = CacheFormat::kGroupTokens,
-                            .cache = options_.cache});
+  Decoder decoder(
+      session, {.capacity = std::ssize(text), .prefill = CacheFormat::kGroupTokens, .cache = options_.cache});
   std::vector<float> last;
   decoder.read_through(text, [&](int64_t first, std::span<const float> logits) {
     const int64_t from = std::max(begin - first, int64_t{0}) * V;

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "kernels/attention/attention_kind.h"
+#include "kernels/attention/small_cache.h"
 #include "kernels/base/gemm_source.h"
 #include "kernels/base/link_rates.h"
-#include "kernels/attention/small_cache.h"
 #include "kernels/base/special_tokens.h"
 #include "kernels/base/tensor.h"
 #include "model/by_block.h"

@@ -488,8 +488,8 @@ void visit_sampling(Section& sampling, Visit& visit) {
         "Sample from the most probable tokens, this many; 0: from all");
   visit("sampling.cache_dtype", sampling.cache_dtype,
         OneOf<CacheDtype>{{CacheDtype::kAuto, CacheDtype::kFp8, CacheDtype::kInt8, CacheDtype::kInt4}},
-        "The cache of keys and values; auto: as the model computes; fp8, int8, int4: all but the newest tokens "
-        "as codes");
+        "The cache of keys and values; auto: as the model computes; fp8, int8, int4: all but the newest "
+        "tokens as codes");
 }
 
 template <class Section, class Visit>

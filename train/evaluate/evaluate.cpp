@@ -280,11 +280,10 @@ std::vector<double> Evaluation::run(const SharedBatches& batches) {
 void Evaluation::measure_loss() {
   ranks_.enter_phase("the loss", Timeout::kNone);
   const Clock::time_point start = Clock::now();
-  const LossJob job{
-      .data = data_->source(),
-      .sequences = data_->sequences(),
-      .by_position = options_.by_position,
-      .cache = checked_cache(options_.cache, shape_.dtype)};
+  const LossJob job{.data = data_->source(),
+                    .sequences = data_->sequences(),
+                    .by_position = options_.by_position,
+                    .cache = checked_cache(options_.cache, shape_.dtype)};
   SharedBatches batches = loss_batches(present(session_), job);
   batches.progress = [&](int64_t done) {
     show("loss", done * shape_.batch, data_->sequences(), "sequences", seconds_since(start));

@@ -76,9 +76,10 @@ void add_options(Options& app, Command& c) {
   app.add_word("--attention", o.attention, "naive, flash, cudnn or flash_fp8; default: the run's");
   app.add_word("--documents", o.documents,
                "join: attention crosses documents; mask: it does not; default: the run's");
-  app.add_word("--cache-dtype", o.cache,
-               "Read each sequence 64 tokens at a time over a cache of keys and values whose older tokens are "
-               "codes: fp8, int8, int4; auto: without a cache");
+  app.add_word(
+      "--cache-dtype", o.cache,
+      "Read each sequence 64 tokens at a time over a cache of keys and values whose older tokens are "
+      "codes: fp8, int8, int4; auto: without a cache");
   app.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   add_rank_options(app, c.asked);
   app.footer(

@@ -148,9 +148,9 @@ void print_header(const GenerateOptions& o, const Request& r, const DeviceTraits
                             r.tokenizer->name()));
   line("device",
        fmt::format("{}, {}, {} attention", device.name, name_of(plan.shape.dtype), name_of(o.attention)));
-  line("cache", fmt::format("{} x {} tokens{}, {}; all memory {}", plan.settings.slots, plan.settings.capacity,
-                            cache_text(plan.settings.cache), format_bytes(plan.cache_bytes),
-                            format_bytes(plan.peak())));
+  line("cache", fmt::format("{} x {} tokens{}, {}; all memory {}", plan.settings.slots,
+                            plan.settings.capacity, cache_text(plan.settings.cache),
+                            format_bytes(plan.cache_bytes), format_bytes(plan.peak())));
 }
 
 // A text that was cut off looks like one that has ended.

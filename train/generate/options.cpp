@@ -2,6 +2,7 @@
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
+#include "model/kv_cache.h"
 #include "train/memory/plan_target.h"
 #include "train/run/ignored_fields.h"
 #include "train/run/model_folder.h"

@@ -87,8 +87,8 @@ DataLoss loss_of_pairs(const LossJob& job, const std::vector<double>& results) {
   return found;
 }
 
-// The sum of the losses of one sequence's targets that count, read through a cache; each is added to its place
-// of by_position, unless that is empty.
+// The sum of the losses of one sequence's targets that count, read through a cache; each is added to its
+// place of by_position, unless that is empty.
 double loss_through_cache(Decoder& decoder, const SequencesView& sequence, std::span<double> by_position) {
   double sum = 0;
   decoder.read_through(sequence.tokens, [&](int64_t first, std::span<const float> logits) {

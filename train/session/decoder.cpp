@@ -56,8 +56,7 @@ Decoder::Decoder(Session& session, const Settings& settings)
       settings_(checked(settings, session)),
       scope_(session.arena()),
       cache_(allocate_kv_cache(session.arena(), session.shape().model, session.shape().dtype, settings_.slots,
-                               settings_.capacity,
-                               checked_cache(settings_.cache, session.shape().dtype))),
+                               settings_.capacity, checked_cache(settings_.cache, session.shape().dtype))),
       model_(decoding(session.model(), cache_, session.stream().backend().traits())),
       lengths_(static_cast<size_t>(settings_.slots)),
       texts_(static_cast<size_t>(settings_.slots)),
@@ -252,8 +251,8 @@ void Decoder::read_through(std::span<const int32_t> tokens, const VisitLogits& v
   const Stream& stream = session_.stream();
   Arena& arena = session_.arena();
   const int64_t count = std::ssize(tokens), V = model_.config.vocab_size, padded = logits_.shape[1];
-  check(count > 0 && count <= settings_.capacity, "a text must have 1 to {} tokens, the decoder's capacity, found {}",
-        settings_.capacity, count);
+  check(count > 0 && count <= settings_.capacity,
+        "a text must have 1 to {} tokens, the decoder's capacity, found {}", settings_.capacity, count);
   Arena::Scope scope(arena);
   const Tensor text = arena.alloc(MemoryTag::kData, "prompt", DType::kI32, {count, 1});
   copy_ids(stream, Ids::kTokens, tokens, V, text);

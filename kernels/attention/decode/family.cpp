@@ -17,14 +17,7 @@ AttnStatus run(const AttnDecode& d, CUstream_st* stream) {
     return d.problem.dtype == ATTN_BF16 ? decode_bf16_general(d, stream) : decode_f32_general(d, stream);
   return d.problem.dtype == ATTN_BF16 ? decode_bf16(d, stream) : decode_f32(d, stream);
 }
-#else
-constexpr std::nullptr_t run = nullptr;
-#endif
-
-}  // namespace
-
-#ifdef TESSERA_ATTENTION_CUDA
-AttnStatus decode_small(const SmallDecode& d, CUstream_st* stream) {
+AttnStatus run_small(const SmallDecode& d, CUstream_st* stream) {
   switch (d.dtype) {
     case CacheDtype::kFp8:
       return decode_fp8(d, stream);
@@ -39,13 +32,20 @@ AttnStatus decode_small(const SmallDecode& d, CUstream_st* stream) {
   }
   return ATTN_BAD_SHAPE;  // no codes
 }
+#else
+constexpr std::nullptr_t run = nullptr, run_small = nullptr;
 #endif
+
+}  // namespace
 
 constinit const DecodeFamily kFamily = {
     .lowest_arch = kLowestArch,
     .head_dims = {.step = 8, .most = 256},
     .workspace = [](const AttnDecodeProblem& p) { return Workspace(nullptr, p).bytes; },
     .units = most_units,
-    .run = run};
+    .run = run,
+    .small_workspace = [](const AttnDecodeProblem& p,
+                          CacheDtype cache) { return small_workspace(nullptr, p, cache).bytes; },
+    .run_small = run_small};
 
 }  // namespace tessera::attention::decode

@@ -188,8 +188,8 @@ __device__ __forceinline__ void attend(const Args& a, int sequence, int row_inde
   finish_row<Tile>(a, sequence, row, heads, part_out, part_lse, memory);
 }
 
-// Calls attend_row(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA has
-// units; part_out is null where it has all of them.
+// Calls attend_row(sequence, row, units of the row, keys, part_out, part_lse) for each row of which this CTA
+// has units; part_out is null where it has all of them.
 template <class Args, class AttendRow>
 __device__ __forceinline__ void each_row_of_cta(const Args& a, const AttendRow& attend_row) {
   const auto& work = a.work;

@@ -3,19 +3,10 @@
 #pragma once
 
 #include "kernels/attention/decode/shape.h"
+#include "kernels/attention/family.h"
 #include "kernels/attention/small_cache.h"
 
 namespace tessera::attention::decode {
-
-// As attn_decode(), in bf16, but for the cache: `call.k` and `call.v` are rings of kNewestTokens rows, and
-// `groups` are the blocks [batch, kv_heads, groups_of(capacity), group_words()] of older tokens.
-struct SmallDecode {
-  AttnDecode call{};
-  const void* groups = nullptr;  // 16-byte aligned
-  CacheDtype dtype = CacheDtype::kInt8;
-};
-// The problem has been found supported by attn_decode_supports(), in bf16.
-AttnStatus decode_small(const SmallDecode& d, CUstream_st* stream);
 
 // By format
 AttnStatus decode_fp8(const SmallDecode& d, CUstream_st* stream);

@@ -2,9 +2,9 @@
 //
 //   S = N (Q s)^T + Q z,    P = 2^(c S - m),    O^T += N^T (P s)^T,  O_z += P z
 //
-// Q s is exact in two bf16: q and s have 8 bits each. The codes become bf16 in registers, an integer of 4 bits
-// as 128 + code: that is a mask and an or. What this adds, 136 times the sum of the other factor, comes from
-// one more product, of the same rounded factor.
+// Q s is exact in two bf16: q and s have 8 bits each. The codes become bf16 in registers, an integer of 4
+// bits as 128 + code: that is a mask and an or. What this adds, 136 times the sum of the other factor, comes
+// from one more product, of the same rounded factor.
 //
 // Where a head has fewer channels than the tile is wide, q is 0 behind them, and the first step's codes stand
 // in for those that there are not, without a branch; columns of O behind the head's are not read.
@@ -95,8 +95,7 @@ struct SmallHeads : MmaHeads<Tile> {
     if constexpr (Bias::kAny) {
 #pragma unroll
       for (int i = 0; i < 4 * kSubs; ++i)
-        s[i / 4][i % 4] =
-            bias.score(s[i / 4][i % 4], i % 2, i / 4 * 16 + lane / 4 + i % 4 / 2 * 8);
+        s[i / 4][i % 4] = bias.score(s[i / 4][i % 4], i % 2, i / 4 * 16 + lane / 4 + i % 4 / 2 * 8);
     }
     bool above = false;
 #pragma unroll
@@ -191,9 +190,9 @@ struct SmallHeads : MmaHeads<Tile> {
         const uint32_t pair = ptx::pack_bf16(x * step, y * step);
         high[sub][half] = ptx::transpose_8x8(pair);
         if constexpr (kTwoParts)
-          low[sub][half] = ptx::transpose_8x8(
-              ptx::pack_bf16(fmaf(x, step, -__uint_as_float(pair << 16)),
-                             fmaf(y, step, -__uint_as_float(pair & 0xffff0000))));
+          low[sub][half] =
+              ptx::transpose_8x8(ptx::pack_bf16(fmaf(x, step, -__uint_as_float(pair << 16)),
+                                                fmaf(y, step, -__uint_as_float(pair & 0xffff0000))));
       }
     }
     if constexpr (C::kShifted) {

@@ -1,5 +1,5 @@
-// Decode attention over a small cache: the two kernels of kernel.cuh, where a CTA's share is of tiles of codes
-// and, at the end of each row, the newest tokens in bf16.
+// Decode attention over a small cache: the two kernels of kernel.cuh, where a CTA's share is of tiles of
+// codes and, at the end of each row, the newest tokens in bf16.
 #pragma once
 
 #include "kernels/attention/decode/launch.cuh"
@@ -82,8 +82,8 @@ __device__ __forceinline__ void attend_small(const SmallArgs& a, int sequence, i
   const int warp = threadIdx.x / 32, groups = static_cast<int>(CacheFormat::groups_of(keys));
   const int tiles = groups * Tile::kFormat.tiles(), end = min(units.end * Tile::kWarps, tiles);
   const int first = units.begin * Tile::kWarps + warp;
-  const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) +
-                          warp * SmallMemory<Tile>::kWarpBytes;
+  const uint32_t shared =
+      static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + warp * SmallMemory<Tile>::kWarpBytes;
   const uint32_t* of_head = a.work.groups + sequence * a.work.of_sequence + row.kv_head * a.work.of_head;
 #pragma unroll
   for (int slot = 0; slot < Tile::kSlots - 1; ++slot)
@@ -99,7 +99,7 @@ __device__ __forceinline__ void attend_small(const SmallArgs& a, int sequence, i
     ptx::cp_async_wait<Tile::kSlots - 2>();
     __syncwarp();  // the tile has come for all lanes, and all are done with the one before
     start_codes<Tile>(shape, of_head, tile + (Tile::kSlots - 1) * Tile::kWarps, end,
-                shared + (slot == 0 ? Tile::kSlots - 1 : slot - 1) * Tile::kSlotBytes);
+                      shared + (slot == 0 ? Tile::kSlots - 1 : slot - 1) * Tile::kSlotBytes);
     if constexpr (Tile::kGeneral)
       heads.take_codes(shape, shared + slot * Tile::kSlotBytes,
                        bias.from(tile * Tile::kFormat.tile_tokens()));
@@ -120,8 +120,7 @@ __device__ __forceinline__ void attend_small(const SmallArgs& a, int sequence, i
 }
 
 template <class Tile>
-__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtas)
-    small_decode_kernel(const SmallArgs a) {
+__global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtas) small_decode_kernel(const SmallArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   ptx::wait_for_previous_kernel();
   ptx::let_next_kernel_start();  // after the wait: merge_kernel() reads `starts` at once
@@ -138,7 +137,8 @@ AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
   const int64_t group = p.heads / p.kv_heads, turns = turns_of(group);
   constexpr int kBytes = SmallMemory<Tile>::kBytes;
   int resident = 0;
-  if (const AttnStatus status = resident_ctas(kBytes, &resident, Tile::kCtas); status != ATTN_OK) return status;
+  if (const AttnStatus status = resident_ctas(kBytes, &resident, Tile::kCtas); status != ATTN_OK)
+    return status;
   const auto ctas =
       static_cast<int>(std::min({int64_t{resident}, kMostSmallCtas, most_small_units(p, d.dtype)}));
   const int64_t of_head = CacheFormat::groups_of(p.capacity) * format.group_words();

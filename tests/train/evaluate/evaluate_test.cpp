@@ -103,6 +103,23 @@ TEST_F(Evaluate, HasTheValidationLossOfTheRunToTheBit) {
   EXPECT_EQ(figures({"two"})["loss"], evaluations("two")[20]["validation_loss"]);
 }
 
+// Sequences of 32 tokens have no codes: what is left is another order of sums.
+TEST_F(Evaluate, ReadsSequencesThroughACache) {
+  trains(short_run("one"));
+  const Json plain = figures({"one", "--by-position"}),
+             cached = figures({"one", "--by-position", "--cache-dtype", "int4", "--documents", "join"}),
+             joined = figures({"one", "--by-position", "--documents", "join"});
+  EXPECT_EQ(cached["loss_tokens"], joined["loss_tokens"]);
+  EXPECT_NEAR(cached["loss"].get<double>(), joined["loss"].get<double>(), 1e-4);
+  EXPECT_EQ(cached["position_ends"], plain["position_ends"]);
+  for (size_t i = 0; i < cached["position_losses"].size(); ++i)
+    EXPECT_NEAR(cached["position_losses"][i].get<double>(), joined["position_losses"][i].get<double>(), 1e-4);
+  evaluate_refused({"one", "--cache-dtype", "int4", "--documents", "mask"},
+                   {"--cache-dtype int4", "--documents join"});
+  evaluate_refused({"one", "--task", "questions.jsonl", "--cache-dtype", "fp8"}, {"--cache-dtype", "--task"});
+  evaluate_refused({"one", "--cache-dtype", "bf16", "--documents", "join"}, {"--cache-dtype bf16", "fp32"});
+}
+
 TEST_F(Evaluate, AddsTheAdaptersOfARunToItsWeights) {
   trains(short_run("one"));
   trains(short_run("adapted",

@@ -154,6 +154,20 @@ class ExportProgram : public InTempFolder {
     return made;
   }
 
+  // A gpt-oss with its experts in MXFP4, and a tokenizer of as many letters as it has tokens
+  std::filesystem::path make_mxfp4_model(const std::string& name) const {
+    std::filesystem::copy(TESSERA_SOURCE_DIR "/tests/fixtures/mxfp4", folder / name);
+    nlohmann::json letters;
+    for (int id = 0; id < 17; ++id) letters[std::string(1, static_cast<char>('a' + id))] = id;
+    write(name + "/tokenizer.json",
+          nlohmann::json{{"model", {{"type", "BPE"}, {"vocab", letters}, {"merges", nlohmann::json::array()}}},
+                         {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                         {"decoder", {{"type", "ByteLevel"}}},
+                         {"added_tokens", nlohmann::json::array()}}
+              .dump());
+    return folder / name;
+  }
+
   ProcessResult run_export(const std::vector<std::string>& arguments, rlim_t most_file_bytes = 0) const {
     return run_process(EXPORT_BINARY, arguments, {.folder = folder, .most_file_bytes = most_file_bytes});
   }

@@ -41,15 +41,7 @@ TEST_F(ExportInPython, GgufReadsTheFile) {
 TEST_F(ExportInPython, GgufKeepsMxfp4) {
   if (const auto missing = missing_in_python("gguf, numpy, safetensors", folder); !missing.empty())
     GTEST_SKIP() << missing;
-  fs::copy(TESSERA_SOURCE_DIR "/tests/fixtures/mxfp4", folder / "gpt_oss");
-  nlohmann::json letters;
-  for (int id = 0; id < 17; ++id) letters[std::string(1, static_cast<char>('a' + id))] = id;
-  write("gpt_oss/tokenizer.json",
-        nlohmann::json{{"model", {{"type", "BPE"}, {"vocab", letters}, {"merges", nlohmann::json::array()}}},
-                       {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-                       {"decoder", {{"type", "ByteLevel"}}},
-                       {"added_tokens", nlohmann::json::array()}}
-            .dump());
+  make_mxfp4_model("gpt_oss");
   const ProcessResult result = exported("gpt_oss", "gguf", "out.gguf");
   EXPECT_NE(result.out.find("mxfp4"), std::string::npos) << result.out;
   passes("check_mxfp4_gguf.py", {"out.gguf", "gpt_oss"});

@@ -1,6 +1,7 @@
 // The program export: what it writes, what it refuses, and what an interruption leaves.
 #include <sys/stat.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -80,6 +81,28 @@ TEST_F(Exporting, EveryModelInEveryFormat) {
     }
     fs::remove_all(source);
   }
+}
+
+TEST_F(Exporting, ExpertsInMxfp4AreKeptInGgufAndWidenedForHuggingFace) {
+  make_mxfp4_model("source");
+  exported("source", "gguf", "out.gguf");
+  const GgufReader file(folder / "out.gguf");
+  for (const char* name : {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"})
+    EXPECT_EQ(file.tensors().at(fmt::format("blk.0.{}.weight", name)).tensor.format, NumberFormat::kMxfp4);
+  EXPECT_EQ(file.tensors().at("blk.0.attn_q.weight").tensor.format, NumberFormat::kBF16);
+  exported("source", "hf", "out");
+  const ModelConfig model = read_model_config(folder / "source").model;
+  const WeightsFolder widened(folder / "out", model), source(folder / "source", model);
+  EXPECT_EQ(widened.format(), NumberFormat::kBF16);
+  for (const ParamPlace& place : ParamLayout(model, 1).places)
+    widened.read(place, [&](const ParamPlace& one, const Tensor& found) {
+      source.read(place, [&](const ParamPlace&, const Tensor& wanted) {
+        EXPECT_EQ(std::memcmp(found.data, wanted.data, wanted.bytes()), 0) << one.info.name;
+      });
+    });
+  make_model("plain", small_llama(), "llama3");
+  refused({"plain", "--format", "gguf", "--dtype", "mxfp4", "--output", "no.gguf"},
+          {"--dtype mxfp4", "experts", "q8_0"});
 }
 
 TEST_F(Exporting, TheFilesOfAHuggingFaceFolder) {

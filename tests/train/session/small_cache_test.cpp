@@ -1,11 +1,12 @@
-// Texts that are continued over a small cache: logits beside those of a forward over the whole text, which has
-// no cache, and the memory.
+// Texts that are continued over a small cache: logits beside those of a forward over the whole text, which
+// has no cache, and the memory.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "tests/model_variants.h"
 #include "tests/says.h"
+#include "tests/support.h"
 #include "tests/tolerances.h"
 #include "train/session/decoder.h"
 
@@ -15,8 +16,8 @@ namespace {
 constexpr SamplingRule kMostProbable{.temperature = 0};
 constexpr int64_t kLongContext = 512;
 
-// Qwen2's shape, with a bias of keys of size `bias` in the last channels of both halves of a head, whose angles
-// turn least
+// Qwen2's shape, with a bias of keys of size `bias` in the last channels of both halves of a head, whose
+// angles turn least
 struct BiasedSession {
   explicit BiasedSession(float bias, ModelConfig model = qwen2())
       : session(*backend, arena, {.model = model, .batch = 1, .sequence_length = model.context}) {
@@ -88,8 +89,8 @@ struct BiasedSession {
   Session session;
 };
 
-// A code's error is uniform up to half a step: 5 deviations of a channel over 15 or 255 steps, / sqrt(12), 10%
-// and 0.6% of what keys and values tell apart; of e4m3, up to 2^-4 of a number, 2.5% on average. Keys and
+// A code's error is uniform up to half a step: 5 deviations of a channel over 15 or 255 steps, / sqrt(12),
+// 10% and 0.6% of what keys and values tell apart; of e4m3, up to 2^-4 of a number, 2.5% on average. Keys and
 // values of three layers are so far off, at random, and what attention adds is less than half of the stream.
 double most_error(CacheDtype dtype) {
   const double of_code = dtype == CacheDtype::kInt4 ? 0.096 : dtype == CacheDtype::kInt8 ? 0.006 : 0.025;
@@ -97,21 +98,21 @@ double most_error(CacheDtype dtype) {
 }
 
 TEST(SmallCacheOfADecoder, LogitsStayCloseWhateverTheBiasOfKeys) {
-  for (const float bias : {0.0f, 100.0f}) {
-    BiasedSession biased(bias);
-    EXPECT_EQ(biased.biased, bias == 0 ? 0 : 3 * 2 * 4);
-    const std::vector<int32_t> prompt = biased.text(300);
-    EXPECT_LE(biased.error({.capacity = kLongContext}, prompt, 80), 1e-4);
-    for (const CacheDtype dtype : {CacheDtype::kInt8, CacheDtype::kFp8, CacheDtype::kInt4}) {
-      const double error = biased.error({.capacity = kLongContext, .cache = dtype}, prompt, 80);
-      RecordProperty(fmt::format("{} with a bias of {}", name_of(dtype), bias), fmt::format("{}", error));
-      EXPECT_LE(error, most_error(dtype)) << name_of(dtype) << ", bias " << bias;
-      EXPECT_GT(error, 0);
-    }
+  BiasedSession plain(0), biased(100);
+  EXPECT_EQ(biased.biased, 3 * 2 * 4);
+  const std::vector<int32_t> prompt = plain.text(300);
+  for (BiasedSession* one : {&plain, &biased})
+    EXPECT_LE(one->error({.capacity = kLongContext}, prompt, 80), 1e-4);
+  for (const CacheDtype dtype : {CacheDtype::kInt8, CacheDtype::kFp8, CacheDtype::kInt4}) {
+    const Decoder::Settings settings{.capacity = kLongContext, .cache = dtype};
+    const double without = plain.error(settings, prompt, 80), with = biased.error(settings, prompt, 80);
+    EXPECT_LE(without, most_error(dtype)) << name_of(dtype);
+    EXPECT_LE(with, 1.5 * without) << name_of(dtype);  // other texts; of no more error
+    EXPECT_GT(with, 0);
   }
 }
 
-// However a prompt is cut into chunks, and where only the newest tokens have been read, there is no more error
+// However a prompt is cut into chunks; where only the newest tokens have been read, there is no error.
 TEST(SmallCacheOfADecoder, PromptsAreReadInAnyChunks) {
   BiasedSession biased(30);
   for (const int64_t chunk : {7, 64, 100})
@@ -121,16 +122,45 @@ TEST(SmallCacheOfADecoder, PromptsAreReadInAnyChunks) {
           {.capacity = kLongContext, .prefill = chunk, .cache = CacheDtype::kInt8}, biased.text(length), 3);
       EXPECT_LE(error, most_error(CacheDtype::kInt8));
       // 128 tokens are no codes yet.
-      if (length <= 125) EXPECT_LE(error, 1e-4);
+      if (length <= 125) {
+        EXPECT_LE(error, 1e-4);
+      }
     }
 }
 
+TEST(SmallCacheOfADecoder, ATextIsReadThroughIt) {
+  BiasedSession biased(30);
+  const std::vector<int32_t> text = biased.text(300);
+  const std::vector<float> exact = biased.session.last_logits(text, 300);
+  const auto V = static_cast<size_t>(biased.session.shape().model.vocab_size);
+  for (const auto& [dtype, most] :
+       {std::pair{CacheDtype::kAuto, 1e-4}, std::pair{CacheDtype::kInt8, most_error(CacheDtype::kInt8)},
+        std::pair{CacheDtype::kInt4, most_error(CacheDtype::kInt4)}}) {
+    Decoder decoder(biased.session, {.capacity = 300, .prefill = 64, .cache = dtype});
+    std::vector<float> found;
+    decoder.read_through(text, [&](int64_t first, std::span<const float> logits) {
+      EXPECT_EQ(static_cast<size_t>(first) * V, found.size());
+      found.insert(found.end(), logits.begin(), logits.end());
+    });
+    ASSERT_EQ(found.size(), exact.size());
+    double errors = 0, sizes = 0, early = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double error = double{found[i]} - double{exact[i]};
+      (i < 128 * V ? early : errors) += error * error, sizes += double{exact[i]} * double{exact[i]};
+    }
+    EXPECT_LE(std::sqrt(early / sizes), 1e-4) << name_of(dtype);  // none of 128 tokens is a code
+    EXPECT_LE(std::sqrt(errors / sizes), most) << name_of(dtype);
+    EXPECT_TRUE(decoder.is_idle(0));
+  }
+}
+
 TEST(SmallCacheOfADecoder, TakesWindowsAndEveryShape) {
-  for (const Variant& variant : parts_of({.vocab_size = 61, .context = 256, .layers = 2, .heads = 2, .channels = 32})) {
+  for (const Variant& variant :
+       parts_of({.vocab_size = 61, .context = 256, .layers = 2, .heads = 2, .channels = 32})) {
     if (variant.model.dropout) continue;
     SCOPED_TRACE(variant.name);
     BiasedSession biased(0, variant.model);
-    EXPECT_LE(biased.error({.capacity = 256, .cache = CacheDtype::kInt8}, biased.text(180), 40),
+    EXPECT_LE(biased.error({.capacity = 256, .cache = CacheDtype::kInt8}, biased.text(180), 12),
               4 * most_error(CacheDtype::kInt8));  // of a few channels, and of weights of any kind
   }
 }
@@ -142,20 +172,21 @@ TEST(SmallCacheOfADecoder, CopiesOfAPromptGoOnAsItDoes) {
   const std::vector<int32_t> prompt = biased.text(250), other = biased.text(140);
   const auto draw = [&](Decoder& decoder, int64_t slot, int count) {
     std::vector<int32_t> drawn;
-    for (int i = 0; i < count; ++i) drawn.push_back(decoder.next({.temperature = 1}, 3)[static_cast<size_t>(slot)]);
+    for (int i = 0; i < count; ++i)
+      drawn.push_back(decoder.next({.temperature = 1}, 3)[static_cast<size_t>(slot)]);
     return drawn;
   };
-  for (const CacheDtype dtype : {CacheDtype::kFp8, CacheDtype::kInt4}) {
+  for (const CacheDtype dtype : {CacheDtype::kInt4}) {
     Decoder one(biased.session, {.capacity = kLongContext, .cache = dtype});
     one.start(0, prompt, 7);
-    const std::vector<int32_t> wanted = draw(one, 0, 100);
+    const std::vector<int32_t> wanted = draw(one, 0, 30);
     Decoder several(biased.session, {.slots = 3, .capacity = kLongContext, .cache = dtype});
     several.start(1, prompt, 7);
-    EXPECT_EQ(draw(several, 1, 100), wanted);
+    EXPECT_EQ(draw(several, 1, 30), wanted);
     several.start_copy(1, 7);  // its own slot, which has gone on
     several.start_copy(2, 7);
     std::vector<int32_t> first, second;
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 30; ++i) {
       const auto drawn = several.next({.temperature = 1}, 3);
       first.push_back(drawn[1]), second.push_back(drawn[2]);
     }
@@ -164,7 +195,7 @@ TEST(SmallCacheOfADecoder, CopiesOfAPromptGoOnAsItDoes) {
     several.stop(1), several.stop(2);
     several.start(0, other, 4);
     several.start(2, prompt, 7);
-    EXPECT_EQ(draw(several, 2, 100), wanted);
+    EXPECT_EQ(draw(several, 2, 30), wanted);
   }
 }
 
@@ -173,8 +204,8 @@ TEST(SmallCacheOfADecoder, TakesTheBytesThatItSays) {
   const ModelConfig& model = biased.session.shape().model;
   for (const CacheDtype dtype : {CacheDtype::kInt8, CacheDtype::kInt4}) {
     // 7 x 64 tokens less the 2 newest groups, of two heads in three layers; 128 newest tokens
-    const int64_t of_group = dtype == CacheDtype::kInt4 ? 2 * 64 * 32 / 2 + 32 * 4 + 64 * 4
-                                                        : 2 * 64 * 32 + 32 * 4 + 64 * 4;
+    const int64_t of_group =
+        dtype == CacheDtype::kInt4 ? 2 * 64 * 32 / 2 + 32 * 4 + 64 * 4 : 2 * 64 * 32 + 32 * 4 + 64 * 4;
     EXPECT_EQ(kv_cache_bytes(model, DType::kF32, 448, dtype), 3 * 2 * (5 * of_group + 2 * 128 * 32 * 4));
     EXPECT_EQ(kv_cache_bytes(model, DType::kF32, 128, dtype), kv_cache_bytes(model, DType::kF32, 128));
     EXPECT_EQ(kv_cache_bytes_of_token(model, DType::kF32, 448, dtype), 3 * 2 * of_group / 64.0);
