@@ -223,9 +223,9 @@ void Decoder::read(int64_t slot, std::span<const int32_t> tokens, std::vector<in
   if (before + count <= short_context_) model.angles = angles_;
   KvCache own = cache_.slot(slot);
   own.starts = arena.alloc(MemoryTag::kData, "tokens read", DType::kI32, {1});  // the slot is idle until then
-  for (int64_t first = 0; first < count; first += settings_.prefill) {
-    const int64_t start = before + first,
-                  T = std::min(settings_.prefill, prompt_tokens_at_once(model_.config, start, count - first));
+  for (int64_t first = 0, T = 0; first < count; first += T) {
+    const int64_t start = before + first;
+    T = std::min(settings_.prefill, prompt_tokens_at_once(model_.config, start, count - first));
     copy_to(stream, std::array{static_cast<int32_t>(start)}, own.starts);
     prefill(stream, arena,
             {.model = model,
