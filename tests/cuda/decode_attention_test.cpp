@@ -329,7 +329,9 @@ TEST_F(AttentionDecode, WithSparseBlocksAgreesWithFp64) {
           DecodeCase c{dtype, 2, group, head_dim, {0, 127, -1, 128, 130, 700, 999, 1023}};
           c.block = block;
           expect_right(c);
-          c.has_sinks = true, c.alibi_heads = group == 3 ? 32 : 0, c.cap = group == 8 ? 5 : 0;
+          // A list may lack all near blocks: beside a sink, steep slopes would leave nothing of its keys.
+          c.has_sinks = true, c.cap = group == 8 ? 5 : 0;
+          if (group == 3) c.alibi_heads = 32, c.first_head = 32 - 6, c.has_sinks = false;
           expect_right(c);
           c.kv_heads = 1, c.starts = {8190};  // many thread blocks share a head
           expect_right(c);

@@ -234,7 +234,9 @@ TEST_F(ExportedFormats, LlamaCppRefusesByKey) {
       refused(one.model, [](ModelConfig& m) { m.rope = {.scaling = RopeScaling::kLlama3}; },
               {"model.rope.scaling=llama3"});
       refused(one.model,
-              [](ModelConfig& m) { m.window = Windows({{.window = Windows::kFull}, {.window = 5}}); },
+              [](ModelConfig& m) {
+                m.window = Windows({{.window = Windows::kFull}, {.window = 5}});
+              },
               {"model.window=", "then one without"});
       EXPECT_EQ(llama_cpp_notices(one.model).size(), one.model.rope.truncate ? 0u : 1u);
     }
@@ -476,7 +478,7 @@ TEST(Mxfp4InGguf, ABlockByHand) {
   encode(NumberFormat::kMxfp4, values, "w", take);
   ASSERT_EQ(std::ssize(bytes), bytes_of(NumberFormat::kMxfp4, 64));
   std::vector<uint8_t> wanted(34, 0);
-  wanted[0] = 128;                                         // 12 = 6 * 2^(128 - 127)
+  wanted[0] = 128;                                                   // 12 = 6 * 2^(128 - 127)
   wanted[1] = 7 | 3 << 4, wanted[2] = 9, wanted[16] = 1 | 0xE << 4;  // 6 and 1.5; -0.5; 0.5 and -4
   EXPECT_EQ(std::memcmp(bytes.data(), wanted.data(), wanted.size()), 0);
   std::vector<float> found(64);
@@ -497,13 +499,13 @@ TEST_F(ExportedFormats, OnlyMatricesOfExpertsAreInMxfp4) {
   const GgufReader file = gguf_of(model, NumberFormat::kMxfp4);
   EXPECT_EQ(field<uint32_t>(file, "general.file_type"), 38u);
   for (const auto& [name, entry] : file.tensors()) {
-    const bool whole = entry.tensor.shape.rank() == 1 || name.ends_with(".bias") ||
-                       name.find("ffn_gate_inp") != name.npos;
+    const bool whole =
+        entry.tensor.shape.rank() == 1 || name.ends_with(".bias") || name.find("ffn_gate_inp") != name.npos;
     const bool of_experts = !whole && name.find("_exps.weight") != name.npos;
-    EXPECT_EQ(entry.tensor.format, whole                                             ? NumberFormat::kF32
-                                   : !of_experts                                     ? NumberFormat::kBF16
+    EXPECT_EQ(entry.tensor.format, whole                                      ? NumberFormat::kF32
+                                   : !of_experts                              ? NumberFormat::kBF16
                                    : entry.tensor.shape[2] % kMxfp4Block == 0 ? NumberFormat::kMxfp4
-                                                                                     : NumberFormat::kF16)
+                                                                              : NumberFormat::kF16)
         << name;
   }
 }

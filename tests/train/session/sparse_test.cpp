@@ -61,7 +61,7 @@ TEST(SparseTraining, RecomputingAndGraphsChangeNoBit) {
   HostTensors make;
   const StepsResult expected = run_steps({}, sparse_shape(), 3, make);
   RunShape again = sparse_shape();
-  again.keep = Keep::nothing(), again.classifier_chunk = 30, again.cuda_graphs = true;
+  again.keep = kKeepOutputs, again.cuda_graphs = true;
   expect_same_bits(run_steps({}, again, 3, make), expected);
 }
 
@@ -119,19 +119,40 @@ TEST(SparseTraining, AResumedRunHasTheSameBits) {
                     save_checkpoint(folder, state, {.step = 2, .device = Device::kCpu, .data = "builtin"},
                                     {});
                   }});
-  const auto resumed = [&](const RunShape& by) {
-    run_shared({}, {.shape = by,
-                    .first_step = 2,
-                    .steps = 1,
-                    .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); },
-                    .after = [&](TrainState& state) { found = weight_bytes(state); }});
-  };
-  resumed(shape);
+  run_shared({}, {.shape = shape,
+                  .first_step = 2,
+                  .steps = 1,
+                  .before = [&](TrainState& state) { load_checkpoint(*latest_checkpoint(folder), state); },
+                  .after = [&](TrainState& state) { found = weight_bytes(state); }});
   EXPECT_TRUE(found == expected);
-  RunShape other = shape;
-  other.model.sparse = {};
-  EXPECT_THROW(resumed(other), Error) << "a run goes on as the model that it is";
   fs::remove_all(folder);
+}
+
+// Pieces of a text that begin and end within blocks, and reach over several: the logits are those of a forward
+// over the whole text.
+TEST(SparseTraining, TextsInPiecesHaveTheLogitsOfAForward) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  for (const int64_t prefill : {64, 11, 3}) {
+    Arena arena = Arena::host();
+    const ModelConfig model = sparse_model();
+    Session session(*be, arena, {.model = model, .batch = 1, .sequence_length = model.context});
+    session.initialize(5);
+    HostTensors make;
+    std::vector<int32_t> text;
+    Decoder decoder(session, {.capacity = model.context, .prefill = prefill});
+    for (const int64_t more : {13, 1, 30, 9, 2, 41, 7}) {
+      const Tensor ids = make.tokens({more}, model.vocab_size);
+      const std::vector<int32_t> piece(ids.as<int32_t>(), ids.as<int32_t>() + more);
+      text.empty() ? decoder.start(0, piece, 0) : decoder.append(0, piece);
+      text.insert(text.end(), piece.begin(), piece.end());
+      const std::vector<float> found = decoder.logits(0), wanted = session.last_logits(text, 1);
+      float most = 0;
+      for (const float logit : wanted) most = std::max(most, std::abs(logit));
+      for (size_t v = 0; v < wanted.size(); ++v)
+        ASSERT_NEAR(found[v], wanted[v], tolerance::kCachedLogits * static_cast<double>(most))
+            << text.size() << " tokens, " << prefill << " at once";
+    }
+  }
 }
 
 // Documents that begin at a block: patterns without global and random blocks show them what they show each
