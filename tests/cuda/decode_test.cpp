@@ -524,8 +524,7 @@ TEST_F(DecodeOnCuda, ItsMemoryIsItsPlan) {
     const auto ledger_of = [&](Backend& backend, Arena arena) {
       Session session(backend, arena,
                       {.model = model, .batch = 1, .sequence_length = 1, .dtype = DType::kBF16});
-      Decoder decoder(session,
-                      {.capacity = capacity, .cache = cache, .separate_kernels = separate_kernels});
+      Decoder decoder(session, {.capacity = capacity, .cache = cache, .separate_kernels = separate_kernels});
       decoder.start(0, std::vector<int32_t>(static_cast<size_t>(capacity), 1), 0);
       decoder.next({}, 0);
       return arena.ledger();
