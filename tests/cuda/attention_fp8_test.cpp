@@ -59,7 +59,8 @@ class AttentionFp8 : public AttentionKernels, public ::testing::WithParamInterfa
                  << c.mask.offset << (c.mask.causal ? ", causal" : ", full"));
     const Inputs inputs = exact_inputs(c);
     const Outputs r = Problem(c, true, packing, inputs, attention::kHopper).run();
-    // dQ is a sum of few terms, of which rows with equal keys cancel most: twice what sums of random terms have.
+    // dQ is a sum of few terms, of which rows with equal keys cancel most: twice what sums of random terms
+    // have.
     Limits limit = limits(true);
     limit.gradient *= 2;
     expect_within(errors_of(r, reference(c, inputs), cancelled_terms(c, inputs)), limit);

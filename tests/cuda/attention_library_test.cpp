@@ -67,13 +67,13 @@ TEST_F(AttentionLibrary, HeaderIsC) {
   EXPECT_EQ(result.status, 0) << result.error;
 }
 
-// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with masks
-// other than full and causal, lists of blocks among them, which need more, so does any ptxas; and kernels
-// for 8.0 that are compiled for Hopper, where others serve these problems; and the decoding kernel in fp32 at
-// head dim 256, which waits for memory anyway. Three kernels spill one pair: that of ALiBi's rows, ALiBi's
-// backward at head dim 128, and the decoding kernel in fp32 for sinks and biases. The forward in FP8 at head dim
-// 128 has three warpgroups with S, P and O in 144 registers each of 160; two with more were slower. The decoding
-// kernels of small caches keep a tile of codes in registers while it is widened.
+// ptxas before 12.8 spills up to three pairs of registers in kernels for Hopper. With dropout and with
+// masks other than full and causal, lists of blocks among them, which need more, so does any ptxas; and
+// kernels for 8.0 that are compiled for Hopper, where others serve these problems; and the decoding kernel
+// in fp32 at head dim 256, which waits for memory anyway. Three kernels spill one pair: that of ALiBi's
+// rows, ALiBi's backward at head dim 128, and the decoding kernel in fp32 for sinks and biases. The forward
+// in FP8 at head dim 128 has three warpgroups with S, P and O in 144 registers each of 160; two with more
+// were slower. The decoding kernels of small caches keep a tile of codes in registers while it is widened.
 constexpr int kMostStackBytes = CUDART_VERSION >= 12080 ? 0 : 24, kMostWithMore = 24, kOnePair = 8,
               kMostInFp8 = 40, kMostOfCodes = 72;
 bool needs_more_registers(const std::string& arch, const std::string& function) {

@@ -381,8 +381,9 @@ TEST_F(DecodeOnCuda, TextsAreThoseOfTheCpuAndOfPlainLaunches) {
       }
 }
 
-// Over small caches a graph and plain launches give the same bits, whether groups become codes while texts are
-// read or drawn. An integer of 8 bits is off by 1/510 of its channel's spread, about as a key in bf16 is.
+// Over small caches a graph and plain launches give the same bits, whether groups become codes while texts
+// are read or drawn. An integer of 8 bits is off by 1/510 of its channel's spread, about as a key in bf16
+// is.
 TEST_F(DecodeOnCuda, TextsOverSmallCachesAreThoseOfPlainLaunches) {
   ModelConfig model = qwen3();
   model.context = 400;

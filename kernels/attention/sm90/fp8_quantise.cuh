@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kFp8Threads)
     return turn(a.k, a.kv_heads, k_blocks, a.kv_tokens, a.to.k, a.to.k_scales);
   item -= a.kv_heads * k_blocks;
 
-  // Words of four columns, a row a key. Those of 16 keys are rotated by another multiple of four words than those
-  // of the next 16, so that the threads of a warp read from all banks.
+  // Words of four columns, a row a key. Those of 16 keys are rotated by another multiple of four words than
+  // those of the next 16, so that the threads of a warp read from all banks.
   constexpr int kWords = kWidth / 4, kKeys = 16, kGroups = kFp8Block / kKeys;
   __shared__ __align__(16) uint32_t words[kFp8Block * kWords];
   const auto word_at = [](int key, int word) { return key * kWords + (word ^ key / kKeys * 4 % kWords); };

@@ -128,8 +128,8 @@ TEST(SparseTraining, AResumedRunHasTheSameBits) {
   fs::remove_all(folder);
 }
 
-// Pieces of a text that begin and end within blocks, and reach over several: the logits are those of a forward
-// over the whole text.
+// Pieces of a text that begin and end within blocks, and reach over several: the logits are those of a
+// forward over the whole text.
 TEST(SparseTraining, TextsInPiecesHaveTheLogitsOfAForward) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   for (const int64_t prefill : {64, 11, 3}) {
