@@ -10,11 +10,11 @@
 
 namespace tessera {
 
-// The largest score of each head, of all queries and the keys that they see, as the softmax has it: scaled,
-// capped, with its bias. A sink is no score of a key, and nothing is dropped. NaN counts for nothing.
+// The largest score of each head, over all queries and the keys that they see. A score is what the softmax
+// takes: scaled, capped, with its bias. Sinks do not count, dropout is not applied, and NaN is skipped.
 //   largest[h] = max(largest[h], ordered_word(s))
-// in the order of kernels/base/ordered_float.h: zeros are where micro-batches begin, which may come in any
-// order.
+// Words are ordered as kernels/base/ordered_float.h says. A step sets them to 0 before its first
+// micro-batch; micro-batches may come in any order.
 struct LargestScores {
   static constexpr const char* kName = "largest scores";
   const AttentionPlan& plan;
@@ -25,11 +25,11 @@ struct LargestScores {
   void check_on(Device device) const;
 };
 
-// After a step: where the largest score of a head h was above `most`, its weights become smaller, so that its
-// scores are multiplied by g[h] = min(1, most / largest[h]) (QK-Clip: Kimi Team, arXiv:2507.20534). The rows
-// of a head of keys are multiplied by the root of the smallest g of the heads of queries that share it, those
-// of a head of queries by the rest, g[h] over that root: the root of g[h] each, where none share. Changes
-// nothing where AdamW does not.
+// After a step: if the largest score of query head h was above `most`, its weights shrink, so that its
+// scores are multiplied by g[h] = most / largest[h] (QK-Clip: Kimi Team, arXiv:2507.20534); else g[h] = 1.
+// The rows of a key head are multiplied by r, the square root of the smallest g among the query heads that
+// share it. The rows of query head h are multiplied by g[h] / r. So both get sqrt(g[h]) where no heads
+// share keys. It changes nothing where AdamW does not.
 struct ClipHeads {
   static constexpr const char* kName = "clip heads";
   // A slice of the weight [(H + 2 K) D, C] of queries, keys and values, or of their bias, where C is 1

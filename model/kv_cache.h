@@ -1,17 +1,17 @@
 // KvCache: the keys and values of texts that are being continued, one text in each slot.
 //
-// A token needs the keys and values of the tokens before it, and those never change: they depend on earlier
-// tokens alone. So they are kept, and a new token costs one row of every product, where a forward over the
-// whole text costs a row a token.
+// A token needs the keys and values of the tokens before it. They never change, since they depend only on
+// earlier tokens. So the cache stores them, and a new token costs one row of every product. A forward over
+// the whole text costs one row for each token.
 //
-// Of a block with a window shorter than the texts, the cache is a ring of as many rows as the window has
-// tokens: a new token replaces the one that no token sees any more. Attention does not need the order of
-// keys, since they are rotated already. A prompt's queries see keys that the prompt itself replaces, so they
-// read keys and values from an UnrolledKeys, in the order of the text.
+// If a block's window is shorter than the capacity, its cache is a ring with a row for each token of the
+// window: a new token replaces the one that no token sees any more. Attention does not need the order of
+// keys, since they are rotated already. A prompt's queries see keys that the prompt itself replaces, so
+// they read keys and values from an UnrolledKeys, in the order of the text.
 //
-// Of a block without such a ring the cache may be small (kernels/attention/small_cache.h): older tokens are
-// codes, and a ring has the newest ones. A prompt reads the numbers that the codes stand for from an
-// UnrolledKeys as well. A text of fewer than three groups has no codes: its cache is as the model computes.
+// The cache of any other block may be small (kernels/attention/small_cache.h): older tokens are codes, and
+// a ring has the newest ones. A prompt reads the numbers that the codes stand for from an UnrolledKeys as
+// well. A cache for at most two groups of tokens has no codes: it is as the model computes.
 #pragma once
 
 #include <algorithm>
@@ -29,14 +29,14 @@ inline bool keeps_codes(CacheDtype cache, int64_t window, int64_t capacity) {
          CacheFormat::groups_of(capacity) > 0;
 }
 
-// While a prompt of T tokens is read: what its tokens see in a block with a ring
+// The keys and values that a prompt's tokens see in a block with a ring, while the prompt is read
 struct UnrolledKeys {
-  Tensor k, v;        // [rows, K, D], for all such blocks in turn: older tokens, and then those of the prompt
+  Tensor k, v;        // [rows, K, D]: older tokens, and then the prompt's. Such blocks use them one by one
   int64_t start = 0;  // tokens of the text before the prompt
 };
 
-// While a prompt of T tokens is read that begins within a sparse block: blocks of the model with such blocks
-// decode it, all of its tokens over the cache of the text.
+// For a prompt of T tokens that begins within a block of a sparse pattern. Layers with sparse attention
+// then use decode attention: each of the T tokens is a query over the text's cache.
 struct DecodedPrompt {
   Tensor places;     // [T] int32, of its tokens in the text
   Tensor workspace;  // of attention
@@ -68,22 +68,23 @@ struct KvCache {
 KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, int64_t slots,
                           int64_t capacity, CacheDtype cache = CacheDtype::kAuto);
 
-// Bytes of a slot of so many tokens in all layers: 2 K D elements for each token, as long as a window has
-// room; with a small cache groups of codes, and a ring of the newest tokens
+// Bytes of a slot for `capacity` tokens in all layers: 2 K D elements for each token, at most as many
+// tokens as the window has; with a small cache groups of codes, and a ring of the newest tokens
 int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity,
                        CacheDtype cache = CacheDtype::kAuto);
-// Of those, what a token reads after `tokens` of them, its own included
+// Bytes of the cache that token number `tokens` of a text, counted from 1, reads: its own are among them
 int64_t kv_cache_bytes_read(const ModelConfig& config, DType dtype, int64_t capacity, CacheDtype cache,
                             int64_t tokens);
-// That a further token of a text of `capacity` tokens takes, once its group is codes, as long as windows have
-// room
+// Bytes that one more token takes in a cache for `capacity` tokens, if it is still within every window;
+// with a small cache once its group is codes
 double kv_cache_bytes_of_token(const ModelConfig& config, DType dtype, int64_t capacity, CacheDtype cache);
 
 // Help of --cache-dtype
 inline constexpr const char* kCacheDtypes =
     "The cache of keys and values: auto (as the model computes), bf16, fp32, or all but the newest tokens as "
     "codes: fp8, int8, int4";
-// The words of --cache-dtype for computations in `dtype`: fp32 and bf16 only where that is it. Error: else
+// What --cache-dtype means for computations in `dtype`: fp32 and bf16 become kAuto. Error: they are not
+// `dtype`
 CacheDtype checked_cache(CacheDtype cache, DType dtype);
 // " in int4" of a small cache, else nothing
 inline std::string cache_text(CacheDtype cache) {

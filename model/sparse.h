@@ -23,9 +23,9 @@ namespace tessera {
 class BlockLists;  // kernels/attention/block_lists.h
 
 struct SparsePattern {
-  int64_t window = 0;  // blocks; 0: every block is seen, and the rest is 0
+  int64_t window = 0;  // blocks; 0: every block is seen, and the other fields have their defaults
   int64_t global = 0, stride = 0, random = 0, seed = 0;
-  int64_t block = 128;  // tokens of a block; of kernels on GPUs a power of two from 128 on
+  int64_t block = 128;  // tokens of a block; kernels on GPUs need a power of two, at least 128
 
   explicit operator bool() const { return window > 0; }
   auto operator<=>(const SparsePattern&) const = default;
@@ -33,7 +33,7 @@ struct SparsePattern {
   // The key blocks that a query block sees, rising
   std::vector<int64_t> keys_of(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
-  // Of the tokens from `begin` to `end` of a sequence: pairs of a query and a key that it sees, both of these
+  // Pairs of a query and a key that it sees, both among the tokens `begin` to `end` - 1 of a sequence
   double pairs(int64_t begin, int64_t end) const;
   double pairs(int64_t tokens) const { return pairs(0, tokens); }
   bool shows_all(int64_t tokens) const { return window == 0 || window * block >= tokens; }
@@ -51,9 +51,9 @@ struct SparseRun {
 
 using SparseBlocks = BlockPattern<SparseRun>;
 
-// Of "window:8+global:1+random:2*3,full": text_of()'s. Error: a word that is not known or is given twice, a
-// number out of range, blocks that kernels on GPUs do not have, words that go together only, with what was
-// found and what is expected.
+// Reads what text_of() writes, such as "window:8+global:1+random:2*3,full". Error, with what was found and
+// what is expected: an unknown word or one given twice, a number out of range, a size of blocks that
+// kernels on GPUs do not serve, no window, or a seed without random.
 SparseBlocks read_sparse(std::string_view text);
 
 }  // namespace tessera

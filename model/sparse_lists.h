@@ -1,6 +1,6 @@
-// SparseLists: the lists of a model's sparse patterns (kernels/attention/blocks.h) on the device. They depend
-// on the length of a sequence only, and a shorter one has the first of a longer one's: those of the longest
-// are made once, for all blocks and steps.
+// SparseLists: the lists of a model's sparse patterns (kernels/attention/blocks.h) on the device. They
+// depend only on the length of a sequence, and lists for a longer sequence serve a shorter one as well. So
+// the lists of the longest sequence are made once, for all blocks and steps.
 #pragma once
 
 #include "kernels/attention/choose.h"
@@ -13,11 +13,12 @@ namespace tessera {
 class SparseLists {
  public:
   SparseLists() = default;
-  // Of sequences of up to so many tokens. A pattern that shows all of these has no lists.
+  // Makes lists for sequences of up to `tokens` tokens. A pattern that shows all of these gets no lists.
   SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens);
 
-  // Of the mask of a call, whose queries are the tokens of a sequence from `offset` to `end`; without lists
-  // where the pattern hides nothing of them. Error: a sequence longer than those that were planned for.
+  // The lists' sizes, for a call whose queries are the tokens `offset` to `end` - 1 of a sequence. Size 0,
+  // no lists, if the pattern shows all of the first `end` tokens. Error: `end` is above the constructor's
+  // `tokens`.
   BlockShape shape_of(const SparsePattern& pattern, int64_t offset, int64_t end) const;
   const Tensor& numbers_of(const SparsePattern& pattern) const;  // int32, see MaskTables; none: no lists
 

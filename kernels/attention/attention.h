@@ -214,7 +214,7 @@ typedef struct AttnDecodeProblem {
   int first_head ATTN_OR_0;
   float score_cap ATTN_OR_0;
   AttnBlocks blocks ATTN_OR_0; /* sparse blocks, with one list: a query at place s of its sequence is in block
-                                  s / size. `begins` and `keys` are read only */
+                                  s / size. Only `begins` and `keys` are read */
 } AttnDecodeProblem;
 
 typedef struct AttnDecode {

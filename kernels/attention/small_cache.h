@@ -1,15 +1,15 @@
-// Small caches: how older keys and values of a text are stored in 8 or 4 bits. This header alone knows it.
+// Small caches: older keys and values of a text are stored in 8 or 4 bits. This header defines the layout.
 //
-// A number x becomes a code n that stands for z + s n, with a zero z and a step s that some numbers share:
-//   keys     a channel's, in a group of kGroupTokens tokens that follow one another
-//   values   a token's, in up to value_channels() channels
-// A key's channel may be far from 0 in every token (a bias): z takes that away, and s is as small as the
-// channel's own spread allows. z and s are bf16, and no number is cut off, so that the error is at most half
-// the distance of two codes: s / 2, in fp8 2^-4 of |s n| at most.
+// A number x becomes a code n that stands for z + s n. These numbers share a zero z and a step s:
+//   keys     one channel, in a group of kGroupTokens successive tokens
+//   values   up to value_channels() channels of one token
+// A channel of keys may be far from 0 in every token (a bias). z removes this offset, so s has to cover
+// only the channel's spread. z and s are bf16, and no number is clipped. So the error is at most half the
+// distance between two codes: s / 2; in fp8 |s n| / 16, or s / 1024 where |n| is below 1 / 64.
 //   int8  n is -128 to 127        int4  -8 to 7        fp8  a number of e4m3, up to 448
 //
-// The newest tokens stay as they are, in a ring of kNewestTokens rows. Of a text of `length` tokens the
-// groups below groups_of(length) are codes, and the ring has the 65 to 128 tokens behind them, or all of a
+// The newest tokens stay as they are, in a ring of kNewestTokens rows. In a text of `length` tokens the
+// first groups_of(length) groups are codes. The ring has the 65 to 128 tokens after them, or all of a
 // shorter text.
 //
 // A group of one head is group_words() words, in the order in which a kernel reads them. Channels are padded
@@ -47,13 +47,15 @@ struct CacheScale {
   uint16_t zero = 0, step = 0;
 };
 
-// Where a code of a group is, counted from the tile's keys or values
+// Where a code is stored: its word, and its first bit in the word. place_of() counts words from the tile's
+// keys or values, place_of_key() and place_of_value() from the group.
 struct CodePlace {
   int word, shift;
 };
-// What is there: a row and a column of mma's operand A, in 16 x 16
+// Which code it is: its row and column in mma's 16 x 16 operand A. The rows are tokens for keys, and
+// channels for values.
 struct CodeOf {
-  int sub, row, column;  // of the tile's 16 tokens number `sub`
+  int sub, row, column;  // the operand's tokens begin at the tile's token 16 sub
 };
 
 struct CacheFormat {
@@ -91,13 +93,14 @@ struct CacheFormat {
     const int64_t begun = (length + kGroupTokens - 1) / kGroupTokens;
     return begun > 2 ? begun - 2 : 0;
   }
-  // Bytes of a head's keys and values of `length` tokens, of which the newest have elements of so many bytes
+  // Bytes of one head's keys and values in a text of `length` tokens. `element`: bytes of an element of the
+  // newest tokens
   constexpr int64_t bytes_of(int64_t length, int64_t element) const {
     return groups_of(length) * group_words() * 4 +
            (length - groups_of(length) * kGroupTokens) * 2 * head_dim * element;
   }
 
-  // Of the words of a tile's keys or values
+  // The code number `code` of a word of a tile's keys or values, within the word's step of 16 channels
   TESSERA_HOST_DEVICE constexpr CodeOf code_of(int word, int code) const {
     const int lane = word / kLaneWords % kLanes, own = word % kLaneWords;
     // A register of an operand is two codes, half a word apart: four registers take a word or two.
@@ -127,7 +130,7 @@ struct CacheFormat {
     place.word += tile_begin(token / tile_tokens()) + value_scale_words() + code_words();
     return place;
   }
-  // In units of 16 bits: where the step of a channel of keys is; its zero is kKeyZero behind
+  // Where a group stores s of a channel of keys, in units of 16 bits. z is kKeyZero units after it.
   static constexpr int kKeyZero = 4;
   TESSERA_HOST_DEVICE static constexpr int key_step(int channel) {
     const int c = channel % 16;
@@ -194,7 +197,8 @@ TESSERA_HOST_DEVICE inline float of_e4m3(uint32_t code) {
 
 }  // namespace cache_format
 
-// Of numbers from `least` to `most`. With one that is not finite, z is NaN, and so is all that is read.
+// z and s of numbers from `least` to `most`. If one of them is not finite, z is NaN, and so is every number
+// read back.
 inline TESSERA_HOST_DEVICE CacheScale CacheFormat::scale_of(float least, float most, bool finite) const {
   using namespace cache_format;
   constexpr uint16_t kNan = 0x7fc0;

@@ -1,5 +1,6 @@
-// Floats as unsigned words of the same order: the largest of many is found by comparing words, in any order,
-// by atomics as well. 0 comes before the words of all numbers: none yet.
+// Floats as unsigned words in the same order. The largest of many floats is the largest word, so
+// atomicMax() finds it, whatever order they come in. The word 0 is below the word of every number: it means
+// "none yet".
 #pragma once
 
 #include <cstdint>

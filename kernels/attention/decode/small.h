@@ -13,15 +13,15 @@ AttnStatus decode_fp8(const SmallDecode& d, CUstream_st* stream);
 AttnStatus decode_int8(const SmallDecode& d, CUstream_st* stream);
 AttnStatus decode_int4(const SmallDecode& d, CUstream_st* stream);
 
-// Pairs of bf16 that turn integers into bf16, as arguments of the kernel: a LOP3 with a mask takes a register
-// beside it, and the compiler would make two of one that has two constants.
+// Pairs of bf16 with which kernels turn integer codes into bf16. They are arguments of the kernel, not
+// constants: a LOP3 takes one constant, the mask. With two constants the compiler would emit two LOP3.
 struct CodeConstants {
   uint32_t plus_128 = 0x43004300, minus_256 = 0xc380c380;
 };
 
-// A warp takes a tile of codes at a time, and the newest tokens by 16 keys as Bf16Tile does. The two places
-// of its ring have room for either. All of a CTA: three of them fit a multiprocessor of Hopper.
-// kGeneral: of calls with sinks, a bias or a cap
+// A warp takes one tile of codes at a time, and the newest tokens 16 keys at a time, as Bf16Tile does. Its
+// ring has kSlots slots, each with room for either.
+// kGeneral: for calls with sinks, a bias or a cap
 template <CacheDtype kDtype, int kWidth_, bool kGeneral_>
 struct SmallTile {
   static constexpr bool kGeneral = kGeneral_, kListed = false;

@@ -13,9 +13,10 @@
 // The tensor cores add in some 14 bits, so that a sum over many keys would lose what is small: each key
 // tile's P V begins at 0, and is added to O in fp32, where it gets the scale of V.
 //
-// A further warpgroup's first thread loads. In a warpgroup nothing runs beside anything: a product in FP8
-// takes half the time of one in bf16, and the powers as long as before. So registers serve more warpgroups
-// instead: while some do softmax, another has the tensor cores.
+// The first thread of one more warpgroup loads. A warpgroup does not overlap its products with its softmax:
+// a product takes half as long as in bf16, and the exponentials as long as in bf16. The registers that
+// overlap needs serve a third warpgroup instead (D = 256: two). While some do softmax, another uses the
+// tensor cores.
 #pragma once
 
 #include <cuda_fp8.h>

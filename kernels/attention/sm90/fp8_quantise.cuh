@@ -1,14 +1,15 @@
 // Q, K and V to e4m3, before the forward in FP8.
 //
 // A block of 128 rows of a head has one scale: its largest magnitude becomes 448, the largest of e4m3. Each
-// row of Q and K is first turned by H diag(signs) / sqrt(D), where H is a Hadamard matrix. That is
-// orthogonal, so that q k^T stays; and it spreads what a few columns have of large numbers over all of
-// them, which would otherwise take the bits from the others (Chee et al., arXiv:2307.13304; Shah et al.,
-// arXiv:2407.08608, 3.3).
+// row of Q and K is first multiplied ("turned") by H diag(signs) / sqrt(D), where H is a Hadamard matrix.
+// The matrix is orthogonal, so q k^T does not change. It spreads large numbers of a few columns
+// over all columns; else they would set the scale, and the other columns would lose precision (Chee et al.,
+// arXiv:2307.13304; Shah et al., arXiv:2407.08608, 3.3).
 //
-// V is written transposed, since the tensor cores sum over what is contiguous. Of 16 keys the order is that
-// in which a thread holds the scores of a row, as accumulators: the byte 4 q + e is key 2 q + e % 2 + 8 (e
-// / 2). So scores become an operand of P V without leaving their thread.
+// V is written transposed, since FP8 tensor cores need the dimension that they sum over to be contiguous.
+// Each 16 keys are in the order in which the accumulators of four threads q = 0 to 3 hold a row of scores:
+// byte 4 q + e is key 2 q + e % 2 + 8 (e / 2), e = 0 to 3. So P becomes an operand of P V without leaving
+// its thread.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -29,9 +30,10 @@ struct Fp8QuantiseArgs {
   int tokens, kv_tokens, heads, kv_heads, head_dim;
 };
 
-// The sign bit of a column: b0 b1 + b2 b3 + b4 b5 + b6 b7 of its number's bits, modulo 2. It is a bent
-// function: as far from every row of a Hadamard matrix as can be, so that H diag(signs) spreads those rows
-// as well, among them a row of equal numbers (Rothaus, "On 'bent' functions", 1976).
+// The sign bit of a column: b0 b1 + b2 b3 + b4 b5 + b6 b7 modulo 2, where the b are the bits of its number.
+// At widths 64 and 256 it is a bent function (Rothaus, "On 'bent' functions", 1976), at 128 nearly one: it
+// is far from every row of H. So H diag(signs) also spreads rows of Q and K that look like a row of H, such
+// as a row of equal numbers.
 __device__ __forceinline__ uint32_t fp8_sign(int column) {
   return static_cast<uint32_t>(__popc(column & column >> 1 & 0x55)) << 31;
 }
@@ -143,8 +145,8 @@ __global__ void __launch_bounds__(kFp8Threads)
     return turn(a.k, a.kv_heads, k_blocks, a.kv_tokens, a.to.k, a.to.k_scales);
   item -= a.kv_heads * k_blocks;
 
-  // Words of four columns, a row a key. Those of 16 keys are rotated by another multiple of four words than
-  // those of the next 16, so that the threads of a warp read from all banks.
+  // A word has four columns of one key, and a row the words of a key. The word's number is XORed with a
+  // multiple of 4 that differs from one group of 16 keys to the next, so that a warp reads from all banks.
   constexpr int kWords = kWidth / 4, kKeys = 16, kGroups = kFp8Block / kKeys;
   __shared__ __align__(16) uint32_t words[kFp8Block * kWords];
   const auto word_at = [](int key, int word) { return key * kWords + (word ^ key / kKeys * 4 % kWords); };

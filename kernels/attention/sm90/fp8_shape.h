@@ -7,20 +7,21 @@ namespace tessera::attention::sm90 {
 
 inline constexpr int kFp8Block = 128;  // rows of Q, K and V that share a scale
 
-// Of a query tile each consumer warpgroup owns a slice of 64 rows; a key tile is a block of keys with one
-// scale.
+// Each consumer warpgroup owns a slice of 64 rows of a query tile. A key tile is a block of keys that share
+// a scale.
 template <int kHeadDim_>
 struct Fp8Tile {
   using Score = ScaledScore;
   static constexpr bool kDropout = false, kAnyMask = false, kSink = false, kListed = false;
   static constexpr int kHeadDim = kHeadDim_, kBlockK = kFp8Block;
-  // P V is computed in parts of so many columns, in the registers that S had: S 64, P 16, O D / 2
+  // P V is computed kPartColumns columns at a time, in the registers that S had. A thread has 64 registers
+  // of S, 16 of P and D / 2 of O.
   static constexpr int kPartColumns = kHeadDim == 64 ? 64 : 128, kParts = kHeadDim / kPartColumns;
   static constexpr int kConsumers = kHeadDim == 256 ? 2 : 3, kBlockQ = kConsumers * kWarpgroupRows;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
                        kConsumerRegisters = kConsumers == 3 ? 160 : 232;
   static constexpr int kRowBytes =
-      kHeadDim == 64 ? 128 : kHeadDim;  // of Q and K: the least that TMA swizzles
+      kHeadDim == 64 ? 128 : kHeadDim;  // of Q and K: at least the 128 bytes of a panel of Tile
   static constexpr int kQSlots = kHeadDim == 256 ? 1 : 2, kKVSlots = kHeadDim == 256 ? 2 : 3;
 };
 
