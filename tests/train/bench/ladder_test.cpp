@@ -25,10 +25,10 @@ AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, in
 }
 constexpr double kQ = 2 * 4 * 64 * 2;  // bytes a token of Q in problem()
 
-TEST(Ladder, HasFiveRungsWithNamesOfTheirOwn) {
+TEST(Ladder, HasSixRungsWithNamesOfTheirOwn) {
   std::set<std::string> names;
   for (const Rung& rung : ladder()) names.insert(rung.name);
-  EXPECT_EQ(names, (std::set<std::string>{"naive", "row", "tiled", "tensor_cores", "hopper"}));
+  EXPECT_EQ(names, (std::set<std::string>{"naive", "row", "tiled", "tensor_cores", "hopper", "hopper_fp8"}));
 }
 
 TEST(Ladder, SaysWhatItDoesNotServe) {
@@ -38,7 +38,9 @@ TEST(Ladder, SaysWhatItDoesNotServe) {
     const AttnDtype dtype = attn_dtype(rung.dtype());
     const std::string fine = rung.family && !rung.family->built() ? "not built" : "";
     EXPECT_EQ(rung.why_not(problem(100, true, dtype), cpu), "needs a GPU");
-    EXPECT_EQ(rung.why_not(problem(100, true, dtype), ampere), name == "hopper" ? "needs sm90" : fine)
+    EXPECT_EQ(rung.why_not(problem(100, true, dtype), ampere), name == "hopper"       ? "needs sm90"
+                                                               : name == "hopper_fp8" ? "needs sm90 in FP8"
+                                                                                      : fine)
         << name;
     const AttnProblem grouped = problem(100, true, dtype, 2), long_one = problem(100'000, true, dtype);
     EXPECT_EQ(rung.why_not(grouped, hopper), fine) << name;
