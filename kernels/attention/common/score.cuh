@@ -30,6 +30,9 @@ ScoreArgs score_args_of(const Problem& p) {
 // s = scale x
 struct ScaledScore {
   static constexpr bool kBiased = false, kFramed = false, kCapped = false;
+  // Of OnlineSoftmax: how far an offset may lag, so that probabilities stay below 2^8, far inside bf16; and
+  // how many binades probabilities are above 2^(c x - offset)
+  static constexpr float kSlack = 8, kBits = 0;
   float log2_scale;  // c = scale log2(e)
 
   ScaledScore() = default;

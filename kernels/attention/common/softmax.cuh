@@ -17,7 +17,7 @@
 
 namespace tessera::attention {
 
-inline constexpr float kSlack = 8;  // probabilities stay below 2^8, far inside bf16
+inline constexpr float kSlack = ScaledScore::kSlack;
 
 // A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
 __device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
@@ -58,7 +58,7 @@ struct OnlineSoftmax {
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
       largest[r] = score.log2(x);
-      raise |= largest[r] > offset[r] + kSlack;
+      raise |= largest[r] > offset[r] + Score::kSlack;
     }
     return raise;
   }
@@ -126,7 +126,9 @@ struct OnlineSoftmax {
   }
 
   // After finish(): the natural log of the sum of exp(scale s) over a row.
-  __device__ __forceinline__ float log_sum_exp(int r) const { return (offset[r] + log2f(sum[r])) * kLn2; }
+  __device__ __forceinline__ float log_sum_exp(int r) const {
+    return (offset[r] - Score::kBits + log2f(sum[r])) * kLn2;
+  }
 };
 
 }  // namespace tessera::attention

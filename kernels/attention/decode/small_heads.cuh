@@ -15,7 +15,8 @@
 
 namespace tessera::attention::decode {
 
-// Where the parts of a tile are in its place, in bytes: those of the head dim, which may be less than kWidth
+// The sizes of a tile's parts in bytes, in the order in which they follow one another. They follow the head
+// dim, which may be less than kWidth.
 struct SmallShape {
   int steps;
   int group_words, key_scale_bytes, tile_bytes, value_scale_bytes, code_bytes;
@@ -169,7 +170,7 @@ struct SmallHeads : MmaHeads<Tile> {
       s[i / 4][i % 4] = score.log2(s[i / 4][i % 4] + unshift[i % 2] + zero[i % 2]);
   }
 
-  // Of the channels that share a step and a zero with one another in each token
+  // O of part `part`: the channels that share one step and one zero in each token
   __device__ __forceinline__ void add_values(const SmallShape& shape, int part, uint32_t scales,
                                              uint32_t codes, const float (&p)[kSubs][4]) {
     const int lane = threadIdx.x % 32;

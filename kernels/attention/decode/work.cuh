@@ -4,8 +4,8 @@
 // CTA c takes `share` of them, from c share on. Sequences tell their lengths when the kernel runs, so the
 // shares grow with them, and a CTA behind the last unit has nothing to do.
 //
-// With sparse blocks the keys of a sequence are those of the blocks that its query's block lists, one block
-// after the other, as far as they are not later than the query: places of a list take the place of rows.
+// With sparse blocks a query sees the keys of the blocks in its block's list, up to itself. These keys are
+// numbered in the order of the list, and units are counted in these numbers instead of rows of the cache.
 #pragma once
 
 #include <type_traits>

@@ -108,52 +108,45 @@ size_t backward_workspace(const AttnProblem& p) {
   return is_wide(p) ? workspace_bytes<WideWorkspace>(p) : workspace_bytes<BackwardWorkspace>(p);
 }
 
+constexpr KernelFamily kBf16 = {.name = "sm90",
+                                .lowest_arch = kHopper,
+                                .highest_arch = kHopper,
+                                .dtype = ATTN_BF16,
+                                .head_dims = {.step = 8, .most = 256},
+                                .most_tokens = kMostTokens,
+                                .most_rows = kMostRows,
+                                .row_padding = BackwardWorkspace::kRowPadding,
+                                .by_name_only = false,
+                                .most_with_dropout = kWidest,
+                                .most_with_alibi = kWidest,
+                                .alibis = Alibis::kCausalWithoutDropout,
+                                .with_cap = {.above = kWidest, .most = 256},
+                                .masks = Masks::kAllWithoutDropout,
+                                .tile_rows = tile_rows,
+                                .forward_workspace = workspace_bytes<ForwardWorkspace>,
+                                .backward_workspace = backward_workspace,
+                                .forward = forward,
+                                .backward = backward,
+                                .adds_sinks = adds_sinks,
+                                .row_statistics = row_statistics,
+                                .most_with_blocks = kWidest};
+
+// The products of the forward in FP8, of plain scores; the backward is that of bf16.
+constexpr KernelFamily in_fp8() {
+  KernelFamily family = kBf16;
+  family.name = "sm90 in FP8";
+  family.most_with_dropout = family.most_with_alibi = family.most_with_blocks = 0;
+  family.with_cap = {.above = 0, .most = 0};
+  family.tile_rows = tile_rows_fp8;
+  family.forward_workspace = workspace_bytes<Fp8Workspace>;
+  family.forward = forward_fp8;
+  family.adds_sinks = nullptr;
+  family.in_fp8 = true;
+  return family;
+}
+
 }  // namespace
 
-constinit const KernelFamily kFamily = {.name = "sm90",
-                                        .lowest_arch = kHopper,
-                                        .highest_arch = kHopper,
-                                        .dtype = ATTN_BF16,
-                                        .head_dims = {.step = 8, .most = 256},
-                                        .most_tokens = kMostTokens,
-                                        .most_rows = kMostRows,
-                                        .row_padding = BackwardWorkspace::kRowPadding,
-                                        .by_name_only = false,
-                                        .most_with_dropout = kWidest,
-                                        .most_with_alibi = kWidest,
-                                        .alibis = Alibis::kCausalWithoutDropout,
-                                        .with_cap = {.above = kWidest, .most = 256},
-                                        .masks = Masks::kAllWithoutDropout,
-                                        .tile_rows = tile_rows,
-                                        .forward_workspace = workspace_bytes<ForwardWorkspace>,
-                                        .backward_workspace = backward_workspace,
-                                        .forward = forward,
-                                        .backward = backward,
-                                        .adds_sinks = adds_sinks,
-                                        .row_statistics = row_statistics,
-                                        .most_with_blocks = kWidest};
-
-// The products of the forward in FP8; the backward is that of bf16.
-constinit const KernelFamily kFp8Family = {.name = "sm90 in FP8",
-                                           .lowest_arch = kHopper,
-                                           .highest_arch = kHopper,
-                                           .dtype = ATTN_BF16,
-                                           .head_dims = {.step = 8, .most = 256},
-                                           .most_tokens = kMostTokens,
-                                           .most_rows = kMostRows,
-                                           .row_padding = BackwardWorkspace::kRowPadding,
-                                           .by_name_only = false,
-                                           .most_with_dropout = 0,
-                                           .most_with_alibi = 0,
-                                           .alibis = Alibis::kCausalWithoutDropout,
-                                           .with_cap = {.above = 0, .most = 0},
-                                           .masks = Masks::kAllWithoutDropout,
-                                           .tile_rows = tile_rows_fp8,
-                                           .forward_workspace = workspace_bytes<Fp8Workspace>,
-                                           .backward_workspace = backward_workspace,
-                                           .forward = forward_fp8,
-                                           .backward = backward,
-                                           .row_statistics = row_statistics,
-                                           .in_fp8 = true};
+constinit const KernelFamily kFamily = kBf16, kFp8Family = in_fp8();
 
 }  // namespace tessera::attention::sm90

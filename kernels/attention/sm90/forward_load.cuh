@@ -108,15 +108,20 @@ __device__ __forceinline__ void produce(const ForwardArgsOf<Shape>& a, ForwardMe
     q_at.next();
     if (!any) break;
     const auto fill_k = [&](int j) {
-      const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::KV::kBytes);
+      const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::K::kBytes);
       load_tile<Shape::kWhole>(memory.k(k_at.slot), a.k, barrier, j * Shape::kBlockK, tile.kv_head,
                                tile.batch);
       k_at.next();
     };
     const auto fill_v = [&](int j) {
-      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::KV::kBytes);
-      load_tile<Shape::kWhole>(memory.v(v_at.slot), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
-                               tile.batch);
+      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::V::kBytes);
+      if constexpr (Shape::kFp8) {  // keys are columns
+        ptx::load_panel(memory.v(v_at.slot).base, a.v, barrier, j * Shape::kBlockK / 2, 0, tile.kv_head,
+                        tile.batch);
+      } else {
+        load_tile<Shape::kWhole>(memory.v(v_at.slot), a.v, barrier, j * Shape::kBlockK, tile.kv_head,
+                                 tile.batch);
+      }
       v_at.next();
     };
     int j = all.end - 1;

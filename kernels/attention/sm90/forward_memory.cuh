@@ -47,23 +47,34 @@ struct ListedForwardArgs : ForwardArgs {
 template <class Shape>
 using ForwardArgsOf = std::conditional_t<Shape::kListed, ListedForwardArgs, ForwardArgs>;
 
-// Rings of Q (for each consumer its own, with what there is to do), K and V. O
-// leaves by the slot of Q that it belongs to.
+template <class Shape>
+struct ForwardTiles {
+  using Q = Tile<kWarpgroupRows, Shape::kHeadDim>;
+  using K = Tile<Shape::kBlockK, Shape::kHeadDim>;
+  using V = K;
+  static constexpr bool kOwnOut = false;  // O leaves by the slot of Q that it belongs to
+};
+
+// Rings of Q (for each consumer its own, with what there is to do), K and V; with kOwnOut each consumer also
+// has a tile of O
 template <class Shape>
 struct ForwardMemory {
-  using Q = Tile<kWarpgroupRows, Shape::kHeadDim>;
-  using KV = Tile<Shape::kBlockK, Shape::kHeadDim>;
+  using Q = typename ForwardTiles<Shape>::Q;
+  using K = typename ForwardTiles<Shape>::K;
+  using V = typename ForwardTiles<Shape>::V;
+  using O = Tile<kWarpgroupRows, Shape::kHeadDim>;
   using QRing = Ring<Shape::kQSlots>;
   using KVRing = Ring<Shape::kKVSlots>;
   static constexpr int kWorkBytes = Shape::kAnyMask ? 48 : 16;
   static constexpr int kRowsKeysBytes = Shape::kAnyMask ? kWarpgroupRows * 8 : 0;  // of a slice
   static constexpr int kKAt = Shape::kConsumers * Shape::kQSlots * Q::kBytes,
-                       kVAt = kKAt + Shape::kKVSlots * KV::kBytes,
-                       kWorkAt = kVAt + Shape::kKVSlots * KV::kBytes,
+                       kVAt = kKAt + Shape::kKVSlots * K::kBytes, kOAt = kVAt + Shape::kKVSlots * V::kBytes,
+                       kWorkAt = kOAt + (ForwardTiles<Shape>::kOwnOut ? Shape::kConsumers * O::kBytes : 0),
                        kRowsKeysAt = kWorkAt + Shape::kConsumers * Shape::kQSlots * kWorkBytes,
                        kRingsAt = kRowsKeysAt + Shape::kConsumers * Shape::kQSlots * kRowsKeysBytes,
                        kBytes = kRingsAt + Shape::kConsumers * QRing::kBytes + 2 * KVRing::kBytes;
   static constexpr int kAskFor = kBytes + kTileAlignment;  // the base is rounded up
+  static_assert(kAskFor <= kSharedBytesOfCta);
 
   uint32_t base;
 
@@ -75,8 +86,12 @@ struct ForwardMemory {
   __device__ __forceinline__ Q q(int warpgroup, int slot) const {
     return {base + (warpgroup * Shape::kQSlots + slot) * Q::kBytes};
   }
-  __device__ __forceinline__ KV k(int slot) const { return {base + kKAt + slot * KV::kBytes}; }
-  __device__ __forceinline__ KV v(int slot) const { return {base + kVAt + slot * KV::kBytes}; }
+  __device__ __forceinline__ K k(int slot) const { return {base + kKAt + slot * K::kBytes}; }
+  __device__ __forceinline__ V v(int slot) const { return {base + kVAt + slot * V::kBytes}; }
+  __device__ __forceinline__ O o(int warpgroup) const {
+    static_assert(ForwardTiles<Shape>::kOwnOut);
+    return {base + kOAt + warpgroup * O::kBytes};
+  }
   __device__ __forceinline__ uint32_t work(int warpgroup, int slot) const {
     return base + kWorkAt + (warpgroup * Shape::kQSlots + slot) * kWorkBytes;
   }

@@ -33,125 +33,22 @@ struct Fp8ForwardArgs : ForwardArgs {
   int q_blocks, k_blocks, kv_heads;
 };
 
-// Rings of Q (for each consumer its own, with what there is to do), K and V; a tile of O for each consumer
+// Two bytes stand where an element of bf16 does. V is transposed.
 template <class Shape>
-struct Fp8Memory {
+requires(Shape::kFp8) struct ForwardTiles<Shape> {
   using Q = Tile<kWarpgroupRows, Shape::kRowBytes / 2>;
   using K = Tile<Shape::kBlockK, Shape::kRowBytes / 2>;
-  using V = Tile<Shape::kHeadDim, Shape::kBlockK / 2>;  // transposed
-  using O = Tile<kWarpgroupRows, Shape::kHeadDim>;
-  using QRing = Ring<Shape::kQSlots>;
-  using KVRing = Ring<Shape::kKVSlots>;
-  static constexpr int kWorkBytes = Shape::kAnyMask ? 48 : 16;
-  static constexpr int kRowsKeysBytes = Shape::kAnyMask ? kWarpgroupRows * 8 : 0;
-  static constexpr int kSlices = Shape::kConsumers * Shape::kQSlots;
-  static constexpr int kKAt = kSlices * Q::kBytes, kVAt = kKAt + Shape::kKVSlots * K::kBytes,
-                       kOAt = kVAt + Shape::kKVSlots * V::kBytes,
-                       kWorkAt = kOAt + Shape::kConsumers * O::kBytes,
-                       kRowsKeysAt = kWorkAt + kSlices * kWorkBytes,
-                       kRingsAt = kRowsKeysAt + kSlices * kRowsKeysBytes,
-                       kBytes = kRingsAt + Shape::kConsumers * QRing::kBytes + 2 * KVRing::kBytes;
-  static constexpr int kAskFor = kBytes + kTileAlignment;  // the base is rounded up
-  static_assert(kAskFor <= kSharedBytesOfCta);
-
-  uint32_t base;
-
-  __device__ __forceinline__ Fp8Memory() {
-    extern __shared__ uint8_t shared[];
-    base = (static_cast<uint32_t>(__cvta_generic_to_shared(shared)) + kTileAlignment - 1) &
-           ~(kTileAlignment - 1);
-  }
-  __device__ __forceinline__ Q q(int warpgroup, int slot) const {
-    return {base + (warpgroup * Shape::kQSlots + slot) * Q::kBytes};
-  }
-  __device__ __forceinline__ K k(int slot) const { return {base + kKAt + slot * K::kBytes}; }
-  __device__ __forceinline__ V v(int slot) const { return {base + kVAt + slot * V::kBytes}; }
-  __device__ __forceinline__ O o(int warpgroup) const { return {base + kOAt + warpgroup * O::kBytes}; }
-  __device__ __forceinline__ uint32_t work(int warpgroup, int slot) const {
-    return base + kWorkAt + (warpgroup * Shape::kQSlots + slot) * kWorkBytes;
-  }
-  __device__ __forceinline__ uint32_t rows_keys(int warpgroup, int slot) const {
-    return base + kRowsKeysAt + (warpgroup * Shape::kQSlots + slot) * kRowsKeysBytes;
-  }
-  __device__ __forceinline__ QRing q_ring(int warpgroup) const {
-    return {base + kRingsAt + warpgroup * QRing::kBytes};
-  }
-  __device__ __forceinline__ KVRing k_ring() const {
-    return {base + kRingsAt + Shape::kConsumers * QRing::kBytes};
-  }
-  __device__ __forceinline__ KVRing v_ring() const { return {k_ring().base + KVRing::kBytes}; }
+  using V = Tile<Shape::kHeadDim, Shape::kBlockK / 2>;
+  static constexpr bool kOwnOut = true;
 };
 
-// Online softmax whose probabilities fill the range of e4m3 (see common/softmax.cuh): with an offset m they
-// are 2^(c s - m + kBits), and m lags behind the largest c s by no more than what is left up to 448.
-struct Fp8Softmax {
-  static constexpr float kBits = 7, kSlack = 1.8f;
-  static constexpr float kSmallestNormal = 0x1p-126f;
+// The scale is that of a tile of keys. Probabilities fill the range of e4m3: they are 2^(c x - m + 7), and m
+// lags by no more than what is left up to 448.
+struct Fp8Score : ScaledScore {
+  static constexpr float kSlack = 1.8f, kBits = 7;
 
-  float offset[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0, 0};
-  float factor[2];
-  bool behind = false;
-
-  // For a tile of x = q k^T, of which c x are the scores
-  template <int kCount>
-  __device__ __forceinline__ void raise(const float (&x)[kCount], float c) {
-    float largest[2];
-    bool above = false;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float a = x[2 * r], b = x[2 * r + 1];
-#pragma unroll
-      for (int i = 4 + 2 * r; i < kCount; i += 4) a = fmaxf(a, x[i]), b = fmaxf(b, x[i + 1]);
-      a = fmaxf(a, b);
-      a = fmaxf(a, __shfl_xor_sync(~0u, a, 1));
-      a = fmaxf(a, __shfl_xor_sync(~0u, a, 2));
-      largest[r] = a * c;
-      above |= largest[r] > offset[r] + kSlack;
-    }
-    behind = __any_sync(~0u, above);
-    if (!behind) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float raised = fmaxf(offset[r], largest[r]);
-      factor[r] = ptx::exp2(offset[r] - finite(raised));
-      offset[r] = raised;
-      sum[r] *= factor[r];
-    }
-  }
-  template <int kCount>
-  __device__ __forceinline__ void exponentiate(float (&x)[kCount], float c) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float add = kBits - finite(offset[r]);
-#pragma unroll
-      for (int i = 2 * r; i < kCount; i += 4) {
-        x[i] = ptx::exp2(fmaf(x[i], c, add));
-        x[i + 1] = ptx::exp2(fmaf(x[i + 1], c, add));
-        sum[r] += x[i] + x[i + 1];
-      }
-    }
-  }
-  template <int kCount>
-  __device__ __forceinline__ void rescale(float (&o)[kCount]) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) o[i] *= factor[i / 2 % 2];
-  }
-  template <int kCount>
-  __device__ __forceinline__ void finish(float (&o)[kCount]) {
-    float inverse[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
-      inverse[r] = 1 / fmaxf(sum[r], kSmallestNormal);
-    }
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) o[i] *= inverse[i / 2 % 2];
-  }
-  // After finish()
-  __device__ __forceinline__ float log_sum_exp(int r) const {
-    return (offset[r] - kBits + log2f(sum[r])) * kLn2;
+  __device__ __forceinline__ float log2_above(float x, float offset) const {
+    return fmaf(x, log2_scale, kBits - offset);
   }
 };
 
@@ -172,8 +69,9 @@ __device__ __forceinline__ void pack_e4m3(uint32_t (&packed)[kCount / 4], const 
 // One of the warpgroups that compute
 template <class Shape, bool kCausal>
 struct Fp8Consumer {
-  using Memory = Fp8Memory<Shape>;
+  using Memory = ForwardMemory<Shape>;
   using WorkTile = ForwardWorkTile<Shape>;
+  using Softmax = OnlineSoftmax<SumOrder::kPairs, Fp8Score>;
   static constexpr int kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK, kPart = Shape::kPartColumns;
 
   const Fp8ForwardArgs& a;
@@ -233,11 +131,11 @@ struct Fp8Consumer {
         __ldg(a.q_scales + (int64_t{work.batch} * heads + work.head) * a.q_blocks + work.row / kFp8Block);
     const int64_t of_keys =
         (int64_t{work.batch} * a.kv_heads + work.head / (heads / a.kv_heads)) * a.k_blocks;
-    Fp8Softmax softmax;
+    Softmax softmax;
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) o[i] = 0;
     for (int j = mine.end - 1; j >= mine.begin; --j) {
-      const float c =
+      softmax.score.log2_scale =
           fmaxf(q_scale * __ldg(a.k_scales + of_keys + j), 1e-30f);  // above 0: -inf times 0 is NaN
       const float v_scale = __ldg(a.v_scales + of_keys + j);
       uint32_t p[kBlockK / 8];
@@ -252,8 +150,8 @@ struct Fp8Consumer {
         ptx::hold(s);
         release(memory.k_ring(), kv_at);
         mask.apply(s, j);
-        softmax.raise(s, c);
-        softmax.exponentiate(s, c);
+        softmax.raise(s);
+        softmax.exponentiate(s);
         pack_e4m3(p, s);
       }
       if (softmax.behind) softmax.rescale(o);
@@ -278,7 +176,7 @@ struct Fp8Consumer {
     write(work, softmax);
   }
 
-  __device__ __forceinline__ void write(const WorkTile& work, Fp8Softmax& softmax) {
+  __device__ __forceinline__ void write(const WorkTile& work, Softmax& softmax) {
     softmax.finish(o);
     uint32_t packed[kHeadDim / 4];
     pack(packed, o);
@@ -301,61 +199,10 @@ struct Fp8Consumer {
   }
 };
 
-// The loading thread: see forward_load.cuh
-template <class Shape, bool kCausal>
-__device__ __forceinline__ void produce_fp8(const Fp8ForwardArgs& a, Fp8Memory<Shape> memory) {
-  using Memory = Fp8Memory<Shape>;
-  ptx::prefetch(a.q), ptx::prefetch(a.k), ptx::prefetch(a.v), ptx::prefetch(a.out);
-  typename Memory::QRing::Place q_at;
-  typename Memory::KVRing::Place k_at, v_at;
-  for (ForwardItems<Shape, kCausal> items(a);;) {
-    const bool any = items.next();
-    const QueryTile& tile = items.tile;
-    const Span all = items.key_tiles();
-#pragma unroll
-    for (int w = 0; w < Shape::kConsumers; ++w) {
-      const int slice = tile.first_slice + w;
-      const bool active = any && slice < tile.last_slice;
-      const auto ring = memory.q_ring(w);
-      ring.wait_empty(q_at);
-      const int row = active ? slice * kWarpgroupRows : a.tokens;
-      ForwardWorkTile<Shape>{any ? all.end : -1, row,       tile.head,
-                             tile.batch,         all.begin, active ? items.keys_of(slice) : SliceKeys{}}
-          .store(memory.work(w, q_at.slot));
-      const uint32_t barrier = ring.announce(q_at, active ? Memory::Q::kBytes + Memory::kRowsKeysBytes : 0);
-      if (!active) continue;
-      load_tile<true>(memory.q(w, q_at.slot), a.q, barrier, row, tile.head, tile.batch);
-      if constexpr (Shape::kAnyMask)
-        ptx::load_bytes(memory.rows_keys(w, q_at.slot),
-                        a.rows_keys + (tile.batch * a.schedule.slices() + slice) * int64_t{kWarpgroupRows},
-                        Memory::kRowsKeysBytes, barrier);
-    }
-    q_at.next();
-    if (!any) break;
-    const auto fill_k = [&](int j) {
-      const uint32_t barrier = memory.k_ring().begin_fill(k_at, Memory::K::kBytes);
-      load_tile<true>(memory.k(k_at.slot), a.k, barrier, j * Shape::kBlockK, tile.kv_head, tile.batch);
-      k_at.next();
-    };
-    const auto fill_v = [&](int j) {
-      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::V::kBytes);
-      ptx::load_panel(memory.v(v_at.slot).base, a.v, barrier, j * Shape::kBlockK / 2, 0, tile.kv_head,
-                      tile.batch);
-      v_at.next();
-    };
-    int j = all.end - 1;
-    fill_k(j);
-    for (; j >= all.begin; --j) {
-      if (j > all.begin) fill_k(j - 1);
-      fill_v(j);
-    }
-  }
-}
-
 template <class Shape, bool kCausal>
 __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     fp8_forward_kernel(const __grid_constant__ Fp8ForwardArgs a) {
-  const Fp8Memory<Shape> memory;
+  const ForwardMemory<Shape> memory;
   if (threadIdx.x == 0) {
     for (int w = 0; w < Shape::kConsumers; ++w) memory.q_ring(w).init(kWarpsPerGroup);
     memory.k_ring().init(Shape::kConsumers * kWarpsPerGroup);
@@ -366,7 +213,7 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == Shape::kConsumers) {
     ptx::give_registers<Shape::kProducerRegisters>();
-    if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce_fp8<Shape, kCausal>(a, memory);
+    if (threadIdx.x == Shape::kConsumers * kWarpgroup) produce<Shape, kCausal>(a, memory);
   } else {
     ptx::take_registers<Shape::kConsumerRegisters>();
     Fp8Consumer<Shape, kCausal>{a, memory, warpgroup}.run();
@@ -425,7 +272,8 @@ AttnStatus launch_fp8_forward(const AttnForward& f, CUstream_st* stream) {
     kernel = fp8_forward_kernel<Shape, true>;
   }
   const dim3 grid(std::min(sms, args.schedule.items()));
-  return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, Fp8Memory<Shape>::kAskFor, stream, args);
+  return launch(kernel, grid, (Shape::kConsumers + 1) * kWarpgroup, ForwardMemory<Shape>::kAskFor, stream,
+                args);
 }
 
 }  // namespace tessera::attention::sm90

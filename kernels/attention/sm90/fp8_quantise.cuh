@@ -114,7 +114,7 @@ struct Fp8Row {
   }
 };
 
-// A CTA for each block of each head: those of Q, of K, of V
+// Each CTA takes one block of one head: first come the blocks of Q, then of K, then of V.
 template <int kWidth>
 __global__ void __launch_bounds__(kFp8Threads)
     fp8_quantise_kernel(const __grid_constant__ Fp8QuantiseArgs a) {

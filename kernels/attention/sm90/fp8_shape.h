@@ -12,7 +12,8 @@ inline constexpr int kFp8Block = 128;  // rows of Q, K and V that share a scale
 template <int kHeadDim_>
 struct Fp8Tile {
   using Score = ScaledScore;
-  static constexpr bool kDropout = false, kAnyMask = false, kSink = false, kListed = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false,
+                        kFp8 = true;
   static constexpr int kHeadDim = kHeadDim_, kBlockK = kFp8Block;
   // P V is computed kPartColumns columns at a time, in the registers that S had. A thread has 64 registers
   // of S, 16 of P and D / 2 of O.

@@ -65,7 +65,8 @@ struct Listed : WithMask<Shape> {
 // Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
 struct ForwardTileBase {
   using Score = ScaledScore;
-  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false;
+  static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false,
+                        kFp8 = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
   // 32 + 3 x 160 of the 4 x 128 there are
