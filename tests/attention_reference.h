@@ -59,6 +59,11 @@ struct BlockCase {
   }
 };
 
+// Blocks that queries choose: AttnChoice, as its words say it
+struct ChoiceCase {
+  int64_t size = 0, count = 0;  // size 0: every block is seen
+};
+
 struct AttentionCase {
   int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0;
   int head_dim = 0;
@@ -70,6 +75,7 @@ struct AttentionCase {
   int64_t alibi_heads = 0, first_head = 0;  // as in AttnProblem
   double cap = 0;                           // of scores; 0: none
   BlockCase blocks = {};
+  ChoiceCase choice = {};
   bool fp8 = false;  // how it is computed, not what
 
   bool sees(int64_t b, int64_t head, int64_t query, int64_t key) const {
@@ -115,6 +121,36 @@ struct AttentionReference {
   std::vector<double> dsinks_terms = {};
 };
 
+// Which keys the queries of a head choose: [tokens, kv_tokens], of q [tokens, head_dim] and k [kv_tokens,
+// head_dim] of the head
+inline std::vector<uint8_t> chosen_keys(const AttentionCase& c, int64_t b, int64_t head, const double* q,
+                                        const double* k) {
+  const int64_t m = c.kv_tokens, d = c.head_dim, size = c.choice.size;
+  std::vector<uint8_t> shown(static_cast<size_t>(c.tokens * m));
+  for (int64_t i = 0; i < c.tokens; ++i) {
+    std::vector<int64_t> keys;
+    for (int64_t j = 0; j < m; ++j)
+      if (c.sees(b, head, i, j)) keys.push_back(j);
+    if (keys.empty()) continue;
+    const int64_t begin = keys.front(), own = (keys.back() - begin) / size;
+    std::vector<std::pair<double, int64_t>> blocks;  // minus the score, and which one
+    for (int64_t block = 0; block < own; ++block) {
+      double score = 0;
+      for (int64_t j = begin + block * size; j < begin + (block + 1) * size; ++j)
+        for (int64_t e = 0; e < d; ++e) score += q[i * d + e] * k[j * d + e];
+      blocks.emplace_back(-score, block);
+    }
+    std::sort(blocks.begin(), blocks.end());
+    const auto chosen = std::min<int64_t>(c.choice.count - 1, own);
+    for (const int64_t j : keys) {
+      const int64_t block = (j - begin) / size;
+      const auto is_it = [&](const auto& other) { return other.second == block; };
+      shown[i * m + j] = block == own || std::any_of(blocks.begin(), blocks.begin() + chosen, is_it);
+    }
+  }
+  return shown;
+}
+
 // A score below what fp32 holds counts as -inf, as it does in the kernels;
 // attention.h says what a row of them gives.
 inline AttentionReference reference_attention(const AttentionCase& c, const std::vector<double>& q,
@@ -139,7 +175,12 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
       return sum;
     };
-    const auto sees = [&](int64_t i, int64_t j) { return c.sees(b, head % c.heads, i, j); };
+    const std::vector<uint8_t> chosen =
+        c.choice.size > 0 ? chosen_keys(c, b, head % c.heads, &q[base * d], &k[kv_base * d])
+                          : std::vector<uint8_t>{};
+    const auto sees = [&](int64_t i, int64_t j) {
+      return c.sees(b, head % c.heads, i, j) && (chosen.empty() || chosen[i * m + j]);
+    };
 #pragma omp parallel for schedule(dynamic, 4)
     for (int64_t i = 0; i < n; ++i) {
       double* pi = &p[i * m];

@@ -60,7 +60,10 @@ typedef enum {
                           kv_heads or have fewer blocks than the call; seen_by; an offset within a block;
                           decoding with several lists; or no kernel serves sparse blocks here */
   ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
-                          dropout, ALiBi, a cap or sparse blocks */
+                          dropout, ALiBi, a cap, sparse blocks or blocks that queries choose */
+  ATTN_BAD_CHOICE,    /* the size of blocks to choose from is no power of two from 16 to 65536, or their number
+                          is not 1 to 32; without causal and without seen_by; with a window, a negative
+                          offset, sparse blocks, dropout or ALiBi; or no kernel serves it here */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -90,6 +93,17 @@ typedef struct {
   const int32_t* places;      /* of each of these: the place of the key block among those it sees, from 0 */
 } AttnBlocks;
 
+/* Mixture of blocks, Lu et al., "MoBA", arXiv:2502.13189: each query of each head chooses which blocks of keys
+ * it sees. The keys that the rest of the mask shows to a query are cut into blocks, from the first of them on:
+ * so blocks begin anew with each document. The query sees its own block, the last one, up to itself. Of the
+ * blocks before, it sees those `count` - 1 with the largest product of the query and the mean of the block's
+ * keys, computed in fp32; of equal ones the earlier. The backward chooses the same blocks, and no gradient goes
+ * through the choice. */
+typedef struct {
+  int size;  /* tokens of a block: 16, 32, 64 and so on up to 65536; 0: every block is seen */
+  int count; /* blocks that a query sees, its own among them: 1 to 32 */
+} AttnChoice;
+
 /* Which keys a query sees: an interval of them, of which neither end falls from one query to the next; with
  * `blocks`, of this those in listed blocks. All zeros: every key. The conditions add up. */
 typedef struct {
@@ -111,6 +125,7 @@ typedef struct {
   const int32_t* query_tokens;
   AttnBlocks blocks ATTN_OR_0; /* sparse blocks; without seen_by, with an offset that is a multiple of
                                   their size */
+  AttnChoice choice ATTN_OR_0; /* with causal or seen_by */
 } AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by

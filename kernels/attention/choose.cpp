@@ -22,6 +22,18 @@ std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) 
                      name_of(plan.dtype), mask, device.name, device.arch / 10, device.arch % 10);
 }
 
+// What naive attention and the CPU need to choose blocks lies before the rest.
+void plan_choice(AttentionPlan& plan) {
+  if (!plan.shape.mask.choice) return;
+  check(!plan.dropout && plan.shape.scores.alibi_heads == 0,
+        "attention whose queries choose blocks has neither dropout nor ALiBi, found {}: set "
+        "model.dropout.attention=0",
+        plan.dropout ? "dropout" : "ALiBi");
+  plan.choice_bytes = static_cast<int64_t>(choice_of(plan, {}).bytes);
+  plan.forward_workspace_bytes += plan.choice_bytes;
+  plan.backward_workspace_bytes += plan.choice_bytes;
+}
+
 AttnProblem planned_problem(const AttentionPlan& plan, bool dropout) {
   return attn_problem(plan, {.threshold = dropout}, planned_tables(plan));
 }
@@ -76,6 +88,21 @@ void plan_cudnn(AttentionPlan& plan, const DeviceTraits& device) {
       attention::cudnn_backward_workspace(problem, attention::cudnn_sums(device.arch, plan.deterministic));
 }
 
+void check_choice(const AttentionShape& s) {
+  const AttentionMask& m = s.mask;
+  const auto& [size, count] = m.choice;
+  if (size == 0) return;
+  check(size >= attention::kSmallestChoice && size <= attention::kLargestChoice && (size & (size - 1)) == 0 &&
+            count >= 1 && count <= attention::kMostChosen,
+        "queries choose among blocks of a power of two from {} to {} tokens, and see 1 to {}, found blocks of {} "
+        "and {}",
+        attention::kSmallestChoice, attention::kLargestChoice, attention::kMostChosen, size, count);
+  check(m.causal && m.window == 0 && m.offset >= 0 && m.blocks.size == 0,
+        "queries choose blocks with a causal mask, and without a window, a negative offset or sparse blocks; found "
+        "{}",
+        to_string(m));
+}
+
 void check_mask(const AttentionShape& s) {
   const AttentionMask& m = s.mask;
   check(m.causal || (m.window == 0 && m.offset == 0),
@@ -96,6 +123,7 @@ void check_mask(const AttentionShape& s) {
         "attention within documents needs as many keys as queries, and no offset; found {} keys, {} queries, "
         "offset {}",
         s.kv_tokens, s.tokens, m.offset);
+  check_choice(s);
   const BlockShape& b = m.blocks;
   if (b.size == 0) return;
   check(
@@ -126,6 +154,7 @@ std::string to_string(const AttentionMask& mask) {
   if (mask.offset != 0) text += fmt::format(", offset {}", mask.offset);
   if (mask.documents) text += ", within documents";
   if (mask.dealt) text += ", of dealt queries";
+  if (mask.choice) text += fmt::format(", {} chosen blocks of {}", mask.choice.count, mask.choice.size);
   if (mask.blocks.size > 0) text += fmt::format(", sparse blocks of {}", mask.blocks.size);
   return text;
 }
@@ -168,7 +197,9 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
                    .documents = tables.documents.as<int32_t>(),
                    .seen_by = tables.seen_by.as<int32_t>(),
                    .query_tokens = tables.query_tokens.as<int32_t>(),
-                   .blocks = s.mask.blocks.at(tables.blocks.as<int32_t>())},
+                   .blocks = s.mask.blocks.at(tables.blocks.as<int32_t>()),
+                   .choice = {.size = static_cast<int>(s.mask.choice.size),
+                              .count = static_cast<int>(s.mask.choice.count)}},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout),
           .sinks = s.scores.sinks,
@@ -196,6 +227,10 @@ MaskTables planned_tables(const AttentionPlan& plan) {
           .seen_by = table(mask.dealt),
           .query_tokens = table(mask.dealt),
           .blocks = table(mask.blocks.size > 0)};
+}
+
+attention::ChoiceWorkspace choice_of(const AttentionPlan& plan, const Tensor& workspace) {
+  return {workspace.data, attn_problem(plan, {}, planned_tables(plan))};
 }
 
 AttnTensor attn_tensor(const Heads& heads) {
@@ -227,10 +262,12 @@ AttentionPlan choose_attention(const AttentionRequest& request) {
   switch (request.kind) {
     case AttentionKind::kNaive:
       plan_naive(plan);
+      plan_choice(plan);
       return plan;
     case AttentionKind::kFlash:
       if (request.device.device == Device::kCpu) {
         plan_flash_on_cpu(plan, request.device);
+        plan_choice(plan);
       } else {
         plan_flash(plan, request.device, "model.attention=naive serves every size");
       }

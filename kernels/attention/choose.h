@@ -11,12 +11,21 @@
 #include "kernels/attention/attention_kind.h"
 #include "kernels/attention/block_lists.h"
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/mixture/workspace.h"
 #include "kernels/base/device_traits.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
 
 namespace tessera {
+
+// Blocks of keys that queries choose: AttnChoice of attention.h
+struct BlockChoice {
+  int64_t size = 0;   // tokens of a block; 0: every block is seen
+  int64_t count = 0;  // blocks that a query sees, its own among them
+  explicit operator bool() const { return size > 0; }
+  bool operator==(const BlockChoice&) const = default;
+};
 
 // Which keys a query sees: AttnMask of attention.h, but for where the documents are, which each call says
 struct AttentionMask {
@@ -28,7 +37,8 @@ struct AttentionMask {
   // which keys each query sees, in `documents`, and which queries see each key. With `causal`, and `window`,
   // which those tables already obey
   bool dealt = false;
-  BlockShape blocks = {};  // sparse blocks: each call gives their lists
+  BlockShape blocks = {};   // sparse blocks: each call gives their lists
+  BlockChoice choice = {};  // with `causal`
 
   AttentionMask(bool is_causal = true, bool has_documents = false)
       : causal(is_causal), documents(has_documents) {}
@@ -93,6 +103,7 @@ struct AttentionPlan {
   Shape saved_shape = {};
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
+  int64_t choice_bytes = 0;  // of both, at their beginning: see choice_of()
 };
 
 struct AttentionRequest {
@@ -120,6 +131,9 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
 // The planned mask of the first sequence, and its sparse blocks
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables);
 attention::Blocks blocks_of(const AttentionPlan& plan, const MaskTables& tables);
+// Where a plan whose queries choose blocks keeps what it needs to choose, in the workspace of a call on the CPU
+// or of naive attention
+attention::ChoiceWorkspace choice_of(const AttentionPlan& plan, const Tensor& workspace);
 // Tables before there is any memory: addresses that nothing reads, where the plan's mask has tables
 MaskTables planned_tables(const AttentionPlan& plan);
 AttnTensor attn_tensor(const Heads& heads);

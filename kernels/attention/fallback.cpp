@@ -10,6 +10,7 @@ std::string fallback_note(const AttentionPlan& plan) {
   if (plan.kind != AttentionKind::kFlash || plan.arch != attention::kHopper || plan.dtype != DType::kBF16)
     return "";
   const AttnProblem problem = attn_problem(plan, {.threshold = plan.dropout}, planned_tables(plan));
+  if (problem.mask.choice.size != 0) return "";  // the kernels of its rows are chosen call by call
   for (const auto* family : attention::families()) {
     if (family->by_name_only || family->in_fp8 || family->dtype != problem.dtype) continue;
     const AttnStatus status = attention::supports(*family, problem, plan.arch);

@@ -91,7 +91,8 @@ struct KernelFamily {
   TiledRowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
   // The largest head dim that it serves sparse blocks of, without dropout, a bias or a cap; 0: none
   int most_with_blocks = 0;
-  bool in_fp8 = false;  // it serves the problems with `fp8`, and no others
+  bool in_fp8 = false;   // it serves the problems with `fp8`, and no others
+  bool chooses = false;  // likewise those whose queries choose blocks
 
   bool built() const { return forward != nullptr; }
 };
@@ -107,6 +108,9 @@ extern const KernelFamily kFamily;
 }
 namespace sm90 {
 extern const KernelFamily kFamily, kFp8Family;
+}
+namespace mixture {
+extern const KernelFamily kFamily, kF32Family;
 }
 
 // As attn_decode(), in bf16 over a small cache: `call.k` and `call.v` are rings of kNewestTokens rows, and

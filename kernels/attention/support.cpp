@@ -7,6 +7,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/family.h"
 #include "kernels/attention/mask.h"
+#include "kernels/attention/mixture/workspace.h"
 #include "kernels/attention/sinks.h"
 #include "kernels/base/dropout.h"
 
@@ -124,6 +125,21 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
          p.score_cap == 0;
 }
 
+// Whether the queries of a problem may choose blocks, and where the kernels for the rows of a mixture run
+bool choice_served(const AttnProblem& p, int arch) {
+  const AttnChoice& c = p.mask.choice;
+  if (c.size < kSmallestChoice || c.size > kLargestChoice || (c.size & (c.size - 1)) != 0) return false;
+  if (c.count < 1 || c.count > kMostChosen) return false;
+  if (p.mask.causal == 0 && p.mask.seen_by == nullptr) return false;
+  if (p.mask.window > 0 || p.mask.offset < 0) return false;
+  const AttnProblem part = part_of(p, 1);
+  Carver carver(nullptr);
+  AttnProblem rows = problem_of_rows(part, RowTables(carver, part));
+  static const int32_t kNone = 0;
+  rows.mask.documents = rows.mask.seen_by = &kNone;
+  return attn_supports(&rows, arch) == ATTN_OK;
+}
+
 bool blocks_served(const AttnDecodeProblem& p) {
   const AttnBlocks& b = p.blocks;
   if (b.size == 0) return true;
@@ -135,13 +151,15 @@ bool blocks_served(const AttnDecodeProblem& p) {
 
 std::span<const KernelFamily* const> families() {
   static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kFp8Family, &sm80::kFamily,
-                                                      &f32::kFamily, &row::kFamily};
+                                                      &f32::kFamily, &row::kFamily, &mixture::kFamily,
+                                                      &mixture::kF32Family};
   return kFamilies;
 }
 
 AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) {
   if (arch < family.lowest_arch || arch > family.highest_arch) return ATTN_BAD_ARCH;
   if (p.dtype != family.dtype || !family.head_dims.contains(p.head_dim)) return ATTN_BAD_HEAD_DIM;
+  if ((p.mask.choice.size != 0) != family.chooses) return ATTN_BAD_CHOICE;
   if ((p.fp8 != 0) != family.in_fp8) return ATTN_BAD_FP8;
   if (!shape_served(family, p)) return ATTN_BAD_SHAPE;
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
@@ -149,7 +167,8 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
   if (!cap_served(p, family.with_cap)) return ATTN_BAD_CAP;
   if (!blocks_served(family, p)) return ATTN_BAD_BLOCKS;
-  return alibi_served(family, p) ? ATTN_OK : ATTN_BAD_ALIBI;
+  if (!alibi_served(family, p)) return ATTN_BAD_ALIBI;
+  return !family.chooses || choice_served(p, arch) ? ATTN_OK : ATTN_BAD_CHOICE;
 }
 
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem) {
@@ -180,6 +199,7 @@ extern "C" AttnStatus attn_supports(const AttnProblem* problem, int arch) {
     if (family->by_name_only) continue;
     const AttnStatus status = supports(*family, *problem, arch);
     if (status == ATTN_OK) return ATTN_OK;
+    if ((problem->mask.choice.size != 0) != family->chooses) continue;
     if ((problem->fp8 != 0) != family->in_fp8) {
       if (problem->fp8 != 0 && reason == ATTN_BAD_ARCH) reason = ATTN_BAD_FP8;
       continue;
@@ -275,6 +295,10 @@ extern "C" const char* attn_status_text(AttnStatus status) {
              "ALiBi, a cap of scores, dealt queries)";
     case ATTN_BAD_FP8:
       return "products in FP8 need bf16 on compute capability 9.0";
+    case ATTN_BAD_CHOICE:
+      return "the blocks to choose from must have a power of two from 16 to 65536 tokens, and 1 to 32 of them "
+             "are seen, with causal or seen_by and without a window, a negative offset, sparse blocks, dropout, "
+             "ALiBi or fp8; or no kernel serves the choice with this problem";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "
              "attention.h";

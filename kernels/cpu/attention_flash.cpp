@@ -20,6 +20,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/choose_blocks.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
 #include "kernels/cpu/listed_keys.h"
@@ -68,11 +69,11 @@ struct HeadBackward {
   int64_t batch, index;
 
   HeadBackward(const AttentionBackward& a, const DropoutMask& dropped_of_all, const Mask& mask_of_first,
-               int64_t b, int64_t h)
+               const ChosenBlocks& chosen, int64_t b, int64_t h)
       : dropout(a.dropout),
         dropped(dropped_of_all),
         mask(mask_of_first.of_sequence(b)),
-        listed(blocks_of(a.plan, a.tables), h),
+        listed(blocks_of(a.plan, a.tables), h, chosen.of_head(b, h)),
         batch(b),
         index(h) {
     const AttentionShape& s = a.plan.shape;
@@ -166,9 +167,10 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
   const int tiles = Span{0, mask_of_first.queries}.tiles(tile.queries).end;
   const int64_t group = H / K, each = FlashForwardScratch(nullptr, tile, D).bytes;
   const DropoutMask dropped(a.dropout);
+  const ChosenBlocks chosen(a.plan, a.q, a.k, a.tables, a.workspace);
 #pragma omp parallel num_threads(a.plan.threads)
   {
-    const FlashForwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, D);
+    const FlashForwardScratch scratch(behind_choice(a.plan, a.workspace) + omp_get_thread_num() * each, tile, D);
     float *S = scratch.scores, *O = scratch.output;
     auto* softmax = reinterpret_cast<StreamingSoftmax*>(scratch.softmax);
 #pragma omp for collapse(3) schedule(dynamic)
@@ -182,7 +184,7 @@ void flash_attention_forward(const AttentionForward& a, FlashTile tile) {
                             k = heads_of<float>(a.k).one_head(b, h / group),
                             v = heads_of<float>(a.v).one_head(b, h / group);
           const ScoreRule rule = ScoreRule::of_head(problem, h);
-          const ListedKeys listed(blocks_of(a.plan, a.tables), h);
+          const ListedKeys listed(blocks_of(a.plan, a.tables), h, chosen.of_head(b, h));
           std::fill_n(O, queries * D, 0.0f);
           std::uninitialized_fill_n(softmax, queries, StreamingSoftmax{});
           const Span key_tiles = mask.keys_of(rows).tiles(tile.keys);
@@ -243,14 +245,15 @@ void flash_attention_backward(const AttentionBackward& a, FlashTile tile) {
   const int64_t each = FlashBackwardScratch(nullptr, tile, T).bytes, group = H / K;
   const Mask mask_of_first = mask_of(a.plan, a.tables);
   const DropoutMask dropped(a.dropout);
+  const ChosenBlocks chosen(a.plan, a.q, a.k, a.tables, a.workspace);
 #pragma omp parallel num_threads(a.plan.threads)
   {
-    const FlashBackwardScratch scratch(a.workspace.as<char>() + omp_get_thread_num() * each, tile, T);
+    const FlashBackwardScratch scratch(behind_choice(a.plan, a.workspace) + omp_get_thread_num() * each, tile, T);
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t b = 0; b < B; ++b) {
       for (int64_t kv_head = 0; kv_head < K; ++kv_head) {
         for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-          const HeadBackward head(a, dropped, mask_of_first, b, h);
+          const HeadBackward head(a, dropped, mask_of_first, chosen, b, h);
           fill_zero(head.dq, T, D);
           if (h == kv_head * group) {
             fill_zero(head.dk, s.kv_tokens, D);

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/mask.h"
 #include "kernels/base/view.h"
+#include "kernels/cpu/choose_blocks.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/dropped_keys.h"
 #include "kernels/cpu/listed_keys.h"
@@ -49,6 +50,7 @@ void naive_attention_forward(const AttentionForward& a) {
   const int64_t B = s.batch, T = s.tokens, H = s.heads, D = s.head_dim, K = s.kv_heads, N = s.kv_tokens;
   const int64_t group = H / K;
   const AttnProblem problem = attn_problem(a.plan);
+  const ChosenBlocks chosen(a.plan, a.q, a.k, a.tables, a.workspace);
 #pragma omp parallel for collapse(2)
   for (int64_t b = 0; b < B; ++b) {
     for (int64_t h = 0; h < H; ++h) {
@@ -57,7 +59,7 @@ void naive_attention_forward(const AttentionForward& a) {
       const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
       float* P = a.saved.as<float>() + (b * H + h) * T * N;
       ScoreRule::of_head(problem, h).of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, P);
-      ListedKeys(blocks_of(a.plan, a.tables), h)
+      ListedKeys(blocks_of(a.plan, a.tables), h, chosen.of_head(b, h))
           .hide({0, mask.queries}, {0, mask.keys}, mask, P, -std::numeric_limits<float>::infinity());
       for (int i = 0; i < mask.queries; ++i) {
         const Span seen = mask.keys_of(i);
@@ -96,8 +98,9 @@ void naive_attention_backward(const AttentionBackward& a) {
   const ScoreRule rule = ScoreRule::of_head(attn_problem(a.plan), 0);
   const float derivative = rule.derivative();
   const DropoutMask dropped(a.dropout);
-  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_backward_bytes(a.plan));
-  auto* capped = reinterpret_cast<float*>(a.workspace.as<char>() + naive_matrix_bytes(a.plan));
+  char* const matrices = behind_choice(a.plan, a.workspace);
+  auto* of_sinks = reinterpret_cast<float*>(matrices + naive_backward_bytes(a.plan));
+  auto* capped = reinterpret_cast<float*>(matrices + naive_matrix_bytes(a.plan));
   for (int64_t b = 0; b < B; ++b) {
     const Mask mask = mask_of(a.plan, a.tables).of_sequence(b);
 #pragma omp parallel for
@@ -111,7 +114,7 @@ void naive_attention_backward(const AttentionBackward& a) {
         const View<float> q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
         const float* P = a.saved.as<float>() + (b * H + h) * T * N;
-        float* dS = a.workspace.as<float>() + h * T * N;  // before it, with dropout, the probabilities kept
+        float* dS = reinterpret_cast<float*>(matrices) + h * T * N;  // before it, with dropout, the probabilities kept
         float* scores = capped + h * T * N;
         if (rule.cap > 0) rule.of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, scores);
         if (a.dropout) keep_probabilities(a, dropped, b, h, dS);

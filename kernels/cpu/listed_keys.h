@@ -1,19 +1,29 @@
-// ListedKeys: what the list of sparse blocks of a query head shows (kernels/attention/blocks.h).
+// ListedKeys: what the list of sparse blocks of a query head shows (kernels/attention/blocks.h), and of a
+// mixture of blocks what its queries chose (kernels/attention/mixture/choice.h).
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/mixture/choice.h"
 
 namespace tessera::cpu {
 
 struct ListedKeys {
   attention::Blocks blocks;
   int list;
+  attention::Chosen chosen;  // rows of this head
 
-  ListedKeys(const attention::Blocks& of_call, int64_t head) : blocks(of_call), list(of_call.list_of(head)) {}
+  ListedKeys(const attention::Blocks& of_call, int64_t head, const attention::Chosen& chosen_by_head = {})
+      : blocks(of_call), list(of_call.list_of(head)), chosen(chosen_by_head) {}
   // Whether the list shows one of `keys` to one of `queries`
   bool meet(attention::Span queries, attention::Span keys, const attention::Mask& mask) const {
+    if (chosen) {
+      bool any = false;
+      for (int i = queries.begin; i < queries.end && !any; ++i)
+        each_shown(i, keys, mask, [&](attention::Span) { any = true; });
+      return any;
+    }
     if (!blocks) return true;
     const attention::Span columns = keys.tiles(blocks.size);
     for (int i = queries.begin; i < queries.end; ++i)
@@ -23,6 +33,17 @@ struct ListedKeys {
   // `nothing` to the scores of keys that the list does not show: rows [queries] of columns [keys]
   void hide(attention::Span queries, attention::Span keys, const attention::Mask& mask, float* scores,
             float nothing) const {
+    if (chosen) {
+      for (int i = queries.begin; i < queries.end; ++i, scores += keys.size()) {
+        int hidden = keys.begin;  // from here on
+        each_shown(i, keys, mask, [&](attention::Span shown) {
+          std::fill(scores + hidden - keys.begin, scores + shown.begin - keys.begin, nothing);
+          hidden = shown.end;
+        });
+        std::fill(scores + hidden - keys.begin, scores + keys.size(), nothing);
+      }
+      return;
+    }
     if (!blocks) return;
     const attention::Span columns = keys.tiles(blocks.size);
     for (int i = queries.begin; i < queries.end; ++i, scores += keys.size()) {
@@ -37,6 +58,18 @@ struct ListedKeys {
   }
 
  private:
+  // visit(span) for what a query chose of `keys`, in rising order
+  template <class Visit>
+  void each_shown(int query, attention::Span keys, const attention::Mask& mask, const Visit& visit) const {
+    const auto show = [&](attention::Span block) {
+      const attention::Span shown{std::max(block.begin, keys.begin), std::min(block.end, keys.end)};
+      if (!shown.empty()) visit(shown);
+    };
+    const int32_t* first_keys = chosen.of_row(query);
+    for (int i = 0; i < chosen.choice.others && first_keys[i] >= 0; ++i)
+      show({first_keys[i], first_keys[i] + chosen.choice.size});
+    show(chosen.choice.own(mask, query));
+  }
   attention::BlockList of_query(int query, const attention::Mask& mask) const {
     return blocks.keys_of(list, mask.position_of(query) / blocks.size);
   }

@@ -86,7 +86,8 @@ inline test::AttentionReference reference_of(const AttentionShape& s, const Inpu
                               .alibi_heads = s.scores.alibi_heads,
                               .first_head = first_head,
                               .cap = s.scores.cap,
-                              .blocks = in.blocks};
+                              .blocks = in.blocks,
+                              .choice = {.size = s.mask.choice.size, .count = s.mask.choice.count}};
   if (sinks) problem.sinks.assign(floats(sinks).begin(), floats(sinks).end());
   return test::reference_attention(problem, doubles_of(values_of(in.q)), doubles_of(values_of(in.k)),
                                    doubles_of(values_of(in.v)), doubles_of(values_of(in.dy)));

@@ -91,6 +91,7 @@ struct DealtQueries : AttentionHeads {
             std::ssize(*std::ranges::max_element(rows, {}, [](const auto& x) { return x.size(); })) + 2;
         AttentionShape dealt = s;
         dealt.tokens = T, dealt.kv_tokens = s.tokens, dealt.mask = AttentionMask::of_dealt_queries();
+        dealt.mask.choice = s.mask.choice;
         const Inputs own{taken_rows(make, in.q, rows, T), in.k, in.v, taken_rows(make, in.dy, rows, T),
                          tables_of(s, in.tables.documents, rows, T)};
         const Result r = run_apart(plan_for(kind, dealt, 3, drops), own, dropout);
@@ -117,6 +118,12 @@ TEST_F(DealtQueries, AreRowsOfTheWhole) {
         expect_rows_of_the_whole({2, T, 4, 9, true, 2}, {}, parts, dropout);
         const auto end = static_cast<int32_t>(2 * T);
         expect_rows_of_the_whole({2, T, 4, 16, AttentionMask(true, true), 1},
+                                 {0, std::min(3, end - 1), end / 2, end - 1, end}, parts, dropout);
+        if (dropout) continue;
+        AttentionMask chosen(true), of_documents(true, true);
+        chosen.choice = of_documents.choice = {.size = 16, .count = 3};
+        expect_rows_of_the_whole({2, T, 4, 9, chosen, 2}, {}, parts, dropout);
+        expect_rows_of_the_whole({2, T, 4, 16, of_documents, 1},
                                  {0, std::min(3, end - 1), end / 2, end - 1, end}, parts, dropout);
       }
 }

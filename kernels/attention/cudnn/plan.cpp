@@ -48,6 +48,8 @@ const char* cudnn_refusal(const AttnProblem& p, int arch) {
   if (!std::isfinite(p.scale) || p.scale < 0) return "scale must be finite and not negative";
   if (p.mask.blocks.size > 0)
     return "it is asked for attention without sparse blocks (model.attention=flash)";
+  if (p.mask.choice.size > 0)
+    return "it is asked for attention without blocks that queries choose (model.attention=flash)";
   if (!mask_of(p).plain()) return "it is asked for causal and full attention alone (model.attention=flash)";
   if (p.alibi_heads != 0) return "it is asked for scores without a bias (model.positions=rope)";
   if (p.score_cap != 0) return "it is asked for scores without a cap (model.attention_cap=0)";

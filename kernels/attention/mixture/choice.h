@@ -1,0 +1,75 @@
+// Mixture of blocks: see AttnChoice of attention.h. Which block a token is in, and which blocks a query may
+// choose from, for the CPU and for GPUs.
+//
+// Blocks are named by their first key. A block that a query may choose has `size` keys, all of them before the
+// query. No two blocks overlap, so that at most one such block begins in each interval of `size` keys from a
+// multiple of `size` on, its slot: slot p / size for a block that begins at key p. The blocks that one query
+// may choose from have slots that follow one another.
+#pragma once
+
+#include "kernels/attention/mask.h"
+
+namespace tessera::attention {
+
+inline constexpr int kMostChosen = 32;  // blocks that a query sees
+inline constexpr int kSmallestChoice = 16, kLargestChoice = 1 << 16;
+
+struct Choice {
+  int size = 0;    // 0: none
+  int others = 0;  // blocks that a query chooses beside its own
+
+  TESSERA_HOST_DEVICE explicit operator bool() const { return size > 0; }
+  // The keys of a query's own block that it sees; empty if it sees no key
+  TESSERA_HOST_DEVICE Span own(const Mask& mask, int query) const {
+    const Span keys = mask.keys_of(query);
+    return {keys.begin + candidates(keys) * size, keys.end};
+  }
+  // The slots of the blocks that a query may choose from: candidates(), from first_slot() on
+  TESSERA_HOST_DEVICE int candidates(Span keys) const { return keys.empty() ? 0 : (keys.size() - 1) / size; }
+  TESSERA_HOST_DEVICE int first_slot(Span keys) const { return keys.begin / size; }
+  TESSERA_HOST_DEVICE int slots(int keys) const { return (keys + size - 1) / size; }
+
+  // The block of a key: as far as the last query that sees the key sees the block
+  struct Block {
+    Span keys;     // begin: -1 if no query sees the key
+    bool choosable;  // whether a query may choose it: it stands behind the block
+  };
+  TESSERA_HOST_DEVICE Block block_of(const Mask& mask, int key) const {
+    const Span seeing = mask.queries_of(key);
+    if (seeing.empty()) return {{-1, -1}, false};
+    const Span keys = mask.keys_of(seeing.end - 1);
+    const int begin = keys.begin + (key - keys.begin) / size * size;
+    const bool choosable = keys.end - begin > size;
+    return {{begin, choosable ? begin + size : keys.end}, choosable};
+  }
+  // The queries whose own block is the one that begins at key `begin`
+  TESSERA_HOST_DEVICE Span owners(const Mask& mask, const Block& block) const {
+    const Span seeing = mask.queries_of(block.keys.begin);
+    return {seeing.begin, block.choosable ? mask.queries_of(block.keys.end).begin : seeing.end};
+  }
+};
+
+inline Choice choice_of(const AttnProblem& p) {
+  const AttnChoice& c = p.mask.choice;
+  return c.size == 0 ? Choice{} : Choice{.size = c.size, .others = c.count - 1};
+}
+
+// What was chosen: of each row [batch, heads, queries] the first keys of `others` blocks, in rising order; -1
+// behind the last
+struct Chosen {
+  Choice choice;
+  const int32_t* first_keys = nullptr;
+
+  TESSERA_HOST_DEVICE explicit operator bool() const { return first_keys != nullptr; }
+  TESSERA_HOST_DEVICE const int32_t* of_row(int64_t row) const { return first_keys + row * choice.others; }
+  // Whether a row whose own block is `own` sees a key
+  TESSERA_HOST_DEVICE bool sees(int64_t row, Span own, int key) const {
+    if (own.contains(key)) return true;
+    const int32_t* chosen = of_row(row);
+    for (int i = 0; i < choice.others && chosen[i] >= 0 && chosen[i] <= key; ++i)
+      if (key < chosen[i] + choice.size) return true;
+    return false;
+  }
+};
+
+}  // namespace tessera::attention

@@ -1,0 +1,184 @@
+// choose_blocks: the means of the blocks' keys, then for each query those with the largest products.
+//
+//   means_kernel   a CTA a slot and key/value head. Groups of threads take every kGroups-th key of the block,
+//                  a thread 16 bytes of each; their sums are added in order.
+//   choose_kernel  a CTA takes kRows queries of a head past the means, kSlots at a time: products in fp32, each
+//                  summed from the first element to the last, so that the CPU gets the same. One thread a
+//                  query then keeps the largest so far, the earlier of equal ones first.
+#include "kernels/attention/common/launch.cuh"
+#include "kernels/attention/common/view.h"
+#include "kernels/attention/mixture/choose.h"
+#include "kernels/attention/mixture/values.cuh"
+
+namespace tessera::attention {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    means_kernel(View<const T> k, Mask mask, Choice choice, int head_dim, float* means) {
+  constexpr int kWidth = kValues<T>;
+  __shared__ int begin;
+  __shared__ float sums[kThreads][kWidth];
+  const int slot = blockIdx.x, head = blockIdx.y, me = static_cast<int>(threadIdx.x);
+  if (me == 0) begin = mask.keys;
+  __syncthreads();
+  const int64_t end = min((int64_t{slot} + 1) * choice.size, int64_t{mask.keys});
+  for (int64_t key = int64_t{slot} * choice.size + me; key < end; key += kThreads) {
+    const Choice::Block block = choice.block_of(mask, static_cast<int>(key));
+    if (block.choosable && block.keys.begin == key) atomicMin(&begin, static_cast<int>(key));
+  }
+  __syncthreads();
+  if (begin == mask.keys) return;  // no query may choose a block that begins here
+  const int lanes = head_dim / kWidth, groups = kThreads / lanes, group = me / lanes, lane = me % lanes;
+  float sum[kWidth] = {};
+  if (group < groups) {
+    for (int row = group; row < choice.size; row += groups) {
+      float values[kWidth];
+      load_values(k.head_begin(0, head) + (int64_t{begin} + row) * k.row + lane * kWidth, values);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sums[me][i] = sum[i];
+  __syncthreads();
+  if (me >= lanes) return;
+  for (int other = 1; other < groups; ++other) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[i] += sums[other * lanes + me][i];
+  }
+  float* mean = means + (int64_t{head} * gridDim.x + slot) * head_dim + me * kWidth;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) mean[i] = sum[i] / static_cast<float>(choice.size);
+}
+
+constexpr int kRows = 64, kSlots = 64, kDepth = 32, kSide = 16, kEach = kRows / kSide;
+static_assert(kRows == kSlots && kSide * kSide == kThreads);
+
+// The largest so far of a query, in falling order; of equal ones the earlier first
+struct Largest {
+  float* scores;
+  int* slots;
+  int most, count = 0;
+
+  __device__ __forceinline__ void add(float score, int slot) {
+    if (!(score > -INFINITY)) score = -INFINITY;  // NaN, too
+    int place = count;
+    if (count == most) {
+      if (most == 0 || !(score > scores[most - 1])) return;
+      place = most - 1;
+    } else {
+      ++count;
+    }
+    for (; place > 0 && score > scores[place - 1]; --place)
+      scores[place] = scores[place - 1], slots[place] = slots[place - 1];
+    scores[place] = score, slots[place] = slot;
+  }
+  __device__ __forceinline__ void sort_by_slot() {
+    for (int i = 1; i < count; ++i) {
+      const int slot = slots[i];
+      int place = i;
+      for (; place > 0 && slots[place - 1] > slot; --place) slots[place] = slots[place - 1];
+      slots[place] = slot;
+    }
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    choose_kernel(View<const T> q, Mask mask, Choice choice, int head_dim, int group, int slots, const float* means,
+                  int32_t* first_keys) {
+  extern __shared__ float kept[];  // [kRows, others] scores, then as many slots
+  __shared__ union {
+    struct {
+      float q[kDepth][kRows + 4], means[kDepth][kSlots + 4];
+    } tiles;
+    float scores[kRows][kSlots + 1];
+  } shared;
+  __shared__ int first, end;
+  const int me = static_cast<int>(threadIdx.x), head = blockIdx.y, row = static_cast<int>(blockIdx.x) * kRows + me;
+  const bool has_row = me < kRows && row < mask.queries;
+  if (me == 0) first = slots, end = 0;
+  __syncthreads();
+  int own_first = 0, own_end = 0;  // slots of this thread's query
+  Span keys{0, 0};
+  if (has_row) {
+    keys = mask.keys_of(row);
+    own_first = choice.first_slot(keys), own_end = own_first + choice.candidates(keys);
+    if (own_first < own_end) atomicMin(&first, own_first), atomicMax(&end, own_end);
+  }
+  __syncthreads();
+  Largest largest{kept + me % kRows * choice.others,
+                  reinterpret_cast<int*>(kept + kRows * choice.others) + me % kRows * choice.others, choice.others};
+  const T* queries = q.head_begin(0, head) + int64_t{blockIdx.x} * kRows * q.row;
+  const float* of_head = means + int64_t{head / group} * slots * head_dim;
+  const int rows = min(kRows, mask.queries - static_cast<int>(blockIdx.x) * kRows), i0 = me / kSide * kEach,
+            j0 = me % kSide * kEach;
+  for (int slot = first; slot < end; slot += kSlots) {
+    float sums[kEach][kEach] = {};
+    for (int from = 0; from < head_dim; from += kDepth) {
+      __syncthreads();  // the tiles, and the scores in their place, have been read
+      for (int e = me; e < kRows * kDepth; e += kThreads) {
+        const int i = e / kDepth, d = e % kDepth;
+        const bool within = from + d < head_dim;
+        shared.tiles.q[d][i] = within && i < rows ? static_cast<float>(queries[i * q.row + from + d]) : 0.0f;
+        shared.tiles.means[d][i] =
+            within && slot + i < end ? of_head[int64_t{slot + i} * head_dim + from + d] : 0.0f;
+      }
+      __syncthreads();
+#pragma unroll 8
+      for (int d = 0; d < kDepth; ++d) {
+        float a[kEach], b[kEach];
+        load_values(&shared.tiles.q[d][i0], a);
+        load_values(&shared.tiles.means[d][j0], b);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i)
+#pragma unroll
+          for (int j = 0; j < kEach; ++j) sums[i][j] = fmaf(a[i], b[j], sums[i][j]);
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) shared.scores[i0 + i][j0 + j] = sums[i][j];
+    __syncthreads();
+    if (has_row)
+      for (int s = max(slot, own_first); s < min(slot + kSlots, own_end); ++s)
+        largest.add(shared.scores[me][s - slot], s);
+  }
+  if (!has_row) return;
+  largest.sort_by_slot();
+  int32_t* to = first_keys + (int64_t{head} * mask.queries + row) * choice.others;
+  for (int i = 0; i < choice.others; ++i)
+    to[i] = i < largest.count ? keys.begin + (largest.slots[i] - own_first) * choice.size : -1;
+}
+
+template <class T>
+AttnStatus choose(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k, const ChoiceWorkspace& workspace,
+                  CUstream_st* stream) {
+  const Choice choice = choice_of(p);
+  const Mask mask = mask_of(p);
+  const int head_dim = p.head_dim, group = static_cast<int>(p.heads / p.kv_heads), slots = workspace.slots;
+  const dim3 of_slots(static_cast<unsigned>(slots), static_cast<unsigned>(p.kv_heads));
+  const AttnStatus status = launch(means_kernel<T>, of_slots, kThreads, 0, stream, view<const T>(k), mask, choice,
+                                   head_dim, workspace.means);
+  if (status != ATTN_OK) return status;
+  const dim3 of_rows(static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads));
+  const int kept = kRows * choice.others * static_cast<int>(sizeof(float) + sizeof(int));
+  return launch(choose_kernel<T>, of_rows, kThreads, kept, stream, view<const T>(q), mask, choice, head_dim, group,
+                slots, static_cast<const float*>(workspace.means), workspace.first_keys);
+}
+
+}  // namespace
+
+AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,
+                         const ChoiceWorkspace& workspace, CUstream_st* stream) {
+  if (choice_of(p).others == 0) return ATTN_OK;
+  return p.dtype == ATTN_BF16 ? choose<__nv_bfloat16>(p, q, k, workspace, stream)
+                              : choose<float>(p, q, k, workspace, stream);
+}
+
+}  // namespace tessera::attention
