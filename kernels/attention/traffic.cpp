@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/blocks.h"
+#include "kernels/attention/mixture/choice.h"
 
 namespace tessera::attention {
 namespace {
@@ -68,7 +69,8 @@ double rows_walked(const AttnProblem& p, int rows) {
 
 double visible_pairs(const AttnProblem& p) {
   const Blocks blocks = blocks_of(p);
-  if (!blocks && mask_of(p).plain()) {
+  const Choice choice = choice_of(p);
+  if (!blocks && !choice && mask_of(p).plain()) {
     const auto n = static_cast<double>(p.tokens);
     return static_cast<double>(p.batch) * (p.mask.causal ? n * (n + 1) / 2 : n * n);
   }
@@ -76,7 +78,8 @@ double visible_pairs(const AttnProblem& p) {
   for (int64_t b = 0; b < p.batch; ++b) {
     const Mask mask = mask_of(p).of_sequence(b);
     for (int query = 0; query < mask.queries; ++query)
-      pairs += listed(blocks, mask.position_of(query), mask.keys_of(query));
+      pairs += choice ? static_cast<double>(choice.visible(mask, query))
+                      : listed(blocks, mask.position_of(query), mask.keys_of(query));
   }
   return pairs;
 }

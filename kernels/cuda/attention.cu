@@ -18,6 +18,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/mask.h"
+#include "kernels/attention/mixture/choose.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -58,13 +59,23 @@ struct OwnScores {
 
 // Without sparse blocks
 struct NoBlocks {
-  __device__ bool sees(int64_t /*head*/, int /*position*/, int64_t /*key*/) const { return true; }
+  __device__ bool sees(int64_t /*row*/, int64_t /*head*/, int /*position*/, int64_t /*key*/) const { return true; }
 };
 struct ListedBlocks {
   attention::Blocks blocks;
 
-  __device__ bool sees(int64_t head, int position, int64_t key) const {
+  __device__ bool sees(int64_t /*row*/, int64_t head, int position, int64_t key) const {
     return blocks.sees(blocks.list_of(head), position, static_cast<int>(key));
+  }
+};
+struct ChosenKeys {
+  attention::Chosen chosen;
+  attention::Mask mask;  // of the first sequence
+  int64_t heads;
+
+  __device__ bool sees(int64_t row, int64_t /*head*/, int /*position*/, int64_t key) const {
+    const attention::Mask own = mask.of_sequence(row / (heads * mask.queries));
+    return chosen.sees(row, chosen.choice.own(own, static_cast<int>(row % mask.queries)), static_cast<int>(key));
   }
 };
 
@@ -79,12 +90,12 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
   const int64_t head = blockIdx.x / mask.queries % heads;
   float slope = 0;
   int position = 0;
-  if constexpr (kOwn || std::is_same_v<Lists, ListedBlocks>) {
+  if constexpr (kOwn) {
     const int64_t b = blockIdx.x / (heads * mask.queries);
     if (own.alibi) slope = own.alibi.slope(head);
     position = mask.of_sequence(b).position_of(static_cast<int>(blockIdx.x % mask.queries));
   }
-  const auto sees = [&](int64_t k) { return seen.contains(k) && lists.sees(head, position, k); };
+  const auto sees = [&](int64_t k) { return seen.contains(k) && lists.sees(blockIdx.x, head, position, k); };
   const auto load_scores = [&](int64_t k, float(&to)[kStep]) {
     load_step(row + k, to);
     if constexpr (kOwn) {
@@ -315,6 +326,29 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
 
+// What the queries of naive attention choose, sequence by sequence
+attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const Heads& k, const MaskTables& tables,
+                              const Tensor& workspace, cudaStream_t stream) {
+  if (!plan.shape.mask.choice) return {};
+  const AttnProblem all = attn_problem(plan, {}, tables);
+  AttnProblem one = attention::part_of(all, all.kv_heads);
+  attention::ChoiceWorkspace own = choice_of(plan, workspace);
+  const attention::Chosen chosen{attention::choice_of(all), own.first_keys};
+  const auto of_sequence = [&](const Heads& heads, int64_t b) {
+    AttnTensor tensor = attn_tensor(heads);
+    tensor.data = static_cast<char*>(tensor.data) + b * tensor.batch * static_cast<int64_t>(size_of(plan.dtype));
+    return tensor;
+  };
+  for (int64_t b = 0; b < all.batch; ++b) {
+    check_attention(attention::choose_blocks(one, of_sequence(q, b), of_sequence(k, b), own, stream),
+                    AttentionForward::kName, plan);
+    own.first_keys += all.heads * all.tokens * chosen.choice.others;
+    if (one.mask.documents != nullptr) one.mask.documents += all.tokens * 2;
+    if (one.mask.seen_by != nullptr) one.mask.seen_by += all.kv_tokens * 2;
+  }
+  return chosen;
+}
+
 void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launch& on) {
   const AttentionShape& s = a.plan.shape;
   const int64_t T = s.tokens, N = s.kv_tokens, D = s.head_dim;
@@ -335,12 +369,19 @@ void CudaBackend::naive_attention_forward(const AttentionForward& a, const Launc
   const int64_t rows = s.batch * s.heads * T;
   check(rows < INT32_MAX, "{}: supports fewer than 2^31 rows, found {}", a.kName, a.saved.to_string());
   const attention::Mask mask = mask_of(a.plan, a.tables);
+  const attention::Chosen chosen = choose_keys(a.plan, a.q, a.k, a.tables, a.workspace, on.stream);
   with_row_step(dtype, N, [&]<class E, int kStep>() {
     const OwnScores<E> own{
         .sinks = a.sinks.as<E>(), .alibi = attention::alibi_of(attn_problem(a.plan)), .cap = s.scores.cap};
     if (const attention::Blocks blocks = blocks_of(a.plan, a.tables)) {
       const auto kernel = masked_softmax_kernel<E, kStep, true, ListedBlocks>;
       kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own, ListedBlocks{blocks});
+      return;
+    }
+    if (chosen) {
+      const auto kernel = masked_softmax_kernel<E, kStep, true, ChosenKeys>;
+      kernel<<<rows, kThreads, 0, on.stream>>>(a.saved.as<E>(), s.heads, mask, own,
+                                               ChosenKeys{chosen, mask, s.heads});
       return;
     }
     const auto kernel = own ? masked_softmax_kernel<E, kStep, true, NoBlocks>
@@ -373,13 +414,14 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
   const DType dtype = a.plan.dtype;
   const auto batch = static_cast<int>(s.kv_heads);
   const attention::Mask mask = mask_of(a.plan, a.tables);
-  auto* of_sinks = reinterpret_cast<float*>(a.workspace.as<char>() + naive_backward_bytes(a.plan));
-  char* const capped = a.workspace.as<char>() + naive_matrix_bytes(a.plan);  // with a cap: scores without it
+  char* const matrices = a.workspace.as<char>() + a.plan.choice_bytes;
+  auto* of_sinks = reinterpret_cast<float*>(matrices + naive_backward_bytes(a.plan));
+  char* const capped = matrices + naive_matrix_bytes(a.plan);  // with a cap: scores without it
   for (int64_t b = 0; b < s.batch; ++b) {
     const GemmMatrix k = matrices_of(a.k, b), v = matrices_of(a.v, b);
     const GemmMatrix dk = matrices_of(a.dk, b), dv = matrices_of(a.dv, b);
     const auto scores = [&](int64_t g) {
-      return scores_of(a.workspace.data, dtype, s, 0, g);
+      return scores_of(matrices, dtype, s, 0, g);
     };  // with dropout what is kept of P; dP, then dS
     if (a.dropout)
       drop({scores_of(a.saved.data, dtype, s, b, 0).data, a.workspace.data, a.plan, mask, a.dropout, b},
@@ -415,8 +457,8 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
       const auto kernel =
           a.dsinks ? softmax_backward_kernel<E, kStep, true> : softmax_backward_kernel<E, kStep, false>;
       kernel<<<s.heads * T, kThreads, 0, on.stream>>>(a.saved.as<E>() + b * s.heads * T * N,
-                                                      a.workspace.as<E>(), s.heads, mask.of_sequence(b),
-                                                      a.plan.scale, of_sinks + b * s.heads * T);
+                                                      reinterpret_cast<E*>(matrices), s.heads,
+                                                      mask.of_sequence(b), a.plan.scale, of_sinks + b * s.heads * T);
     });
     TESSERA_CUDA_LAUNCHED();
     if (s.scores.cap > 0) {
@@ -434,7 +476,7 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
       const int64_t count = s.heads * T * N;
       with_real_type(dtype, [&]<class E>() {
         cap_gradient_kernel<E><<<(count + kThreads - 1) / kThreads, kThreads, 0, on.stream>>>(
-            reinterpret_cast<const E*>(capped), a.workspace.as<E>(), count, s.scores.cap);
+            reinterpret_cast<const E*>(capped), reinterpret_cast<E*>(matrices), count, s.scores.cap);
       });
       TESSERA_CUDA_LAUNCHED();
     }

@@ -241,6 +241,21 @@ TEST_F(CudaAttention, NaiveServesEveryMask) {
     }
 }
 
+TEST_F(CudaAttention, QueriesChooseBlocks) {
+  for (const AttentionKind kind : {AttentionKind::kNaive, AttentionKind::kFlash})
+    for (const DType dtype : kReal)
+      for (const int64_t T : {17, 64, 129, 256}) {
+        AttentionMask mask(true), of_documents(true, true);
+        mask.choice = of_documents.choice = {.size = 16, .count = 3};
+        const AttentionShape s{2, T, 4, 32, mask, 2}, packed{2, T, 4, 32, of_documents, 2};
+        const auto end = static_cast<int32_t>(2 * T);
+        compare(kind, dtype, s, Layout::kApart);
+        compare(kind, dtype, packed, Layout::kApart, {}, documents_of(packed, {0, 1, 8, 15, end - 3, end}));
+        mask.offset = 37;
+        compare(kind, dtype, {2, T, 4, 32, mask, 2, 37 + T}, Layout::kApart);
+      }
+}
+
 TEST_F(CudaAttention, OfDealtQueries) { compare_all_dealt({}); }
 TEST_F(CudaAttention, OfDealtQueriesWithDropout) {
   compare_all_dealt(

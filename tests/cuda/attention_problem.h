@@ -70,6 +70,7 @@ class Problem {
     AttnMask mask = attn_mask(case_.mask.causal, case_.mask.offset, case_.mask.window, table(documents_));
     mask.seen_by = table(seen_by_), mask.query_tokens = table(query_tokens_);
     mask.blocks = lists_.shape.at(table(blocks_));
+    mask.choice = {.size = static_cast<int>(case_.choice.size), .count = static_cast<int>(case_.choice.count)};
     return {.struct_size = sizeof(AttnProblem),
             .dtype = elements_.bf16 ? ATTN_BF16 : ATTN_F32,
             .batch = case_.batch,

@@ -73,7 +73,8 @@ double attention_flops(const AttnProblem& p, bool backward) {
 bool same_problem(const AttnProblem& a, const AttnProblem& b) {
   return a.batch == b.batch && a.tokens == b.tokens && a.heads == b.heads && a.kv_heads == b.kv_heads &&
          a.head_dim == b.head_dim && a.mask.causal == b.mask.causal && a.mask.window == b.mask.window &&
-         a.mask.documents == b.mask.documents && a.mask.blocks.begins == b.mask.blocks.begins;
+         a.mask.documents == b.mask.documents && a.mask.blocks.begins == b.mask.blocks.begins &&
+         a.mask.choice.size == b.mask.choice.size && a.mask.choice.count == b.mask.choice.count;
 }
 
 std::string to_string(const AttentionCell& cell) {

@@ -22,6 +22,7 @@ AttentionShape shape_of(const AttnProblem& p) {
   AttentionMask mask(p.mask.causal != 0, p.mask.documents != nullptr);
   mask.window = p.mask.window;
   mask.blocks = BlockShape::of(p.mask.blocks);
+  mask.choice = {.size = p.mask.choice.size, .count = p.mask.choice.count};
   return {.batch = p.batch,
           .tokens = p.tokens,
           .heads = p.heads,

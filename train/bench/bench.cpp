@@ -39,8 +39,7 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
       .add("--masks", o.masks,
            "causal, full; causal and: window:N (the last N keys), documents:N (documents of N tokens), "
            "documents:mixed (of log-normal lengths, 700 tokens on average), blocks:W+G+R (of blocks of 128 "
-           "the last W, "
-           "the first G and R at random)")
+           "the last W, the first G and R at random), chosen:KxN (each query chooses K blocks of N tokens)")
       .separated_by(',')
       .show_default();
   command.add("--seq-lens", seq_lens, std::string(kSeqLens) + "; default 512..32768, on the CPU 128..1024")

@@ -3,6 +3,7 @@
 //   window:N         causal, and of the keys that a query sees the last N alone
 //   documents:N      causal within documents of N tokens, of which the last of a sequence may be shorter
 //   blocks:W+G+R     causal, with sparse blocks of 128: of each the last W, the first G, R others at random
+//   chosen:KxN       causal, and each query sees K blocks of N tokens: its own, and others that it chooses
 //   documents:mixed  causal within documents of log-normal lengths of kMeanLength tokens on average, the same
 //                    every time; where a sequence ends, so does a document
 #pragma once

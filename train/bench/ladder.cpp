@@ -45,6 +45,11 @@ constexpr Rung kLadder[] = {
      .least_flops = 3e13,
      .forward_formula = fused_forward,
      .backward_formula = tensor_core_backward},
+    {.name = "mixture",
+     .family = &mixture::kFamily,
+     .least_flops = 1e13,
+     .forward_formula = fused_forward,
+     .backward_formula = tensor_core_backward},
 };
 
 TileRows rows_of(const Rung& rung, const AttnProblem& p, int arch) {
@@ -71,6 +76,8 @@ std::string refusal(const KernelFamily& family, const AttnProblem& p, int arch) 
       return "a cap of scores";
     case ATTN_BAD_BLOCKS:
       return "sparse blocks";
+    case ATTN_BAD_CHOICE:
+      return "choice of blocks";
     case ATTN_BAD_FP8:
     case ATTN_BAD_SINKS:
     case ATTN_BAD_STRUCT:
@@ -89,7 +96,7 @@ std::span<const Rung> ladder() { return kLadder; }
 const Rung& best_rung(int arch) {
   for (const Rung& rung : kLadder | std::views::reverse) {
     const KernelFamily* family = rung.family;
-    if (family && !family->in_fp8 && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
+    if (family && !family->in_fp8 && !family->chooses && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
   }
   return kLadder[0];
 }

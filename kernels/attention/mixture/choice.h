@@ -27,6 +27,11 @@ struct Choice {
   // The slots of the blocks that a query may choose from: candidates(), from first_slot() on
   TESSERA_HOST_DEVICE int candidates(Span keys) const { return keys.empty() ? 0 : (keys.size() - 1) / size; }
   TESSERA_HOST_DEVICE int first_slot(Span keys) const { return keys.begin / size; }
+  // Keys that a query sees
+  TESSERA_HOST_DEVICE int64_t visible(const Mask& mask, int query) const {
+    const int behind = candidates(mask.keys_of(query));
+    return own(mask, query).size() + int64_t{behind < others ? behind : others} * size;
+  }
   TESSERA_HOST_DEVICE int slots(int keys) const { return (keys + size - 1) / size; }
 
   // The block of a key: as far as the last query that sees the key sees the block
