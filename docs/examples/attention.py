@@ -9,6 +9,7 @@
     documents = library.documents(cumulative, B, N)                # of the B N tokens: 0, the end of each document
     out = attend(library, q, k, v, causal=True, documents=documents)   # each query sees its own document
     out = attend(library, q, k, v, causal=True, window=1024)       # the last 1,024 of those keys
+    out = attend(library, q, k, v, causal=True, choice=Choice(512, 8))  # each query chooses 8 blocks of 512 keys
     out = attend(library, q, k, v, causal=True, offset=M - N)      # query 0 stands at key M - N: a chunk of a sequence
 
     out = library.decode(q, k, v, starts)                          # q [B, 1, H, D]: a new token over caches [B, M, K, D],
@@ -38,10 +39,14 @@ class Blocks(ctypes.Structure):  # sparse blocks; of size 0: none
                 *((name, ctypes.c_void_p) for name in ("begins", "keys", "seen_begins", "queries", "places"))]
 
 
+class Choice(ctypes.Structure):  # each query sees `count` blocks of `size` tokens, its own among them; size 0: every block
+    _fields_ = [("size", ctypes.c_int), ("count", ctypes.c_int)]
+
+
 class Mask(ctypes.Structure):
     _fields_ = [("causal", ctypes.c_int), ("offset", ctypes.c_int64), ("window", ctypes.c_int64),
                 ("documents", ctypes.c_void_p), ("seen_by", ctypes.c_void_p),
-                ("query_tokens", ctypes.c_void_p), ("blocks", Blocks)]
+                ("query_tokens", ctypes.c_void_p), ("blocks", Blocks), ("choice", Choice)]
 
 
 class Dropout(ctypes.Structure):
@@ -57,7 +62,7 @@ class Problem(ctypes.Structure):
                 *((name, ctypes.c_int64) for name in ("batch", "tokens", "kv_tokens", "heads", "kv_heads")),
                 ("head_dim", ctypes.c_int), ("mask", Mask), ("scale", ctypes.c_float), ("dropout", Dropout),
                 ("sinks", ctypes.c_int), ("alibi_heads", ctypes.c_int), ("first_head", ctypes.c_int),
-                ("score_cap", ctypes.c_float)]
+                ("score_cap", ctypes.c_float), ("fp8", ctypes.c_int)]
 
 
 class Forward(ctypes.Structure):
@@ -107,8 +112,9 @@ class Library:
         major, minor = torch.cuda.get_device_capability()
         self.arch = arch or 10 * major + minor
 
-    def forward(self, q, k, v, causal, window=0, offset=0, documents=None, scale=None, dropout=Dropout()):
-        problem = self._problem(q, k, causal, window, offset, documents, scale, dropout)
+    def forward(self, q, k, v, causal, window=0, offset=0, documents=None, scale=None, dropout=Dropout(),
+                choice=Choice()):
+        problem = self._problem(q, k, causal, window, offset, documents, scale, dropout, choice)
         out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         workspace = self._workspace(self.functions.attn_forward_workspace(ctypes.byref(problem), self.arch), q)
         args = Forward(*map(tensor, (q, k, v, out)), lse.data_ptr(), workspace.data_ptr(), len(workspace), None,
@@ -117,8 +123,8 @@ class Library:
         return out, lse
 
     def backward(self, q, k, v, out, lse, dout, causal, window=0, offset=0, documents=None, scale=None,
-                 deterministic=True, dropout=Dropout()):
-        problem = self._problem(q, k, causal, window, offset, documents, scale, dropout)
+                 deterministic=True, dropout=Dropout(), choice=Choice()):
+        problem = self._problem(q, k, causal, window, offset, documents, scale, dropout, choice)
         dq, dk, dv = map(torch.empty_like, (q, k, v))
         size = self.functions.attn_backward_workspace(ctypes.byref(problem), self.arch)
         workspace = self._workspace(size, q)
@@ -153,13 +159,13 @@ class Library:
         return documents
 
     @staticmethod
-    def _problem(q, k, causal, window, offset, documents, scale, dropout):
+    def _problem(q, k, causal, window, offset, documents, scale, dropout, choice):
         dtype = DTYPES[q.dtype]
         batch, tokens, heads, head_dim = q.shape
         if documents is not None:
             found = tuple(documents.shape), documents.dtype, documents.is_cuda and documents.is_contiguous()
             assert found == ((batch, tokens, 2), torch.int32, True), f"documents: {found}; Library.documents() makes them"
-        mask = Mask(int(causal), offset, window, None if documents is None else documents.data_ptr())
+        mask = Mask(int(causal), offset, window, None if documents is None else documents.data_ptr(), choice=choice)
         scale = 1 / math.sqrt(head_dim) if scale is None else scale
         return Problem(ctypes.sizeof(Problem), dtype, batch, tokens, k.shape[1], heads, k.shape[2], head_dim, mask, scale,
                        dropout)

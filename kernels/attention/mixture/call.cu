@@ -25,24 +25,31 @@ AttnTensor heads_as_batch(AttnTensor t) {
   return t;
 }
 
+// The problem of sequence `b`, with all its heads
+AttnProblem sequence_of(const AttnProblem& p, int64_t b) {
+  AttnProblem one = part_of(p, p.kv_heads);
+  if (one.mask.documents != nullptr) one.mask.documents += b * p.tokens * 2;
+  if (one.mask.seen_by != nullptr) one.mask.seen_by += b * p.kv_tokens * 2;
+  one.mask.query_tokens = nullptr;  // which dropout and ALiBi need
+  return one;
+}
+
+// Some key/value heads of a sequence
 struct Part {
   AttnProblem problem;
-  int64_t b, kv_head, head;
-  float* lse(float* all, const AttnProblem& whole) const { return all + (b * whole.heads + head) * whole.tokens; }
+  RowTables tables;
+  int64_t kv_head, head;  // the first ones
 };
-// visit(part) until one fails
+// visit(part) for `at_once` key/value heads at a time, until one fails
 template <class Visit>
-AttnStatus each_part(const AttnProblem& p, bool backward, const Visit& visit) {
-  const int64_t at_once = kv_heads_at_once(p, backward), group = p.heads / p.kv_heads;
-  for (int64_t b = 0; b < p.batch; ++b)
-    for (int64_t kv_head = 0; kv_head < p.kv_heads; kv_head += at_once) {
-      Part part{part_of(p, std::min(at_once, p.kv_heads - kv_head)), b, kv_head, kv_head * group};
-      AttnMask& mask = part.problem.mask;
-      if (mask.documents != nullptr) mask.documents += b * p.tokens * 2;
-      if (mask.seen_by != nullptr) mask.seen_by += b * p.kv_tokens * 2;
-      mask.query_tokens = nullptr;  // dropout and ALiBi need them
-      if (const AttnStatus status = visit(part); status != ATTN_OK) return status;
-    }
+AttnStatus each_part(const AttnProblem& sequence, const MixtureWorkspace& w, const Visit& visit) {
+  const int64_t group = sequence.heads / sequence.kv_heads;
+  for (int64_t kv_head = 0; kv_head < sequence.kv_heads; kv_head += w.kv_heads) {
+    const AttnProblem part = part_of(sequence, std::min(w.kv_heads, sequence.kv_heads - kv_head));
+    const AttnStatus status =
+        visit(Part{part, w.tables.from_head(kv_head, sequence), kv_head, kv_head * group});
+    if (status != ATTN_OK) return status;
+  }
   return ATTN_OK;
 }
 
@@ -57,59 +64,71 @@ AttnStatus in_turn(const Calls&... calls) {
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
-  return each_part(f.problem, false, [&](const Part& one) {
+  const AttnProblem& whole = f.problem;
+  const MixtureWorkspace w(f.workspace, whole, false, kv_heads_at_once(whole, false));
+  const auto attend_rows = [&](const Part& one, int64_t b) {
     const AttnProblem& p = one.problem;
-    const MixtureWorkspace w(f.workspace, p, false);
-    const AttnTensor q = part(f.q, p, one.b, one.head), k = part(f.k, p, one.b, one.kv_head);
-    AttnForward rows{.q = rows_tensor(w.q, p, w.tables),
-                     .k = heads_as_batch(k),
-                     .v = heads_as_batch(part(f.v, p, one.b, one.kv_head)),
-                     .out = rows_tensor(w.out, p, w.tables),
-                     .lse = w.lse,
-                     .workspace = w.own,
-                     .workspace_bytes = w.own_bytes,
-                     .problem = problem_of_rows(p, w.tables)};
-    return in_turn([&] { return choose_blocks(p, q, k, w.choice, stream); },
-                   [&] { return place_rows(p, w, stream); },
-                   [&] { return gather_rows(p, w.tables, {q, w.q}, stream); },
+    const AttnForward rows{.q = rows_tensor(w.q, p, one.tables),
+                           .k = heads_as_batch(part(f.k, p, b, one.kv_head)),
+                           .v = heads_as_batch(part(f.v, p, b, one.kv_head)),
+                           .out = rows_tensor(w.out, p, one.tables),
+                           .lse = w.lse,
+                           .workspace = w.own,
+                           .workspace_bytes = w.own_bytes,
+                           .problem = problem_of_rows(p, one.tables)};
+    float* lse = f.lse + (b * whole.heads + one.head) * whole.tokens;
+    return in_turn([&] { return gather_rows(p, one.tables, {part(f.q, p, b, one.head), w.q}, stream); },
                    [&] { return attn_forward(&rows, arch, stream); },
-                   [&] {
-                     return merge_rows(p, w, part(f.out, p, one.b, one.head), one.lse(f.lse, f.problem), stream);
-                   });
-  });
+                   [&] { return merge_rows(p, one.tables, w, part(f.out, p, b, one.head), lse, stream); });
+  };
+  AttnStatus status = ATTN_OK;
+  for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
+    const AttnProblem p = sequence_of(whole, b);
+    status = in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
+                     [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+                     [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+  }
+  return status;
 }
 
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
-  return each_part(f.problem, true, [&](const Part& one) {
+  const AttnProblem& whole = f.problem;
+  const MixtureWorkspace w(f.workspace, whole, true, kv_heads_at_once(whole, true));
+  const auto attend_rows = [&](const Part& one, int64_t b) {
     const AttnProblem& p = one.problem;
-    const MixtureWorkspace w(f.workspace, p, true);
-    const auto of_queries = [&](const AttnTensor& t) { return part(t, p, one.b, one.head); };
-    const auto of_keys = [&](const AttnTensor& t) { return part(t, p, one.b, one.kv_head); };
-    const auto rows_of = [&](void* data) { return rows_tensor(data, p, w.tables); };
-    AttnBackward rows{.q = rows_of(w.q),
-                      .k = heads_as_batch(of_keys(f.k)),
-                      .v = heads_as_batch(of_keys(f.v)),
-                      .out = rows_of(w.out),
-                      .dout = rows_of(w.dout),
-                      .lse = w.lse,
-                      .dq = rows_of(w.dq),
-                      .dk = heads_as_batch(of_keys(f.dk)),
-                      .dv = heads_as_batch(of_keys(f.dv)),
-                      .workspace = w.own,
-                      .workspace_bytes = w.own_bytes,
-                      .deterministic = f.deterministic,
-                      .problem = problem_of_rows(p, w.tables)};
-    const float* lse = f.lse + (one.b * f.problem.heads + one.head) * f.problem.tokens;
+    const auto of_keys = [&](const AttnTensor& t) { return heads_as_batch(part(t, p, b, one.kv_head)); };
+    const auto rows_of = [&](void* data) { return rows_tensor(data, p, one.tables); };
+    const AttnBackward rows{.q = rows_of(w.q),
+                            .k = of_keys(f.k),
+                            .v = of_keys(f.v),
+                            .out = rows_of(w.out),
+                            .dout = rows_of(w.dout),
+                            .lse = w.lse,
+                            .dq = rows_of(w.dq),
+                            .dk = of_keys(f.dk),
+                            .dv = of_keys(f.dv),
+                            .workspace = w.own,
+                            .workspace_bytes = w.own_bytes,
+                            .deterministic = f.deterministic,
+                            .problem = problem_of_rows(p, one.tables)};
+    const float* lse = f.lse + (b * whole.heads + one.head) * whole.tokens;
     const auto gather = [&](const AttnTensor& from, void* to) {
-      return gather_rows(p, w.tables, {of_queries(from), to}, stream);
+      return gather_rows(p, one.tables, {part(from, p, b, one.head), to}, stream);
     };
-    return in_turn([&] { return choose_blocks(p, of_queries(f.q), of_keys(f.k), w.choice, stream); },
-                   [&] { return place_rows(p, w, stream); }, [&] { return gather(f.q, w.q); },
-                   [&] { return gather(f.out, w.out); }, [&] { return gather(f.dout, w.dout); },
-                   [&] { return gather_lse(p, w.tables, lse, w.lse, stream); },
+    return in_turn([&] { return gather(f.q, w.q); }, [&] { return gather(f.out, w.out); },
+                   [&] { return gather(f.dout, w.dout); },
+                   [&] { return gather_lse(p, one.tables, lse, w.lse, stream); },
                    [&] { return attn_backward(&rows, arch, stream); },
-                   [&] { return sum_rows(p, w, of_queries(f.dq), stream); });
-  });
+                   [&] { return sum_rows(p, one.tables, w, part(f.dq, p, b, one.head), stream); });
+  };
+  AttnStatus status = ATTN_OK;
+  for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
+    const AttnProblem p = sequence_of(whole, b);
+    status = in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
+                     [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+                     [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+  }
+  return status;
 }
 
 }  // namespace tessera::attention::mixture

@@ -3,8 +3,9 @@
 //   means_kernel   a CTA a slot and key/value head. Groups of threads take every kGroups-th key of the block,
 //                  a thread 16 bytes of each; their sums are added in order.
 //   choose_kernel  a CTA takes kRows queries of a head past the means, kSlots at a time: products in fp32, each
-//                  summed from the first element to the last, so that the CPU gets the same. One thread a
-//                  query then keeps the largest so far, the earlier of equal ones first.
+//                  summed from the first element to the last, so that the CPU gets the same. Those above
+//                  what a query has kept are marked; a thread a query then keeps the largest, the earlier of
+//                  equal ones first.
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture/choose.h"
@@ -86,6 +87,21 @@ struct Largest {
   }
 };
 
+// Elements [from, from + kDepth) of 64 rows, each `stride` elements behind the one before, transposed; 0 past
+// the row's end and for rows from `rows` on
+template <class T>
+__device__ __forceinline__ void load_tile(const T* first, int64_t stride, int rows, int from, int head_dim,
+                                          float (&to)[kDepth][kRows + 4]) {
+  constexpr int kWidth = kValues<T>;
+  const int row = static_cast<int>(threadIdx.x) % kRows;
+  for (int d = static_cast<int>(threadIdx.x) / kRows * kWidth; d < kDepth; d += kThreads / kRows * kWidth) {
+    float values[kWidth] = {};
+    if (row < rows && from + d < head_dim) load_values(first + row * stride + from + d, values);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) to[d + i][row] = values[i];
+  }
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     choose_kernel(View<const T> q, Mask mask, Choice choice, int head_dim, int group, int slots, const float* means,
@@ -98,9 +114,12 @@ __global__ void __launch_bounds__(kThreads)
     float scores[kRows][kSlots + 1];
   } shared;
   __shared__ int first, end;
+  __shared__ float least[kRows];  // a score of the row has to be above it to be kept; NaN: any is
+  __shared__ unsigned above[kRows][kSlots / 32];
   const int me = static_cast<int>(threadIdx.x), head = blockIdx.y, row = static_cast<int>(blockIdx.x) * kRows + me;
   const bool has_row = me < kRows && row < mask.queries;
   if (me == 0) first = slots, end = 0;
+  if (me < kRows) least[me] = NAN, above[me][0] = above[me][1] = 0;
   __syncthreads();
   int own_first = 0, own_end = 0;  // slots of this thread's query
   Span keys{0, 0};
@@ -120,13 +139,8 @@ __global__ void __launch_bounds__(kThreads)
     float sums[kEach][kEach] = {};
     for (int from = 0; from < head_dim; from += kDepth) {
       __syncthreads();  // the tiles, and the scores in their place, have been read
-      for (int e = me; e < kRows * kDepth; e += kThreads) {
-        const int i = e / kDepth, d = e % kDepth;
-        const bool within = from + d < head_dim;
-        shared.tiles.q[d][i] = within && i < rows ? static_cast<float>(queries[i * q.row + from + d]) : 0.0f;
-        shared.tiles.means[d][i] =
-            within && slot + i < end ? of_head[int64_t{slot + i} * head_dim + from + d] : 0.0f;
-      }
+      load_tile(queries, q.row, rows, from, head_dim, shared.tiles.q);
+      load_tile(of_head + int64_t{slot} * head_dim, head_dim, end - slot, from, head_dim, shared.tiles.means);
       __syncthreads();
 #pragma unroll 8
       for (int d = 0; d < kDepth; ++d) {
@@ -141,13 +155,26 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kEach; ++i)
+    for (int i = 0; i < kEach; ++i) {
+      const float most = least[i0 + i];
+      unsigned bits = 0;
 #pragma unroll
-      for (int j = 0; j < kEach; ++j) shared.scores[i0 + i][j0 + j] = sums[i][j];
+      for (int j = 0; j < kEach; ++j) {
+        shared.scores[i0 + i][j0 + j] = sums[i][j];
+        bits |= !(sums[i][j] <= most) ? 1u << j : 0u;
+      }
+      if (bits != 0) atomicOr(&above[i0 + i][j0 / 32], bits << j0 % 32);
+    }
     __syncthreads();
-    if (has_row)
-      for (int s = max(slot, own_first); s < min(slot + kSlots, own_end); ++s)
-        largest.add(shared.scores[me][s - slot], s);
+    if (!has_row) continue;
+    for (int word = 0; word < kSlots / 32; ++word) {
+      for (unsigned bits = above[me][word]; bits != 0; bits &= bits - 1) {
+        const int at = word * 32 + __ffs(static_cast<int>(bits)) - 1;
+        if (slot + at >= own_first && slot + at < own_end) largest.add(shared.scores[me][at], slot + at);
+      }
+      above[me][word] = 0;
+    }
+    if (largest.count == largest.most) least[me] = largest.scores[largest.most - 1];
   }
   if (!has_row) return;
   largest.sort_by_slot();

@@ -7,7 +7,7 @@ namespace tessera::attention::mixture {
 namespace {
 
 size_t workspace(const AttnProblem& p, bool backward) {
-  return MixtureWorkspace(nullptr, part_of(p, kv_heads_at_once(p, backward)), backward).bytes;
+  return MixtureWorkspace(nullptr, p, backward, kv_heads_at_once(p, backward)).bytes;
 }
 
 constexpr KernelFamily family_of(AttnDtype dtype, const char* name) {

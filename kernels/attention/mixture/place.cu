@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Tables all) {
 
 }  // namespace
 
-AttnStatus place_rows(const AttnProblem& p, const MixtureWorkspace& workspace, CUstream_st* stream) {
-  const RowTables& r = workspace.tables;
+AttnStatus place_rows(const AttnProblem& p, const int32_t* first_keys, const RowTables& r, CUstream_st* stream) {
   const Choice choice = choice_of(p);
   const Tables tables{.mask = mask_of(p),
                       .choice = choice,
@@ -232,7 +231,7 @@ AttnStatus place_rows(const AttnProblem& p, const MixtureWorkspace& workspace, C
                       .slots = r.slots,
                       .chunks = r.chunks,
                       .most_rows = r.rows,
-                      .chosen = workspace.choice.first_keys,
+                      .chosen = first_keys,
                       .keys = r.keys,
                       .seen_by = r.seen_by,
                       .sources = r.sources,

@@ -133,24 +133,24 @@ AttnStatus gather_lse(const AttnProblem& p, const RowTables& tables, const float
                 static_cast<const int32_t*>(tables.sources), tables.rows, group_of(p), p.tokens, to);
 }
 
-AttnStatus merge_rows(const AttnProblem& p, const MixtureWorkspace& workspace, const AttnTensor& out, float* lse,
-                      CUstream_st* stream) {
+AttnStatus merge_rows(const AttnProblem& p, const RowTables& tables, const MixtureWorkspace& rows,
+                      const AttnTensor& out, float* lse, CUstream_st* stream) {
   return with_type(p, [&]<class T>(T) {
     const int pieces = pieces_of<T>(p);
     return launch(merge_kernel<T>, ctas_of(p.tokens, pieces, p.heads), kThreads, 0, stream, view<T>(out), lse,
-                  static_cast<const int32_t*>(workspace.tables.places), static_cast<const T*>(workspace.out),
-                  static_cast<const float*>(workspace.lse), p.tokens, group_of(p), choice_of(p).others + 1,
-                  workspace.tables.rows, pieces);
+                  static_cast<const int32_t*>(tables.places), static_cast<const T*>(rows.out),
+                  static_cast<const float*>(rows.lse), p.tokens, group_of(p), choice_of(p).others + 1,
+                  tables.rows, pieces);
   });
 }
 
-AttnStatus sum_rows(const AttnProblem& p, const MixtureWorkspace& workspace, const AttnTensor& dq,
-                    CUstream_st* stream) {
+AttnStatus sum_rows(const AttnProblem& p, const RowTables& tables, const MixtureWorkspace& rows,
+                    const AttnTensor& dq, CUstream_st* stream) {
   return with_type(p, [&]<class T>(T) {
     const int pieces = pieces_of<T>(p);
     return launch(sum_kernel<T>, ctas_of(p.tokens, pieces, p.heads), kThreads, 0, stream, view<T>(dq),
-                  static_cast<const int32_t*>(workspace.tables.places), static_cast<const T*>(workspace.dq), p.tokens,
-                  group_of(p), choice_of(p).others + 1, workspace.tables.rows, pieces);
+                  static_cast<const int32_t*>(tables.places), static_cast<const T*>(rows.dq), p.tokens,
+                  group_of(p), choice_of(p).others + 1, tables.rows, pieces);
   });
 }
 

@@ -53,6 +53,15 @@ struct RowTables {
     used = carver.take<int32_t>(K);
   }
 
+  // Those of key/value heads `head` and later; `p`: the problem of all of them
+  RowTables from_head(int64_t head, const AttnProblem& p) const {
+    const int64_t N = p.kv_tokens, of_queries = p.tokens * (p.heads / p.kv_heads) * (choice_of(p).others + 1);
+    RowTables t = *this;
+    t.keys += head * rows * 2, t.seen_by += head * N * 2, t.sources += head * rows, t.places += head * of_queries;
+    t.first_rows += head * N, t.counts += head * chunks * slots, t.totals += head * slots, t.used += head;
+    return t;
+  }
+
   int64_t rows;  // of each key/value head: enough for any choice
   int slots, chunks;
   int32_t* keys;        // [K, rows, 2]: the keys that a row sees, AttnMask::documents
@@ -77,46 +86,6 @@ inline AttnProblem problem_of_rows(const AttnProblem& p, const RowTables& tables
   return rows;
 }
 
-// Of a part of a problem: one sequence, and some key/value heads
-struct MixtureWorkspace {
-  // `arch` decides nothing but whose workspace is asked for: the largest of all serves.
-  static size_t bytes_of_rows(const AttnProblem& rows, bool backward) {
-    size_t most = 0;
-    for (const int arch : {80, 90})
-      most = std::max(most, backward ? attn_backward_workspace(&rows, arch) : attn_forward_workspace(&rows, arch));
-    return most;
-  }
-
-  MixtureWorkspace(void* memory, const AttnProblem& part, bool backward)
-      : carver_(memory),
-        choice(carver_.take<uint8_t>(ChoiceWorkspace(nullptr, part).bytes), part),
-        tables(carver_, part) {
-    const size_t element = part.dtype == ATTN_BF16 ? 2 : 4,
-                 count = static_cast<size_t>(part.kv_heads * tables.rows), width = static_cast<size_t>(part.head_dim);
-    const auto take_rows = [&] { return carver_.take<uint8_t>(count * width * element); };
-    q = take_rows(), out = take_rows();
-    if (backward) dout = take_rows(), dq = take_rows();
-    lse = carver_.take<float>(count);
-    AttnProblem rows = problem_of_rows(part, tables);
-    static const int32_t kNone = 0;
-    if (memory == nullptr) rows.mask.documents = rows.mask.seen_by = &kNone;
-    own_bytes = bytes_of_rows(rows, backward);
-    own = carver_.take<uint8_t>(own_bytes);
-    bytes = carver_.used();
-  }
-
- private:
-  Carver carver_;
-
- public:
-  ChoiceWorkspace choice;
-  RowTables tables;
-  void *q, *out, *dout = nullptr, *dq = nullptr;  // [K, rows, head_dim] in the problem's dtype
-  float* lse;                                     // [K, rows]
-  void* own;                                      // of the attention of rows
-  size_t own_bytes, bytes;
-};
-
 // One sequence of a problem, and `kv_heads` of its key/value heads
 inline AttnProblem part_of(const AttnProblem& p, int64_t kv_heads) {
   AttnProblem part = p;
@@ -124,11 +93,53 @@ inline AttnProblem part_of(const AttnProblem& p, int64_t kv_heads) {
   return part;
 }
 
-// Key/value heads at a time, so that a part needs at most kMostBytes, but one at least
+// The choice and the tables of one sequence; rows of `kv_heads` of its key/value heads
+struct MixtureWorkspace {
+  MixtureWorkspace(void* memory, const AttnProblem& p, bool backward, int64_t heads_at_once)
+      : MixtureWorkspace(Carver(memory), part_of(p, p.kv_heads), backward, heads_at_once) {}
+
+  ChoiceWorkspace choice;
+  RowTables tables;
+  int64_t kv_heads;
+  void *q, *out, *dout = nullptr, *dq = nullptr;  // [kv_heads, rows, head_dim] in the problem's dtype
+  float* lse;                                     // [kv_heads, rows]
+  void* own;                                      // of the attention of rows
+  size_t own_bytes, bytes;
+
+ private:
+  MixtureWorkspace(Carver carver, const AttnProblem& p, bool backward, int64_t heads_at_once)
+      : choice(carver.take<uint8_t>(ChoiceWorkspace(nullptr, p).bytes), p),
+        tables(carver, p),
+        kv_heads(heads_at_once) {
+    const size_t element = p.dtype == ATTN_BF16 ? 2 : 4, count = static_cast<size_t>(kv_heads * tables.rows),
+                 row_bytes = static_cast<size_t>(p.head_dim) * element;
+    q = carver.take<uint8_t>(count * row_bytes), out = carver.take<uint8_t>(count * row_bytes);
+    if (backward) dout = carver.take<uint8_t>(count * row_bytes), dq = carver.take<uint8_t>(count * row_bytes);
+    lse = carver.take<float>(count);
+    own_bytes = bytes_of_rows(problem_of_rows(part_of(p, kv_heads), tables), backward);
+    own = carver.take<uint8_t>(own_bytes);
+    bytes = carver.used();
+  }
+  // The largest of all devices': which one will run is not asked here.
+  static size_t bytes_of_rows(AttnProblem rows, bool backward) {
+    static const int32_t kNone = 0;  // where tables will be
+    rows.mask.documents = rows.mask.seen_by = &kNone;
+    size_t most = 0;
+    for (const int arch : {80, 90})
+      most = std::max(most, backward ? attn_backward_workspace(&rows, arch) : attn_forward_workspace(&rows, arch));
+    return most;
+  }
+};
+
+// Key/value heads of which rows are gathered at a time: as many as fit kMostBytes, and at least one. The more,
+// the less a call ends with few CTAs at work.
 inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
-  constexpr size_t kMostBytes = size_t{512} << 20;
-  const size_t one = MixtureWorkspace(nullptr, part_of(p, 1), backward).bytes;
-  return std::clamp<int64_t>(static_cast<int64_t>(kMostBytes / one), 1, p.kv_heads);
+  constexpr size_t kMostBytes = size_t{4} << 30;
+  if (p.kv_heads == 1) return 1;
+  const size_t one = MixtureWorkspace(nullptr, p, backward, 1).bytes,
+               each = MixtureWorkspace(nullptr, p, backward, 2).bytes - one;
+  const size_t more = one < kMostBytes ? (kMostBytes - one) / each : 0;
+  return std::min(p.kv_heads, 1 + static_cast<int64_t>(more));
 }
 
 }  // namespace tessera::attention

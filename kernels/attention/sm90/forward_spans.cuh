@@ -2,9 +2,8 @@
 // each sequence: first those that are more than twice as long as the mean, the longest first, or they could
 // begin last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
-// The first CTAs take a sequence each. The place of a tile is the number of tiles that come before it,
-// counted by one thread: T^2 comparisons for T tiles, which at 131,072 tokens are 0.5 million. The other
-// CTAs take rows.
+// The first CTAs take a sequence each. The place of a long tile is the number of long ones that come before it,
+// counted by one thread; that of another tile comes from a scan. The other CTAs take rows.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -47,19 +46,42 @@ __global__ void __launch_bounds__(kSpansThreads)
   for (int slice = threadIdx.x; slice < slices; slice += kSpansThreads)
     a.to.slices_keys[sequence * slices + slice] = a.keys_of(mask, slice, slice + 1);
   int32_t *lengths = a.to.lengths + sequence * tiles, *order = a.to.order + sequence * tiles;
+  unsigned long long own_length = 0;
   for (int tile = threadIdx.x; tile < tiles; tile += kSpansThreads) {
     const Span keys = a.keys_of(mask, a.schedule.first_slice(tile), a.schedule.first_slice(tile + 1)).tiles;
     lengths[tile] = keys.end - keys.begin;
-    atomicAdd(&total, static_cast<unsigned long long>(lengths[tile]));
+    own_length += static_cast<unsigned>(lengths[tile]);
+  }
+  for (int step = 16; step > 0; step /= 2) own_length += __shfl_xor_sync(~0u, own_length, step);
+  if (threadIdx.x % 32 == 0) atomicAdd(&total, own_length);
+  __syncthreads();
+  // Long tiles by length, of equal ones the earlier first; then the others, each behind those before it
+  const auto is_long = [&](int tile) {
+    return static_cast<unsigned long long>(lengths[tile]) * tiles > 2 * total;
+  };
+  const int each = (tiles + kSpansThreads - 1) / kSpansThreads, begin = min(static_cast<int>(threadIdx.x) * each, tiles),
+            end = min(begin + each, tiles);
+  int others = 0;
+  for (int tile = begin; tile < end; ++tile) others += !is_long(tile);
+  __shared__ int before[2][kSpansThreads];  // of the other tiles, those of all threads up to one
+  int from = 0;
+  before[0][threadIdx.x] = others;
+  for (int step = 1; step < kSpansThreads; step *= 2) {
+    __syncthreads();
+    const int own = before[from][threadIdx.x];
+    before[1 - from][threadIdx.x] = static_cast<int>(threadIdx.x) < step ? own : own + before[from][threadIdx.x - step];
+    from = 1 - from;
   }
   __syncthreads();
-  const auto rank = [&](int tile) {
-    return static_cast<unsigned long long>(lengths[tile]) * tiles > 2 * total ? lengths[tile] : 0;
-  };
-  for (int tile = threadIdx.x; tile < tiles; tile += kSpansThreads) {
+  int place_of_other = tiles - before[from][kSpansThreads - 1] + before[from][threadIdx.x] - others;
+  for (int tile = begin; tile < end; ++tile) {
+    if (!is_long(tile)) {
+      order[place_of_other++] = tile;
+      continue;
+    }
     int place = 0;
     for (int other = 0; other < tiles; ++other)
-      place += rank(other) > rank(tile) || (rank(other) == rank(tile) && other < tile);
+      place += is_long(other) && (lengths[other] > lengths[tile] || (lengths[other] == lengths[tile] && other < tile));
     order[place] = tile;
   }
 }
