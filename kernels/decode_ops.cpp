@@ -19,6 +19,11 @@ void CacheAppend::check_on(Device device) const {
                 {"starts", starts, DType::kI32, {cache[0]}}});
   check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
         k.tensor.shape[1], cache[1]);
+  if (means) {
+    check(block > 0 && !ring, "{}: means need blocks of a positive size, and no ring, found {}", kName, block);
+    check_fields(kName, device,
+                 {{"means", means, DType::kF32, {cache[0], cache[2], (cache[1] + block - 1) / block, cache[3]}}});
+  }
   check(!ring || k.tensor.shape[1] == 1, "{}: a ring takes one new token at a time, found {}", kName,
         k.tensor.shape[1]);
 }
@@ -93,6 +98,8 @@ void DecodeAttention::check_on(Device device) const {
     check_fields(kName, device, {{"blocks", blocks, DType::kI32, {s.blocks.numbers()}}});
   else
     check(!blocks, "{}: blocks needs a plan of sparse blocks, found {}", kName, blocks.to_string());
+  if (s.choice)
+    check_fields(kName, device, {{"means", means, DType::kF32, {s.batch, s.kv_heads, s.slots(), s.head_dim}}});
   if (!is_small(s.cache)) return;
   check_fields(kName, device,
                {{"groups",

@@ -547,6 +547,10 @@ struct CacheAppend {
   Tensor starts;            // [B] int32; starts[b] + T is at most the capacity, unless it is a ring
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
   bool ring = false;        // with T = 1
+  // Of a cache for queries that choose blocks of `block` tokens: [B, K, capacity / block rounded up, D] fp32.
+  // The means of the keys of blocks that the new tokens complete are written; none: they are not wanted
+  Tensor means = {};
+  int64_t block = 0;
 
   void check_on(Device device) const;
 };
@@ -599,6 +603,7 @@ struct DecodeAttention {
   Tensor workspace = {};    // plan.workspace_bytes
   Tensor sinks = {};        // [H], where the plan has sinks, and only there
   Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
+  Tensor means = {};        // [B, K, DecodeShape::slots(), D] fp32, where queries choose blocks: see CacheAppend
   Tensor groups = {};       // [B, K, G, words] int32, of a small cache: see QuantiseCache
 
   void check_on(Device device) const;

@@ -106,7 +106,9 @@ CacheAppend append_of(const Attention& a) {
           .starts = a.starts,
           .k_cache = a.cache.k,
           .v_cache = a.cache.v,
-          .ring = a.cache.ring};
+          .ring = a.cache.ring,
+          .means = a.cache.means,
+          .block = a.cache.block};
 }
 
 DecodeAttention decode_attention_of(const Attention& a) {
@@ -119,6 +121,7 @@ DecodeAttention decode_attention_of(const Attention& a) {
                      .workspace = a.workspace,
                      .sinks = a.weights.sinks,
                      .blocks = a.tables.blocks,
+                     .means = a.cache.means,
                      .groups = a.cache.groups};
   const DecodeShape& shape = op.plan.shape;
   if (!shape.one_cache) return op;

@@ -13,6 +13,11 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, Choose&& choose) : of_bl
 
 namespace {
 
+BlockChoice choice_of(const SparsePattern& pattern, int64_t tokens) {
+  if (pattern.chosen == 0 || pattern.shows_all(tokens)) return {};
+  return {.size = pattern.block, .count = pattern.chosen};
+}
+
 // The queries are tokens of one text, which begin within a sparse block: kernels for tiles of queries take
 // whole ones only.
 bool begins_within_a_block(const AttentionShape& shape) {
@@ -35,6 +40,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, const AttentionRequest& 
           const int64_t unseen = shape.mask.offset - (shape.mask.window - 1);
           shape.kv_tokens -= unseen, shape.mask.offset -= unseen;
         }
+        shape.mask.choice = choice_of(spec.sparse, shape.kv_tokens);
         if (spec.sparse) shape.mask.blocks = sparse.shape_of(spec.sparse, shape.mask.offset, shape.kv_tokens);
         if (!begins_within_a_block(shape)) return Plan{.plan = choose_attention(own), .decode = {}};
         const DecodePlan decode = choose_decode({.batch = shape.tokens,
@@ -59,6 +65,7 @@ AttentionPlans AttentionPlans::decoding(const BlockKinds& kinds, const DecodeReq
     if (own.ring) own.capacity = spec.window;
     if (!keeps_codes(shape.cache, spec.window, shape.capacity)) own.cache = CacheDtype::kAuto;
     own.scores = spec.scores;
+    own.choice = choice_of(spec.sparse, shape.capacity);
     own.blocks = sparse.shape_of(spec.sparse, 0, shape.capacity);
     const DecodePlan decode = choose_decode(own, request.dtype, request.device);
     return Plan{.plan = {.shape = {.batch = shape.batch,

@@ -95,7 +95,7 @@ void add_operations(const Stream& stream, DecodeStep& step) {
 int64_t prompt_tokens_at_once(const ModelConfig& config, int64_t start, int64_t left) {
   int64_t block = 1;  // the largest, of which the others are parts
   for (const SparseRun& run : config.sparse.runs())
-    if (run.pattern) block = std::max(block, run.pattern.block);
+    if (run.pattern.window > 0) block = std::max(block, run.pattern.block);
   const int64_t within = start % block;
   return within == 0 ? left : std::min(left, block - within);
 }

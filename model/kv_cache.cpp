@@ -13,6 +13,16 @@ int64_t rows_of(const ModelConfig& config, int64_t layer, int64_t capacity) {
   return window == Windows::kFull ? capacity : std::min(window, capacity);
 }
 
+// Tokens of the blocks that queries choose in a cache for so many tokens; 0: they see all of them
+int64_t block_of_choice(const ModelConfig& config, int64_t layer, int64_t capacity) {
+  const SparsePattern pattern = config.sparse.at(static_cast<size_t>(layer));
+  return pattern.chosen > 0 && !pattern.shows_all(capacity) ? pattern.block : 0;
+}
+int64_t means_bytes(const ModelConfig& config, int64_t layer, int64_t capacity) {
+  const int64_t block = block_of_choice(config, layer, capacity);
+  return block == 0 ? 0 : 4 * config.kv_heads * config.head_dim * ((capacity + block - 1) / block);
+}
+
 }  // namespace
 
 KvCache KvCache::slot(int64_t slot) const {
@@ -27,7 +37,9 @@ KvCache KvCache::slot(int64_t slot) const {
                           .v = of_slot(layer.v),
                           .ring = layer.ring,
                           .groups = of_slot(layer.groups),
-                          .format = layer.format});
+                          .format = layer.format,
+                          .means = of_slot(layer.means),
+                          .block = layer.block});
   return one;
 }
 
@@ -67,6 +79,12 @@ KvCache allocate_kv_cache(Arena& arena, const ModelConfig& config, DType dtype, 
         {.k = arena.alloc(MemoryTag::kCache, fmt::format("keys of block {}", l), dtype, shape),
          .v = arena.alloc(MemoryTag::kCache, fmt::format("values of block {}", l), dtype, shape),
          .ring = rows < capacity});
+    if (const int64_t block = block_of_choice(config, l, capacity)) {
+      KvCache::Layer& own = made.layers.back();
+      own.block = block;
+      own.means = arena.alloc(MemoryTag::kCache, fmt::format("means of the keys of block {}", l), DType::kF32,
+                              {slots, K, (capacity + block - 1) / block, D});
+    }
   }
   made.starts = arena.alloc(MemoryTag::kCache, "tokens in the cache", DType::kI32, {slots});
   return made;
@@ -80,7 +98,7 @@ int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity,
     bytes += keeps_codes(cache, window_of(config, l), capacity)
                  ? CacheFormat::kNewestTokens * of_row +
                        config.kv_heads * CacheFormat::groups_of(capacity) * format.group_words() * 4
-                 : rows_of(config, l, capacity) * of_row;
+                 : rows_of(config, l, capacity) * of_row + means_bytes(config, l, capacity);
   return bytes;
 }
 

@@ -68,10 +68,21 @@ double pairs_of_sequence(const SparsePattern& p, int64_t tokens) {
   return pairs;
 }
 
+// Blocks begin with the first token. Each query sees its own block up to itself, and whole blocks before it.
+double pairs_of_choice(const SparsePattern& p, int64_t tokens) {
+  double pairs = 0;
+  for (int64_t first = 0; first < tokens; first += p.block) {
+    const int64_t rows = std::min(p.block, tokens - first), others = std::min(p.chosen - 1, first / p.block);
+    pairs += triangle(rows) + static_cast<double>(rows * others * p.block);
+  }
+  return pairs;
+}
+
 }  // namespace
 
 double SparsePattern::pairs(int64_t begin, int64_t end) const {
   if (shows_all(end)) return triangle(end - begin);
+  if (chosen > 0) return pairs_of_choice(*this, end - begin);
   if (begin == 0) return pairs_of_sequence(*this, end);
   double pairs = 0;
   for (int64_t row = begin / block; row * block < end; ++row) {
@@ -99,6 +110,7 @@ constexpr SparseWord kSparseWords[] = {{"window", &SparsePattern::window, 1, kMo
                                        {"stride", &SparsePattern::stride, 2, kMostOfPattern},
                                        {"random", &SparsePattern::random, 1, kMostOfPattern},
                                        {"seed", &SparsePattern::seed, 0, 1'000'000'000},
+                                       {"chosen", &SparsePattern::chosen, 1, 32},
                                        {"block", &SparsePattern::block, 128, int64_t{1} << 20}};
 
 // Sets `number` if all of `text` is one.
@@ -125,18 +137,23 @@ SparsePattern read_pattern(std::string_view text) {
     int64_t number = 0;
     check(
         word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
-        "expected full, or window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus "
-        "between them, found {}",
+        "expected full, window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus between "
+        "them, or chosen:N and block:N, found {}",
         in_quotes(part));
     check(std::ranges::find(given, name) == given.end(), "{} is given twice in {}", name, in_quotes(text));
     given.push_back(name);
     check_number(*word, number);
     pattern.*word->member = number;
   }
-  check(pattern.window > 0,
-        "{} has no window:N, the last blocks that a block of queries sees, its own among them: at least "
-        "window:1",
+  check(pattern.chosen == 0 || pattern == SparsePattern{.block = pattern.block, .chosen = pattern.chosen},
+        "{} has rules beside chosen:N, the blocks that each query chooses: only block:N goes with it",
         in_quotes(text));
+  check(pattern.window > 0 || pattern.chosen > 0,
+        "{} has no window:N, the last blocks that a block of queries sees, its own among them: at least "
+        "window:1; or chosen:N, the blocks that each query chooses",
+        in_quotes(text));
+  check(pattern.chosen == 0 || pattern.block <= 65536, "block:{} is out of range, expected 128 to 65536 with chosen:N",
+        pattern.block);
   check((pattern.block & (pattern.block - 1)) == 0,
         "block:{} is no power of two: 128, 256, 512 and so on tokens make a block", pattern.block);
   check(pattern.random > 0 || pattern.seed == 0, "seed:{} draws nothing without random:N", pattern.seed);
@@ -147,8 +164,8 @@ SparsePattern read_pattern(std::string_view text) {
 
 void SparseRun::check(const SparsePattern& p) {
   if (p == SparsePattern()) return;
-  tessera::check(p.window > 0 && p.global >= 0 && p.stride >= 0 && p.random >= 0 && p.block > 0,
-                 "a sparse pattern needs a window and blocks of at least 1, and no negative number, found {}",
+  tessera::check((p.window > 0 || p.chosen > 0) && p.global >= 0 && p.stride >= 0 && p.random >= 0 && p.block > 0,
+                 "a sparse pattern needs a window or chosen blocks of at least 1, and no negative number, found {}",
                  text(p));
 }
 

@@ -1,5 +1,5 @@
-// SparsePattern: which blocks of keys each block of queries sees in causal attention, by rules that no data
-// changes. SparseBlocks: the pattern of each block of a model (model.sparse).
+// SparsePattern: which blocks of keys queries see in causal attention, by rules that no data changes, or as
+// each query chooses them. SparseBlocks: the pattern of each block of a model (model.sparse).
 //
 // Query block i sees key block j, neither later than itself, where one of these holds:
 //
@@ -11,6 +11,9 @@
 // Method: Child et al., "Generating Long Sequences with Sparse Transformers", arXiv:1904.10509 (window and
 // stride); Beltagy et al., "Longformer", arXiv:2004.05150 (window and global); Zaheer et al., "Big Bird",
 // arXiv:2007.14062 (all but stride).
+//
+// With `chosen` none of these rules holds: each query of each head sees its own block and the chosen - 1 blocks
+// before it whose mean keys score highest, see AttnChoice of attention.h. Blocks begin anew with each document.
 #pragma once
 
 #include <compare>
@@ -23,20 +26,23 @@ namespace tessera {
 class BlockLists;  // kernels/attention/block_lists.h
 
 struct SparsePattern {
-  int64_t window = 0;  // blocks; 0: every block is seen, and the other fields have their defaults
+  int64_t window = 0;  // blocks; 0 without `chosen`: every block is seen, and the other fields have defaults
   int64_t global = 0, stride = 0, random = 0, seed = 0;
   int64_t block = 128;  // tokens of a block; kernels on GPUs need a power of two, at least 128
+  int64_t chosen = 0;   // blocks that each query sees, its own among them; 0: the rules above hold
 
-  explicit operator bool() const { return window > 0; }
+  explicit operator bool() const { return window > 0 || chosen > 0; }
   auto operator<=>(const SparsePattern&) const = default;
 
-  // The key blocks that a query block sees, rising
+  // The key blocks that a query block sees, rising; not with `chosen`, as the next
   std::vector<int64_t> keys_of(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
   // Pairs of a query and a key that it sees, both among the tokens `begin` to `end` - 1 of a sequence
   double pairs(int64_t begin, int64_t end) const;
   double pairs(int64_t tokens) const { return pairs(0, tokens); }
-  bool shows_all(int64_t tokens) const { return window == 0 || window * block >= tokens; }
+  bool shows_all(int64_t tokens) const {
+    return chosen > 0 ? chosen * block >= tokens : window == 0 || window * block >= tokens;
+  }
 };
 
 struct SparseRun {

@@ -9,7 +9,7 @@ namespace tessera {
 SparseLists::SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens)
     : tokens_(tokens) {
   for (const auto& [pattern, blocks] : model.sparse.counts(model.layers)) {
-    if (pattern.shows_all(tokens)) continue;
+    if (pattern.chosen > 0 || pattern.shows_all(tokens)) continue;
     const BlockLists lists = pattern.lists(tokens);
     const Shape shape{lists.shape().numbers()};
     const Tensor numbers = arena.alloc(MemoryTag::kAttention, "lists of sparse blocks", DType::kI32, shape);
@@ -27,7 +27,7 @@ const SparseLists::Listed* SparseLists::find(const SparsePattern& pattern) const
 }
 
 BlockShape SparseLists::shape_of(const SparsePattern& pattern, int64_t offset, int64_t end) const {
-  if (pattern.shows_all(end)) return {};
+  if (pattern.chosen > 0 || pattern.shows_all(end)) return {};
   const Listed* found = find(pattern);
   check(found && end <= tokens_,
         "sparse attention ({}) of {} tokens needs lists of as many, and those of this session are of {}",

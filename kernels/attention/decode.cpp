@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/family.h"
+#include "kernels/attention/mixture/decode.h"
 #include "kernels/base/check.h"
 
 namespace tessera {
@@ -44,6 +45,10 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
   check(!is_small(s.cache) || (!s.ring && !s.one_cache && s.blocks.size == 0),
         "a cache of {} serves neither a ring of a window nor sparse blocks: use a cache of auto",
         name_of(s.cache));
+  check(!s.choice || (!s.ring && !s.one_cache && b.size == 0 && !is_small(s.cache) && s.scores.alibi_heads == 0),
+        "decode attention whose queries choose blocks needs a cache of auto of one text, without a window, sparse "
+        "blocks or ALiBi; found a cache of {}{}",
+        name_of(s.cache), s.ring ? ", a ring" : "");
   if (device.device == Device::kCpu) return plan;
   const AttnDecodeProblem problem = attn_decode_problem(plan);
   const AttnStatus status = attn_decode_supports(&problem, device.arch);
@@ -55,6 +60,9 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
       s.batch, s.heads, s.head_dim, name_of(dtype), s.kv_heads, s.capacity, device.name, device.arch / 10,
       device.arch % 10, attn_status_text(status));
   plan.workspace_bytes = static_cast<int64_t>(attn_decode_workspace(&problem, device.arch));
+  if (s.choice)
+    plan.workspace_bytes =
+        static_cast<int64_t>(attention::mixture::decode_workspace(problem, attn_choice(s.choice)));
   if (!is_small(s.cache)) return plan;
   check(dtype == DType::kBF16,
         "a cache of {} serves computations in bf16 on a GPU, found {}: compute in bf16, or leave the cache "

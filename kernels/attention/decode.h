@@ -14,11 +14,13 @@ struct DecodeShape {
   AttentionScores scores = {};
   // The queries are tokens of one sequence, whose cache all of them read: `batch` of them
   bool one_cache = false;
-  BlockShape blocks = {};  // sparse blocks: each call gives their list; not of a ring
+  BlockShape blocks = {};   // sparse blocks: each call gives their list; not of a ring
+  BlockChoice choice = {};  // blocks that queries choose: each call gives the means of whole blocks; likewise
   // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
   CacheDtype cache = CacheDtype::kAuto;
 
   CacheFormat format() const { return {.dtype = cache, .head_dim = static_cast<int>(head_dim)}; }
+  int64_t slots() const { return choice ? (capacity + choice.size - 1) / choice.size : 0; }
   int64_t cache_rows() const { return is_small(cache) ? int64_t{CacheFormat::kNewestTokens} : capacity; }
 };
 
@@ -33,6 +35,10 @@ struct DecodePlan {
 // Error: sizes that are not positive, key/value heads that do not divide the heads; on CUDA also a head dim,
 // a size or a device that no kernel serves.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
+
+inline AttnChoice attn_choice(const BlockChoice& choice) {
+  return {.size = static_cast<int>(choice.size), .count = static_cast<int>(choice.count)};
+}
 
 // The planned problem in the terms of attention.h; `blocks`: see MaskTables, none: without addresses
 AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks = {});

@@ -21,14 +21,14 @@ float product(const float* x, const float* y, int64_t D) {
   return sum;
 }
 
-void mean_of_keys(const View<float>& k, int begin, int size, int64_t D, float* mean) {
+}  // namespace
+
+void mean_of_keys(const View<const float>& k, int64_t begin, int64_t size, int64_t D, float* mean) {
   std::fill_n(mean, D, 0.0f);
-  for (int row = begin; row < begin + size; ++row)
+  for (int64_t row = begin; row < begin + size; ++row)
     for (int64_t d = 0; d < D; ++d) mean[d] += k.row_begin(row)[d];
   for (int64_t d = 0; d < D; ++d) mean[d] /= static_cast<float>(size);
 }
-
-}  // namespace
 
 void choose_slots(const float* query, const float* means, int64_t D, int first, int count, int others,
                   int32_t* chosen) {
@@ -64,7 +64,7 @@ ChosenBlocks::ChosenBlocks(const AttentionPlan& plan, const Heads& q, const Head
     const Mask mask = of_first.of_sequence(b);
 #pragma omp parallel for
     for (int64_t kv_head = 0; kv_head < s.kv_heads; ++kv_head) {
-      const View<float> keys = heads_of<float>(k).one_head(b, kv_head);
+      const View<const float> keys = heads_of<const float>(k).one_head(b, kv_head);
       for (int key = 0; key < mask.keys; ++key) {
         const Choice::Block block = choice.block_of(mask, key);
         if (block.choosable && block.keys.begin == key)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/choose.h"
+#include "kernels/base/view.h"
 
 namespace tessera::cpu {
 
@@ -26,7 +27,10 @@ inline char* behind_choice(const AttentionPlan& plan, const Tensor& workspace) {
   return workspace.as<char>() + plan.choice_bytes;
 }
 
-// For tests and decoding: of the blocks that begin in slots first to first + count - 1, whose means are
+// The mean of keys begin to begin + size - 1 of a head, to mean [D]
+void mean_of_keys(const View<const float>& k, int64_t begin, int64_t size, int64_t D, float* mean);
+
+// Of the blocks that begin in slots first to first + count - 1, whose means are
 // means [slots, D], those that a query chooses, as rising slots; -1 behind the last of `others`
 void choose_slots(const float* query, const float* means, int64_t D, int first, int count, int others,
                   int32_t* chosen);

@@ -5,6 +5,7 @@
 
 #include "kernels/attention/blocks.h"
 #include "kernels/base/check.h"
+#include "kernels/cpu/choose_blocks.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/score_rule.h"
 #include "kernels/cpu/small_cache.h"
@@ -58,19 +59,40 @@ void each_small_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64
   }
 }
 
-// visit(tile) for what a query of sequence b at `start` sees of a head of `keys` keys and values
+// visit(first row, rows) for the tiles of the blocks that query head `head` of sequence b chooses, and its own
 template <class Visit>
-void each_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t keys, const Visit& visit) {
+void each_chosen_run(const DecodeAttention& a, int64_t b, int64_t head, int64_t keys, const Visit& visit) {
+  const DecodeShape& s = a.plan.shape;
+  const auto& [size, count] = s.choice;
+  const auto whole = static_cast<int>((keys - 1) / size), others = static_cast<int>(count) - 1;
+  int32_t chosen[attention::kMostChosen];
+  choose_slots(heads_of<const float>(a.q).head_begin(b, head),
+               a.means.as<float>() + (b * s.kv_heads + head / (s.heads / s.kv_heads)) * s.slots() * s.head_dim,
+               s.head_dim, 0, whole, others, chosen);
+  chosen[others] = whole;
+  for (int i = 0; i <= others; ++i) {
+    if (chosen[i] < 0) continue;
+    const int64_t end = std::min((chosen[i] + 1) * size, keys);
+    for (int64_t tile = chosen[i] * size; tile < end; tile += kKeys) visit(tile, std::min(kKeys, end - tile));
+  }
+}
+
+// visit(tile) for what query head `head` of sequence b, and those that read the same keys, see of a head of
+// `keys` keys and values
+template <class Visit>
+void each_tile(const DecodeAttention& a, int64_t b, int64_t head, int64_t kv_head, int64_t keys, const Visit& visit) {
   const DecodeShape& s = a.plan.shape;
   if (is_small(s.cache)) return each_small_tile(a, b, kv_head, keys, visit);
   const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
                           v = heads_of<const float>(a.v_cache, kv_head);
   const int64_t of_cache = s.one_cache ? 0 : b;
+  const auto visit_rows = [&](int64_t row, int64_t count) {
+    visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row, k.row, v.row,
+               row, count});
+  };
+  if (s.choice && keys > 0) return each_chosen_run(a, b, head, keys, visit_rows);
   each_run(attention::blocks_of(attn_decode_problem(a.plan, a.blocks)), a.starts.as<int32_t>()[b], keys,
-           [&](int64_t row, int64_t count) {
-             visit(Tile{k.head_begin(of_cache, 0) + row * k.row, v.head_begin(of_cache, 0) + row * v.row,
-                        k.row, v.row, row, count});
-           });
+           visit_rows);
 }
 
 // Query heads `first` on of sequence b, all of which read one head of keys and values
@@ -84,7 +106,7 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
   std::fill_n(outputs, heads * D, 0.0f);
   StreamingSoftmax softmax[kHeads];
   float scores[kKeys];
-  each_tile(a, b, kv_head, keys, [&](const Tile& tile) {
+  each_tile(a, b, first, kv_head, keys, [&](const Tile& tile) {
     const int64_t count = tile.count;
     for (int64_t h = 0; h < heads; ++h) {
       const float* query = q.head_begin(b, first + h);
@@ -113,6 +135,20 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
 
 }  // namespace
 
+namespace {
+
+// Of the blocks of sequence b that its tokens start to end - 1 complete
+void complete_means(const CacheAppend& a, int64_t b, int64_t start, int64_t end) {
+  const int64_t K = a.k_cache.shape[2], D = a.k_cache.shape[3], slots = a.means.shape[2];
+  const View<const float> k = heads_of<const float>(a.k_cache);
+  for (int64_t slot = start / a.block; (slot + 1) * a.block <= end; ++slot)
+    for (int64_t head = 0; head < K; ++head)
+      mean_of_keys(k.one_head(b, head), slot * a.block, a.block, D,
+                   a.means.as<float>() + ((b * K + head) * slots + slot) * D);
+}
+
+}  // namespace
+
 void run(const CacheAppend& a, const Launch& /*on*/) {
   const int64_t B = a.k_cache.shape[0], capacity = a.k_cache.shape[1],
                 row = a.k_cache.shape[2] * a.k_cache.shape[3];
@@ -128,6 +164,7 @@ void run(const CacheAppend& a, const Launch& /*on*/) {
       std::memcpy(a.k_cache.as<float>() + to, k.head_begin(b, 0) + t * k.row, static_cast<size_t>(row) * 4);
       std::memcpy(a.v_cache.as<float>() + to, v.head_begin(b, 0) + t * v.row, static_cast<size_t>(row) * 4);
     }
+    if (a.means) complete_means(a, b, start, start + T);
   }
 }
 
@@ -140,7 +177,8 @@ void run(const RotaryAppend& a, const Launch& on) {
 // cache, goes past all of them before the next.
 void run(const DecodeAttention& a, const Launch& /*on*/) {
   const DecodeShape& s = a.plan.shape;
-  const int64_t group = s.heads / s.kv_heads, parts = (group + kHeads - 1) / kHeads;
+  // Each head sees keys of its own where it chooses them.
+  const int64_t group = s.heads / s.kv_heads, at_once = s.choice ? 1 : kHeads, parts = (group + at_once - 1) / at_once;
   for (int64_t b = 0; b < s.batch; ++b)
     check(s.ring || a.starts.as<int32_t>()[b] < s.capacity,
           "{}: sequence {} has a token at {}, and the cache room for {}", a.kName, b,
@@ -149,8 +187,8 @@ void run(const DecodeAttention& a, const Launch& /*on*/) {
   for (int64_t b = 0; b < s.batch; ++b)
     for (int64_t kv_head = 0; kv_head < s.kv_heads; ++kv_head)
       for (int64_t part = 0; part < parts; ++part) {
-        const int64_t first = part * kHeads;
-        attend(a, b, kv_head, kv_head * group + first, std::min(kHeads, group - first));
+        const int64_t first = part * at_once;
+        attend(a, b, kv_head, kv_head * group + first, std::min(at_once, group - first));
       }
 }
 

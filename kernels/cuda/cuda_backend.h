@@ -134,6 +134,7 @@ class CudaBackend final : public Backend {
   bool input_gradient(const LinearBackward& a, const LinearBackwardGemms& gemms, const Launch& on);
   void naive_attention_forward(const AttentionForward& a, const Launch& on);
   void naive_attention_backward(const AttentionBackward& a, const Launch& on);
+  void complete_means(const CacheAppend& a, const Launch& on);
   void rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on);
   attention::CudnnAttention& cudnn();  // made at the first call, which loads the library
 

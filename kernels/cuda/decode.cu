@@ -58,6 +58,7 @@ void CudaBackend::run_op(const CacheAppend& a, const Launch& on) {
     whole&& D % kPackWidth<T> == 0 ? append.template operator()<kPackWidth<T>>()
                                    : append.template operator()<1>();
   });
+  complete_means(a, on);
 }
 
 }  // namespace tessera

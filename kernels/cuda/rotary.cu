@@ -396,7 +396,10 @@ int64_t blocks_for(const Deal& deal, int threads) {
 }  // namespace
 
 void CudaBackend::run_op(const RotaryForward& a, const Launch& on) { rotate(a, nullptr, on); }
-void CudaBackend::run_op(const RotaryAppend& a, const Launch& on) { rotate(a.rotary, &a.append, on); }
+void CudaBackend::run_op(const RotaryAppend& a, const Launch& on) {
+  rotate(a.rotary, &a.append, on);
+  complete_means(a.append, on);
+}
 
 void CudaBackend::rotate(const RotaryForward& a, const CacheAppend* append, const Launch& on) {
   const CacheAppend none{}, &cache = append ? *append : none;

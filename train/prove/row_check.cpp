@@ -154,12 +154,41 @@ void RowCheck::list_blocks(int64_t block) {
   const SparsePattern pattern = shape_.sparse.at(static_cast<size_t>(block));
   if (pattern == pattern_) return;
   pattern_ = pattern, listed_.clear();
-  for (int64_t row = 0; pattern && row * pattern.block < T_; ++row) listed_.push_back(pattern.keys_of(row));
+  for (int64_t row = 0; pattern.window > 0 && row * pattern.block < T_; ++row) listed_.push_back(pattern.keys_of(row));
 }
 
 bool RowCheck::shows(int64_t query, int64_t key) const {
-  return !pattern_ || std::ranges::binary_search(listed_[static_cast<size_t>(query / pattern_.block)],
+  return pattern_.window == 0 || std::ranges::binary_search(listed_[static_cast<size_t>(query / pattern_.block)],
                                                  key / pattern_.block);
+}
+
+RowCheck::Shown RowCheck::shown_to(const Of& of, const Row& row, const Keys& keys) const {
+  const auto& [size, count] = of.plan.shape.mask.choice;
+  Shown shown{.first = keys.begin, .size = size, .blocks = {}, .close = false};
+  if (size == 0) return shown;
+  const int64_t own = (keys.end - keys.begin - 1) / size, others = std::min(count - 1, own);
+  shown.blocks.resize(static_cast<size_t>(own + 1));
+  shown.blocks.back() = true;
+  std::vector<std::pair<double, int64_t>> blocks;  // the score times -1, and which block
+  double largest = 0;
+  for (int64_t block = 0; block < own; ++block) {
+    double sum = 0, sizes = 0;  // the mean of products is the product with the mean
+    for (int64_t j = keys.begin + block * size; j < keys.begin + (block + 1) * size; ++j) {
+      const double product = dot(of.in.q.at(row.b, row.i, row.h), of.in.k.at(row.b, j, row.h / of.group), of.head_dim);
+      sum += product, sizes += std::abs(product);
+    }
+    blocks.emplace_back(-sum / static_cast<double>(size), block);
+    largest = std::max(largest, sizes / static_cast<double>(size));
+  }
+  std::ranges::sort(blocks);
+  for (int64_t i = 0; i < others; ++i)
+    shown.blocks[static_cast<size_t>(blocks[static_cast<size_t>(i)].second)] = true;
+  if (others == 0 || others == own) return shown;
+  const auto last = static_cast<size_t>(others);
+  // As fp32 may round a score: a walk of as many roundings as the mean and the product have
+  const double rounding = 0x1p-23 * std::sqrt(static_cast<double>(size + of.head_dim)) * largest;
+  shown.close = blocks[last].first - blocks[last - 1].first < rounding;
+  return shown;
 }
 
 // Every head at least once. Every third row is the first of its document, which sees itself alone, and every
@@ -203,9 +232,11 @@ void RowCheck::forward(int64_t block, int64_t first, const AttentionForward& op,
     std::vector<double> p, y(static_cast<size_t>(D)), squares(y.size());
     const Keys keys = seen_by(first + b, i, op.plan);
     const auto count = static_cast<double>(keys.end - keys.begin);
+    const Shown chosen = shown_to(of, row, keys);
+    if (chosen.close) return;
     double most = -INFINITY, sum = 0, size = 0;
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      p.push_back(shows(i, j) ? of.score(b, h, i, j) : -INFINITY);
+      p.push_back(shows(i, j) && chosen.has(j) ? of.score(b, h, i, j) : -INFINITY);
       if (std::isinf(p.back())) continue;
       most = std::max(most, p.back()), size = std::max(size, std::abs(p.back()));
     }
@@ -286,8 +317,10 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
     Sums sums(static_cast<size_t>(2 * D));
     const Keys keys = seen_by(first + b, i, op.plan);
     const auto count = static_cast<double>(keys.end - keys.begin);
+    const Shown chosen = shown_to(of, row, keys);
+    if (chosen.close) return;
     for (int64_t j = keys.begin; j < keys.end; ++j) {
-      if (!shows(i, j)) continue;
+      if (!shows(i, j) || !chosen.has(j)) continue;
       const Pair of_pair = pair(b, h, i, j);
       const float* k = inputs_.k.at(b, j, h / of.group);
       for (int64_t d = 0; d < D; ++d) {
@@ -301,6 +334,11 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
       sums[static_cast<size_t>(D + d)] = square(sums[static_cast<size_t>(D + d)]) * count;
     settle(found.dq, sums, dq.at(b, i, h), 0, count);
   });
+  // Which queries chose the block of a key is known when all of them have chosen, which takes too long.
+  if (s.mask.choice) {
+    inputs_ = {};
+    return;
+  }
   check_rows(block, samples(block, first, s, s.kv_heads), [&](const Row& row, OfHead& found) {
     const auto [b, h, j] = row;
     Sums sums(static_cast<size_t>(4 * D));

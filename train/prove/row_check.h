@@ -100,6 +100,14 @@ class RowCheck {
   void list_blocks(int64_t block);
   // Whether the block of sparse attention that list_blocks() has listed sees a key
   bool shows(int64_t query, int64_t key) const;
+  // Of blocks that queries choose, those that a query chose; of other attention all
+  struct Shown {
+    int64_t first, size;  // of the keys; of a block, 0: all are shown
+    std::vector<char> blocks;
+    bool close;  // two scores differ by less than rounding: which block was chosen is not known
+    bool has(int64_t key) const { return size == 0 || blocks[static_cast<size_t>((key - first) / size)]; }
+  };
+  Shown shown_to(const Of& of, const Row& row, const Keys& keys) const;
   std::vector<Row> samples(int64_t block, int64_t first, const AttentionShape& shape, int64_t heads) const;
   // The first sequences of the operation, among which all samples are
   int64_t sampled(int64_t block, int64_t first, const AttentionShape& shape) const;

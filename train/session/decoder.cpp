@@ -174,6 +174,7 @@ void Decoder::copy_prompt_to(int64_t slot) {
   if (slot != last_read_.slot) {
     for (size_t l = 0; l < from.layers.size(); ++l) {
       if (from.layers[l].groups) stream.run(Copy{from.layers[l].groups, to.layers[l].groups});
+      if (from.layers[l].means) stream.run(Copy{from.layers[l].means, to.layers[l].means});
       if (from.layers[l].ring) continue;
       stream.run(Copy{rows_of(from.layers[l].k), rows_of(to.layers[l].k)});
       stream.run(Copy{rows_of(from.layers[l].v), rows_of(to.layers[l].v)});

@@ -1,5 +1,7 @@
 #include "kernels/attention/family.h"
 
+#include "kernels/attention/mixture/decode.h"
+#include "kernels/attention/mixture/decode_workspace.h"
 #include "kernels/attention/mixture/kernels.h"
 #include "kernels/attention/mixture/workspace.h"
 
@@ -42,6 +44,10 @@ constexpr KernelFamily family_of(AttnDtype dtype, const char* name) {
 }
 
 }  // namespace
+
+size_t decode_workspace(const AttnDecodeProblem& p, const AttnChoice& choice) {
+  return DecodeWorkspace(nullptr, p, choice).bytes;
+}
 
 constinit const KernelFamily kFamily = family_of(ATTN_BF16, "mixture of blocks"),
                              kF32Family = family_of(ATTN_F32, "mixture of blocks in fp32");
