@@ -88,6 +88,12 @@ inline std::vector<Variant> sparse_parts_of(const ModelConfig& plain) {
                SparseBlocks({{.pattern = stride}, {.pattern = {}}}), nothing_else),
           with("sparse blocks: random, grouped heads and sinks", SparseBlocks(random),
                [](ModelConfig& m) { m.kv_heads = m.heads / 2, m.attention_sinks = true; }),
+          with("chosen blocks", SparseBlocks(SparsePattern{.block = 2, .chosen = 2}), nothing_else),
+          with("chosen blocks in turn with full, grouped heads and sinks, rotated",
+               SparseBlocks({{.pattern = {.block = 1, .chosen = 3}}, {.pattern = {}}}),
+               [](ModelConfig& m) {
+                 m.kv_heads = m.heads / 2, m.attention_sinks = true, m.positions = Positions::kRope;
+               }),
           with("sparse blocks with dropout", SparseBlocks(global),
                [](ModelConfig& m) { m.dropout.attention = 0.2; }),
           with("sparse blocks beside windows, rotated", SparseBlocks({{.pattern = {}}, {.pattern = global}}),

@@ -61,7 +61,7 @@ typedef enum {
                           decoding with several lists; or no kernel serves sparse blocks here */
   ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
                           dropout, ALiBi, a cap, sparse blocks or blocks that queries choose */
-  ATTN_BAD_CHOICE,    /* the size of blocks to choose from is no power of two from 16 to 65536, or their number
+  ATTN_BAD_CHOICE,    /* the size of blocks to choose from is no power of two up to 65536, or their number
                           is not 1 to 32; without causal and without seen_by; with a window, a negative
                           offset, sparse blocks, dropout or ALiBi; or no kernel serves it here */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
@@ -100,7 +100,7 @@ typedef struct {
  * keys, computed in fp32; of equal ones the earlier. The backward chooses the same blocks, and no gradient goes
  * through the choice. */
 typedef struct {
-  int size;  /* tokens of a block: 16, 32, 64 and so on up to 65536; 0: every block is seen */
+  int size;  /* tokens of a block: a power of two up to 65536; 0: every block is seen */
   int count; /* blocks that a query sees, its own among them: 1 to 32 */
 } AttnChoice;
 

@@ -128,7 +128,7 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
 // Whether the queries of a problem may choose blocks, and where the kernels for the rows of a mixture run
 bool choice_served(const AttnProblem& p, int arch) {
   const AttnChoice& c = p.mask.choice;
-  if (c.size < kSmallestChoice || c.size > kLargestChoice || (c.size & (c.size - 1)) != 0) return false;
+  if (c.size < 1 || c.size > kLargestChoice || (c.size & (c.size - 1)) != 0) return false;
   if (c.count < 1 || c.count > kMostChosen) return false;
   if (p.mask.causal == 0 && p.mask.seen_by == nullptr) return false;
   if (p.mask.window > 0 || p.mask.offset < 0) return false;
@@ -296,7 +296,7 @@ extern "C" const char* attn_status_text(AttnStatus status) {
     case ATTN_BAD_FP8:
       return "products in FP8 need bf16 on compute capability 9.0";
     case ATTN_BAD_CHOICE:
-      return "the blocks to choose from must have a power of two from 16 to 65536 tokens, and 1 to 32 of them "
+      return "the blocks to choose from must have a power of two up to 65536 tokens, and 1 to 32 of them "
              "are seen, with causal or seen_by and without a window, a negative offset, sparse blocks, dropout, "
              "ALiBi or fp8; or no kernel serves the choice with this problem";
     case ATTN_BAD_STRUCT:

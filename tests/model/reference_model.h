@@ -223,10 +223,30 @@ class ReferenceModel {
   // Whether sparse blocks show a key to a query, both at their places in the sequence
   bool shows(int64_t layer, int64_t query, int64_t key) const {
     const SparsePattern p = config_.sparse.at(static_cast<size_t>(layer));
-    if (!p) return true;
+    if (p.window == 0) return true;
     const int64_t i = query / p.block, j = key / p.block;
     if (i - j < p.window || j < p.global || (p.stride > 0 && (i - j) % p.stride == 0)) return true;
     return p.random > 0 && std::ranges::count(p.keys_of(i), j) > 0;
+  }
+
+  // Whether query t of a document chooses the block of key s, of head_dim elements each
+  bool chooses(int64_t layer, const Values& q, const Values& k, int64_t t, int64_t s) const {
+    const SparsePattern p = config_.sparse.at(static_cast<size_t>(layer));
+    const int64_t D = config_.head_dim, own = t / std::max<int64_t>(p.block, 1), asked = s / std::max<int64_t>(p.block, 1);
+    if (p.chosen == 0 || asked == own) return true;
+    std::vector<double> scores;
+    for (int64_t block = 0; block < own; ++block) {
+      double sum = 0;
+      for (int64_t j = block * p.block; j < (block + 1) * p.block; ++j)
+        for (int64_t d = 0; d < D; ++d) sum += q[static_cast<size_t>(t * D + d)] * k[static_cast<size_t>(j * D + d)];
+      scores.push_back(sum);
+    }
+    const double score = scores[static_cast<size_t>(asked)];
+    int64_t before = 0;  // blocks that come first
+    for (int64_t block = 0; block < own; ++block)
+      before += scores[static_cast<size_t>(block)] > score ||
+                (scores[static_cast<size_t>(block)] == score && block < asked);
+    return before < p.chosen - 1;
   }
 
   // QK norm and rotation of one head of q or k
@@ -280,7 +300,7 @@ class ReferenceModel {
         const int64_t window = window_of(layer),
                       first = window == Windows::kFull ? 0 : std::max<int64_t>(t + 1 - window, 0);
         for (int64_t s = first; s <= t; ++s) {
-          if (!shows(layer, place + t, place + s)) continue;
+          if (!shows(layer, place + t, place + s) || !chooses(layer, q, k, t, s)) continue;
           double score = 0;
           for (int64_t d = 0; d < D; ++d) score += q[at(t, d)] * k[at(s, d)];
           const double away =

@@ -84,6 +84,13 @@ TEST(SparsePatterns, CountThePairsThatTheyShow) {
       EXPECT_EQ(p.pairs(begin, end), pairs) << SparseRun::text(p) << " " << begin << " " << end;
     }
   EXPECT_EQ(SparsePattern{}.pairs(10), 55);
+  // Of chosen blocks: each query its own block up to itself, and as many whole ones as there are up to two
+  const SparsePattern chosen{.block = 4, .chosen = 3};
+  for (const int64_t tokens : {1, 4, 9, 12, 13, 40}) {
+    double pairs = 0;
+    for (int64_t t = 0; t < tokens; ++t) pairs += static_cast<double>(t % 4 + 1 + 4 * std::min<int64_t>(2, t / 4));
+    EXPECT_EQ(chosen.pairs(7, 7 + tokens), pairs) << "blocks begin with the document";
+  }
 }
 
 // Of a model with a window, a pattern and a block that sees all

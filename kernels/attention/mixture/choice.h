@@ -12,7 +12,7 @@
 namespace tessera::attention {
 
 inline constexpr int kMostChosen = 32;  // blocks that a query sees
-inline constexpr int kSmallestChoice = 16, kLargestChoice = 1 << 16;
+inline constexpr int kLargestChoice = 1 << 16;  // tokens of a block
 
 struct Choice {
   int size = 0;    // 0: none

@@ -397,7 +397,7 @@ TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
     return load("", more);
   };
   for (const char* value : {"full", "window:8+global:1", "window:8+global:1+random:2+seed:3*2,full",
-                            "full,window:4+stride:8+block:256"}) {
+                            "full,window:4+stride:8+block:256", "block:512+chosen:8"}) {
     const Config config = loaded(value);
     EXPECT_NE(print_config(config).find("\n  sparse: " + std::string(value) + "\n"), std::string::npos);
     EXPECT_EQ(config.model.sparse, read_sparse(value));
@@ -420,6 +420,12 @@ TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
     EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.channels=768", has_it}).model.resolved().head_dim,
               256);
   EXPECT_EQ(loaded("window:8", {"model.dropout.attention=0.1", "device=cpu"}).model.sparse.at(0).window, 8);
+  EXPECT_EQ(loaded("chosen:8", {"parallel.context=2"}).model.sparse.at(0).chosen, 8);
+  EXPECT_TRUE(says(refused("chosen:8+window:2"), {"model.sparse", "chosen:N", "only block:N"}));
+  EXPECT_TRUE(says(refused("chosen:33"), {"model.sparse", "chosen:33 is out of range, expected 1 to 32"}));
+  EXPECT_TRUE(says(refused("chosen:8", {"model.dropout.attention=0.1"}), {"model.sparse", "dropout"}));
+  EXPECT_TRUE(says(refused("chosen:8", {"train.inside_every=10"}), {"model.sparse", "train.inside_every"}));
+  EXPECT_TRUE(says(refused("full,chosen:8", {"optimizer.qk_clip=50"}), {"model.sparse", "optimizer.qk_clip"}));
   const std::string qwen3 = kLlama + std::string("  qk_norm: true\n");
   EXPECT_TRUE(says(refusal(qwen3, {"model.window=64", "model.sparse=full,window:2"}),
                    {"model.sparse", "block 1", "model.window"}));
