@@ -84,6 +84,7 @@ class CudaBackend final : public Backend {
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);
   void run_op(const RoundToFourBits& a, const Launch& on);
+  void run_op(const RoundScales& a, const Launch& on);
   void run_op(const WidenFourBits& a, const Launch& on);
   void run_op(const TransposeFp8& a, const Launch& on);
   void run_op(const UpdateScales& a, const Launch& on);
