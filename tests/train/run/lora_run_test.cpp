@@ -304,7 +304,7 @@ TEST_F(LoraRun, ItsAdapterIsAddedToOtherWeights) {
   exported("out", {"hf", "--base", "wide"});
   EXPECT_EQ(weights_of(folder / "mine"), merged) << "the base was not rounded: it is the same sum";
 
-  for (const std::string form : {"nf4", "mxfp4"}) {
+  for (const std::string form : {"nf4", "nf4_double", "mxfp4"}) {
     SCOPED_TRACE(form);
     trains({"--set", "train.init_from=wide", "--set", "train.lora.base=" + form, "--set",
             "train.folder=" + form});
