@@ -74,6 +74,7 @@ TEST_F(CudaFourBits, WideningAheadChangesNoBit) {
           RunShape shape =
               lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), base);
           shape.model.mlp_width = 1536, shape.model.layers = 5;
+          shape.model.context = shape.sequence_length = 24;
           shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = graphs;
           shape.widen_ahead = false;
           const StepsResult expected = varied_steps(cuda().backend(), shape, make);

@@ -67,6 +67,7 @@ TEST_P(LoraFourBits, WideningAheadChangesNoBit) {
             fmt::format("{} layers, recompute {}, {} micro-steps", layers, text_of(keep), micro_steps));
         RunShape shape = in_four_bits(lora_shape(with_layers(small_models()[1], layers)));
         shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = true;
+        shape.model.context = shape.sequence_length = 24;
         shape.widen_ahead = false;
         const StepsResult expected = varied_steps(*be, shape, make);
         shape.widen_ahead = true, shape.poison = Poison::kYes;
