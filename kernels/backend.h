@@ -82,6 +82,30 @@ class CopyQueue {
 };
 enum class Poison : uint8_t { kNo, kTargets, kYes };
 
+// Operations beside those of a stream, one start() after the other, in a queue of their own. They own what
+// they write until wait_for() says that this is done. A graph (make_graph()) may have starts, if it waits for
+// them. Where an observer watches, they run on the stream itself.
+//
+// A queue that poisons, for tests, fills with NaN what will be written, and on the CPU writes it as late as a
+// device may.
+class SideQueue {
+ public:
+  using Operations = std::function<void(const Launch&)>;  // of a launch without a workspace
+  virtual ~SideQueue() = default;
+  // Begins when the operations that the stream was given before are done.
+  void start(const Tensor& written, const Operations& operations) {
+    do_start(written, operations);
+    ++started_;
+  }
+  int64_t started() const { return started_; }
+  // Operations that the stream is given later wait for the first `count` starts. Does not block the host.
+  virtual void wait_for(int64_t count) = 0;
+
+ private:
+  virtual void do_start(const Tensor& written, const Operations& operations) = 0;
+  int64_t started_ = 0;
+};
+
 // Operations that run again and again with the same arguments, on CUDA as a CUDA graph. What changes is in
 // the tensors.
 class OpGraph {
@@ -128,12 +152,16 @@ class Backend {
   // The backend and the tensors must outlive it. Its copies cannot be captured in a graph.
   virtual std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison);
 
+  // The backend must outlive it, and what its operations refer to, until they are done.
+  virtual std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison poison);
+
   // The model says where it is, for observers alone.
   OpPlace& place() { return place_; }
 
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void remove_observer(OpObserver& observer) { std::erase(observers_, &observer); }
+  bool is_observed() const { return !observers_.empty(); }
 
  protected:
   // What a device has captured, to be enqueued again

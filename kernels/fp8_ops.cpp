@@ -1,6 +1,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/small_scales.h"
 #include "kernels/op_checks.h"
 #include "kernels/ops.h"
 
@@ -60,15 +61,46 @@ void check_four_bits(const char* op, Device device, const char* plain_name, cons
   const int64_t rows = plain.shape[0], columns = plain.shape[1];
   check(columns % block_of(m.format) == 0, "{}: rows must have a multiple of {} numbers in {}, found {}", op,
         block_of(m.format), name_of(m.format), columns);
-  check_fields(
-      op, device,
-      {{"the values in 4 bits", m.data, DType::kU16, {rows * columns / 4}},
-       {"the scales of values in 4 bits", m.scales, DType::kF32, {rows * scale_words(m.format, columns)}}});
+  check_fields(op, device,
+               {{"the values in 4 bits", m.data, DType::kU16, {rows * columns / 4}},
+                {"the scales of values in 4 bits",
+                 m.scales,
+                 DType::kF32,
+                 {words_of_scales(m.format, plain.shape, m.small_scales)}}});
 }
 
 }  // namespace
 
-void RoundToFourBits::check_on(Device device) const { check_four_bits(kName, device, "x", x, y); }
+LayerParts scales_of_each(const LayerParts& rows, int64_t columns) {
+  LayerParts scales = rows;
+  for (int64_t& count : scales) count *= columns / kNf4Block;
+  return scales;
+}
+
+int64_t words_of_scales(FourBits format, const Shape& matrix, const LayerParts& small_scales) {
+  const int64_t columns = matrix[-1], rows = matrix.numel() / columns;
+  if (small_scales[0] == 0) return rows * scale_words(format, columns);
+  const int64_t of_all = small_scales[0] + small_scales[1] + small_scales[2];
+  check(format == FourBits::kNf4 && of_all == rows,
+        "scales in 8 bits: expected a matrix in NF4 of {} rows, which the parts have, found one in {} of {}",
+        of_all, name_of(format), rows);
+  return SmallScalePlaces(scales_of_each(small_scales, columns)).words();
+}
+
+void RoundToFourBits::check_on(Device device) const {
+  check_four_bits(kName, device, "x", x, y);
+  check(!y.has_small_scales(), "{}: scales in 8 bits are made by {}, from those that this one writes in fp32",
+        kName, RoundScales::kName);
+}
+
+void RoundScales::check_on(Device device) const {
+  check_anchor(kName, "x", x, 1, device);
+  check(scales[0] > 0 && scales[0] + scales[1] + scales[2] == x.shape[0],
+        "{}: the matrices have {}, {} and {} scales, and x has {}", kName, scales[0], scales[1], scales[2],
+        x.shape[0]);
+  check_fields(kName, device,
+               {{"x", x, DType::kF32, x.shape}, {"y", y, DType::kF32, {SmallScalePlaces(scales).words()}}});
+}
 
 void WidenFourBits::check_on(Device device) const { check_four_bits(kName, device, "y", y, x); }
 

@@ -163,6 +163,7 @@ OpCost cost(const Quantise& a) { return moved(a.x, a.y.data, a.transposed); }
 OpCost cost(const CountSaturated& a) { return moved(a.x, a.count, a.count); }
 OpCost cost(const Dequantise& a) { return moved(a.x.data, a.y); }
 OpCost cost(const RoundToFourBits& a) { return moved(a.x, a.y.data, a.y.scales); }
+OpCost cost(const RoundScales& a) { return moved(a.x, a.x, a.x, a.y); }
 OpCost cost(const WidenFourBits& a) { return moved(a.x.data, a.x.scales, a.y); }
 OpCost cost(const TransposeFp8& a) { return moved(a.x, a.y); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }

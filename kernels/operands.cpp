@@ -202,6 +202,10 @@ void list(const RoundToFourBits& a, const Lists& to) {
   to.read("x", a.x);
   to.written("y", a.y.data)("its scales", a.y.scales);
 }
+void list(const RoundScales& a, const Lists& to) {
+  to.read("x", a.x);
+  to.written("y", a.y);
+}
 void list(const WidenFourBits& a, const Lists& to) {
   to.read("x", a.x.data)("its scales", a.x.scales);
   to.written("y", a.y);

@@ -318,18 +318,42 @@ struct Dequantise {
   void check_on(Device device) const;
 };
 
+// Outputs of each of up to three layers that are one matrix, as q, k and v are; 0: no such layer
+using LayerParts = std::array<int64_t, 3>;
+inline int64_t count_of(const LayerParts& parts) {
+  return std::ranges::count_if(parts, [](int64_t rows) { return rows > 0; });
+}
+
 // A matrix [N, C] in 4 bits a number (kernels/base/four_bits.h); C is a multiple of block_of(format)
 struct FourBitMatrix {
   FourBits format;
   Tensor data;    // [N C / 4] uint16, of bytes with two numbers each
-  Tensor scales;  // [N scale_words(format, C)] words of 32 bits, fp32 in name
-};
+  Tensor scales;  // [words_of_scales()] words of 32 bits, fp32 in name
+  // Of NF4: the rows of each matrix that it is made of, whose scales are in 8 bits
+  // (kernels/base/small_scales.h); none: they are fp32
+  LayerParts small_scales = {};
 
-// y = x, rounded
+  bool has_small_scales() const { return small_scales[0] > 0; }
+};
+// The scales of each of these matrices, of so many columns
+LayerParts scales_of_each(const LayerParts& rows, int64_t columns);
+int64_t words_of_scales(FourBits format, const Shape& matrix, const LayerParts& small_scales);
+
+// y = x, rounded. Scales in 8 bits are made afterwards, by RoundScales.
 struct RoundToFourBits {
   static constexpr const char* kName = "round to 4 bits";
   Tensor x;  // [N, C]
   FourBitMatrix y;
+
+  void check_on(Device device) const;
+};
+
+// The scales of NF4 in 8 bits, see SmallScalePlaces
+struct RoundScales {
+  static constexpr const char* kName = "round scales";
+  Tensor x;           // [S] fp32
+  LayerParts scales;  // of each matrix; S in all
+  Tensor y;           // [SmallScalePlaces::words()] words of 32 bits, fp32 in name
 
   void check_on(Device device) const;
 };
@@ -401,12 +425,6 @@ struct LinearBackward {
 
   void check_on(Device device) const;
 };
-
-// Outputs of each of up to three layers that are one matrix, as q, k and v are; 0: no such layer
-using LayerParts = std::array<int64_t, 3>;
-inline int64_t count_of(const LayerParts& parts) {
-  return std::ranges::count_if(parts, [](int64_t rows) { return rows > 0; });
-}
 
 // The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u
 // B^T. Each of the P layers of a matrix has an A and a B of its own: its outputs are of its r columns of u
@@ -1034,14 +1052,14 @@ using AnyOp = std::variant<
     const ExpertsBackward*, const GatedExpertsBackward*, const ExpertsLoraForward*,
     const ExpertsLoraBackward*, const ExpertsLoraInput*, const SumExperts*, const AddShared*,
     const AddSharedBackward*, const Quantise*, const CountSaturated*, const Dequantise*,
-    const RoundToFourBits*, const WidenFourBits*, const TransposeFp8*, const UpdateScales*,
-    const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*, const LoraBackward*,
-    const AttentionForward*, const AttentionBackward*, const AttentionSample*, const LargestScores*,
-    const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*, const DecodeAttention*,
-    const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*, const SampleTokens*,
-    const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*, const LargestLogits*,
-    const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*, const SumLosses*,
-    const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
+    const RoundToFourBits*, const RoundScales*, const WidenFourBits*, const TransposeFp8*,
+    const UpdateScales*, const LinearForward*, const LinearBackward*, const FusedLinear*, const LoraForward*,
+    const LoraBackward*, const AttentionForward*, const AttentionBackward*, const AttentionSample*,
+    const LargestScores*, const DeadUnits*, const MoveHeads*, const CacheAppend*, const RotaryAppend*,
+    const DecodeAttention*, const QuantiseCache*, const DequantiseCache*, const FusedDecodeStep*,
+    const SampleTokens*, const ApplyDropout*, const CapLogits*, const CrossEntropy*, const Distillation*,
+    const LargestLogits*, const PreferenceLoss*, const HeadLoss*, const HeadGradient*, const GlobalNorm*,
+    const SumLosses*, const JudgeStep*, const Inspect*, const AdamW*, const AdamWNorms*, const MuonMomentum*,
     const Orthogonalise*, const NormaliseRows*, const MuonUpdate*, const MuonNorms*, const ClipHeads*>;
 
 const char* name_of(const AnyOp& op);

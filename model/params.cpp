@@ -59,7 +59,8 @@ void visit_adapter(const LinearOfStage& of, BlockParams& block, const LoraConfig
                  .linear = linear};
   std::fill_n(info.matrices.begin(), count_of(layers), lora.rank);
   visit(info, weights.lora_a);
-  info.name = name + ".lora_b", info.shape = linear.matrix_shape(linear.outputs(), lora.rank), info.init = Init::kZero;
+  info.name = name + ".lora_b", info.shape = linear.matrix_shape(linear.outputs(), lora.rank),
+  info.init = Init::kZero;
   info.adapter = AdapterMatrix::kB, info.matrices = layers;
   visit(info, weights.lora_b);
 }
@@ -171,8 +172,9 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
   const bool multiplied = info.block >= 0
                               ? config.has_block(info.block, model.layers)
                               : config && config.head && (is_tied || info.part == ParamPart::kHead);
-  if (is_layer && frozen_blocks && info.block >= 0 && !place.trained && info.part != ParamPart::kRouter)
-    return StoredAs::kOnly;
+  const bool is_named =
+      experts_only ? info.linear && info.linear->of_experts() : info.part != ParamPart::kRouter;
+  if (is_layer && frozen_blocks && info.block >= 0 && !place.trained && is_named) return StoredAs::kOnly;
   if (!is_layer || !multiplied) return StoredAs::kNo;
   if (is_tied) return StoredAs::kCopied;
   if (!place.trained) return StoredAs::kOnly;
@@ -328,15 +330,18 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
   return flops;
 }
 
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base) {
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base,
+                        bool base_of_experts) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
+  const char* const parts = base_of_experts ? "experts" : "matrices of blocks";
   if (config.lora)
-    return fmt::format("{}: {} parameters are trained, beside {} frozen{}", text_of(config.lora),
-                       count(config.parameters() - frozen_parameters(config, freeze)),
-                       count(config.base().parameters()),
-                       base == LoraBase::kNf4     ? ", matrices of blocks in NF4"
-                       : base == LoraBase::kMxfp4 ? ", matrices of blocks in MXFP4"
-                                                  : "");
+    return fmt::format(
+        "{}: {} parameters are trained, beside {} frozen{}", text_of(config.lora),
+        count(config.parameters() - frozen_parameters(config, freeze)), count(config.base().parameters()),
+        base == LoraBase::kNf4         ? fmt::format(", {} in NF4", parts)
+        : base == LoraBase::kNf4Double ? fmt::format(", {} in NF4 with scales in 8 bits", parts)
+        : base == LoraBase::kMxfp4     ? fmt::format(", {} in MXFP4", parts)
+                                       : "");
   const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
   return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),
                      count(config.parameters()),

@@ -124,6 +124,7 @@ struct StorageRule {
   Fp8Config config = {};
   bool trained = false;
   bool frozen_blocks = false;  // all frozen matrices of blocks but routers, whatever `config` says
+  bool experts_only = false;   // of these the experts' only
   StoredAs of(const ParamPlace& place, const ModelConfig& model) const;
 };
 
@@ -176,7 +177,8 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
 
 // "embeddings: 38.6M of 124M parameters; ..."; of a model with adapters how many parameters they
 // have, and what the others are stored in
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base = LoraBase::kAuto);
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base = LoraBase::kAuto,
+                        bool base_of_experts = false);
 
 // Takes the values of one parameter, fp32 on the host.
 using ParamSink = std::function<void(const ParamPlace& place, const Tensor& values)>;

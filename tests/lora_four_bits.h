@@ -5,12 +5,18 @@
 #include "tests/data_parallel.h"
 #include "tests/four_bits_reference.h"
 #include "tests/lora_fp8.h"
+#include "tests/small_scales_reference.h"
 
 namespace tessera::testing {
 
-inline RunShape lora_four_bits_shape(RunShape shape, FourBits format) {
+inline constexpr LoraBase kFourBitBases[] = {LoraBase::kNf4, LoraBase::kNf4Double, LoraBase::kMxfp4};
+inline FourBits format_of(LoraBase base) {
+  return base == LoraBase::kMxfp4 ? FourBits::kMxfp4 : FourBits::kNf4;
+}
+
+inline RunShape lora_four_bits_shape(RunShape shape, LoraBase base) {
   shape.freeze = Freeze::all_but_adapters();
-  shape.base = format == FourBits::kNf4 ? LoraBase::kNf4 : LoraBase::kMxfp4;
+  shape.base = base;
   return shape;
 }
 
@@ -27,11 +33,11 @@ inline std::vector<ModelConfig> models_for_four_bits(int64_t channels, int64_t r
 
 // What is left of a weight by the definition: the nearest of 16 values times the block's largest, and of
 // MXFP4 the nearest of 15 times a power of two, of two that are equally near the one with an even code
-inline float to_nf4(float value, float largest) {
+inline float to_nf4(float value, float largest, float scale) {
   const float inverse = 1 / std::max(largest, 1e-38f);
   uint32_t code = 0;  // those whose bound to the next one lies below
   while (code < 15 && value * inverse > (nf4_value(code) + nf4_value(code + 1)) / 2) ++code;
-  return nf4_value(code) * largest;
+  return nf4_value(code) * scale;
 }
 inline float to_mxfp4(float value, float largest) {
   const double scale = scale_by_definition<Mxfp4>(largest);
@@ -39,27 +45,61 @@ inline float to_mxfp4(float value, float largest) {
   const double step = magnitude < 2 ? 0.5 : magnitude < 4 ? 1 : 2;  // between values of E2M1
   return static_cast<float>(std::copysign(std::nearbyint(magnitude / step) * step * scale, value));
 }
-inline void round_to_four_bits(FourBits format, const Tensor& weight) {
-  const std::span<float> all = floats(weight);
-  const auto count = static_cast<size_t>(block_of(format));
-  for (size_t first = 0; first < all.size(); first += count) {
-    const std::span<float> block = all.subspan(first, count);
+// Scales of a matrix in 8 bits: of each group the nearest of 256 values times the largest distance from the
+// mean
+inline void round_scales(std::span<float> scales) {
+  double sum = 0;
+  for (const float scale : scales) sum += static_cast<double>(scale);
+  const auto mean = static_cast<float>(sum / static_cast<double>(scales.size()));
+  for (size_t first = 0; first < scales.size(); first += kScaleGroup) {
+    const std::span<float> group =
+        scales.subspan(first, std::min<size_t>(kScaleGroup, scales.size() - first));
     float largest = 0;
-    for (const float value : block) largest = std::max(largest, std::abs(value));
-    for (float& value : block)
-      value = format == FourBits::kNf4 ? to_nf4(value, largest) : to_mxfp4(value, largest);
+    for (const float scale : group) largest = std::max(largest, std::abs(scale - mean));
+    for (float& scale : group) {
+      float nearest = 0;
+      for (int code = 0; code < 256 && largest > 0; ++code)
+        if (std::abs((scale - mean) / largest - small_scale_value(code)) <
+            std::abs((scale - mean) / largest - nearest))
+          nearest = small_scale_value(code);
+      scale = small_scale(nearest, largest, mean);
+    }
+  }
+}
+// `rows`: of each of the matrices that the weight is made of
+inline void round_to_four_bits(LoraBase base, const Tensor& weight, const LayerParts& rows) {
+  const std::span<float> all = floats(weight);
+  const auto count = static_cast<size_t>(block_of(format_of(base)));
+  std::vector<float> largest, scales;
+  for (size_t first = 0; first < all.size(); first += count) {
+    largest.push_back(0);
+    for (const float value : all.subspan(first, count))
+      largest.back() = std::max(largest.back(), std::abs(value));
+  }
+  scales = largest;
+  auto begin = scales.begin();
+  for (const int64_t of_matrix : scales_of_each(rows, weight.shape[-1])) {
+    if (base == LoraBase::kNf4Double && of_matrix > 0)
+      round_scales({begin, static_cast<size_t>(of_matrix)}), begin += of_matrix;
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    const size_t b = i / count;
+    all[i] = base == LoraBase::kMxfp4 ? to_mxfp4(all[i], largest[b]) : to_nf4(all[i], largest[b], scales[b]);
   }
 }
 
 // Random values, written to both: to `plain` those that are left in 4 bits. Returns the latter.
-inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plain, FourBits format,
+inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plain, LoraBase base,
                                               HostTensors& make) {
   std::vector<NamedTensor> rounded;
   for (const ParamPlace& place : kept.store().layout().places) {
     const Tensor values = make.normal(place.info.shape, 0.05);
     kept.store().writer()(place, values);
     if (place.stored == StoredAs::kOnly) {
-      round_to_four_bits(format, values);
+      const Linear& linear = present(place.info.linear);
+      round_to_four_bits(base, values,
+                         linear.of_experts() ? LayerParts{values.numel() / values.shape[-1]}
+                                             : adapter_rows(kept.shape().model.lora, linear));
       if (plain.store().dtype() ==
           DType::kBF16)  // to nearest even, as WidenFourBits; the writer rounds ties up
         for (float& value : floats(values)) value = float_from_bf16(bf16_from_float(value));
@@ -71,16 +111,16 @@ inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plai
 }
 
 // A run with the base in 4 bits has the bits of one whose base has these values.
-inline void expect_bits_of_rounded_weights(const DeviceTraits& device, const RunShape& shape,
-                                           FourBits format) {
+inline void expect_bits_of_rounded_weights(const DeviceTraits& device, const RunShape& shape, LoraBase base) {
   HostTensors make;
-  LoraSteps kept(device, lora_four_bits_shape(shape, format)), plain(device, shape);
-  write_rounded(kept.state, plain.state, format, make);
+  LoraSteps kept(device, lora_four_bits_shape(shape, base)), plain(device, shape);
+  write_rounded(kept.state, plain.state, base, make);
   int64_t stored = 0;
   for (const ParamPlace& place : kept.state.store().layout().places) {
     const bool is_matrix = place.info.block >= 0 && place.info.decay &&
                            place.info.adapter == AdapterMatrix::kNone &&
-                           place.info.part != ParamPart::kRouter;
+                           place.info.part != ParamPart::kRouter &&
+                           (!shape.base_of_experts || present(place.info.linear).of_experts());
     EXPECT_EQ(place.stored == StoredAs::kOnly, is_matrix) << place.info.name;
     stored += is_matrix;
   }

@@ -49,6 +49,7 @@ void run(const Quantise& a, const Launch& on);
 void run(const CountSaturated& a, const Launch& on);
 void run(const Dequantise& a, const Launch& on);
 void run(const RoundToFourBits& a, const Launch& on);
+void run(const RoundScales& a, const Launch& on);
 void run(const WidenFourBits& a, const Launch& on);
 void run(const TransposeFp8& a, const Launch& on);
 void run(const UpdateScales& a, const Launch& on);

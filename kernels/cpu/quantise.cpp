@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "kernels/base/four_bits.h"
 #include "kernels/base/fp8.h"
 #include "kernels/base/fp8_scale.h"
+#include "kernels/base/small_scales.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/fp8_values.h"
 
@@ -101,15 +104,61 @@ void run(const RoundToFourBits& a, const Launch& /*on*/) {
   });
 }
 
+namespace {
+
+constexpr std::array<float, 256> kSmallScaleValues = [] {
+  std::array<float, 256> values{};
+  for (int code = 0; code < 256; ++code) values[static_cast<size_t>(code)] = small_scale_value(code);
+  return values;
+}();
+
+float mean_of(std::span<const float> scales) {
+  double sum = 0;
+  for (size_t lane = 0; lane < kMeanLanes; ++lane) {
+    double of_lane = 0;
+    for (size_t i = lane; i < scales.size(); i += kMeanLanes) of_lane += static_cast<double>(scales[i]);
+    sum += of_lane;
+  }
+  return static_cast<float>(sum / static_cast<double>(scales.size()));
+}
+
+}  // namespace
+
+void run(const RoundScales& a, const Launch& /*on*/) {
+  const SmallScalePlaces places(a.scales);
+  const std::span<const float> x(a.x.as<float>(), static_cast<size_t>(a.x.numel()));
+  auto *codes = a.y.as<uint8_t>(), *end = reinterpret_cast<uint8_t*>(a.y.as<float>() + places.largest_at());
+  std::fill(codes + x.size(), end, uint8_t{0});
+  for (int m = 0; m < places.matrices; ++m) {
+    const auto first = static_cast<size_t>(places.first[m]);
+    const auto count = static_cast<size_t>(places.first[m + 1]) - first;
+    const float mean = a.y.as<float>()[places.means_at() + m] = mean_of(x.subspan(first, count));
+#pragma omp parallel for
+    for (int64_t g = places.groups[m]; g < places.groups[m + 1]; ++g) {
+      const size_t begin = first + static_cast<size_t>(g - places.groups[m]) * kScaleGroup;
+      const auto group = x.subspan(begin, std::min<size_t>(kScaleGroup, first + count - begin));
+      float largest = 0;
+      for (const float scale : group) largest = std::max(largest, std::fabs(scale - mean));
+      a.y.as<float>()[places.largest_at() + g] = largest;
+      for (size_t i = 0; i < group.size(); ++i)
+        codes[begin + i] =
+            static_cast<uint8_t>(small_scale_code(kSmallScaleValues.data(), group[i] - mean, largest));
+    }
+  }
+}
+
 void run(const WidenFourBits& a, const Launch& /*on*/) {
   with_four_bits(a.x.format, [&]<class Format>() {
     constexpr int kBlock = Format::kBlock;
     const ScalePlaces<Format> places(a.y.shape[1]);
+    const SmallScalePlaces small(scales_of_each(a.x.small_scales, a.y.shape[1]));
     const int64_t blocks = a.y.numel() / kBlock;
 #pragma omp parallel for
     for (int64_t b = 0; b < blocks; ++b) {
       const uint8_t* bytes = a.x.data.as<uint8_t>() + b * (kBlock / 2);
-      const float scale = Format::factor(a.x.scales.as<typename Format::Scale>()[places.of(b)]);
+      const float scale = a.x.has_small_scales()
+                              ? small.scale(a.x.scales.as<float>(), kSmallScaleValues.data(), b)
+                              : Format::factor(a.x.scales.as<typename Format::Scale>()[places.of(b)]);
       float* y = a.y.as<float>() + b * kBlock;
       for (int i = 0; i < kBlock; i += 2) {
         y[i] = Format::value(bytes[i / 2] >> Format::kEvenShift & 15) * scale;

@@ -36,6 +36,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Transfer> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
   std::unique_ptr<Transfer> send(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
   std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison) override;
+  std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison poison) override;
 
  private:
   struct Named {
@@ -84,6 +85,7 @@ class CudaBackend final : public Backend {
   void run_op(const CountSaturated& a, const Launch& on);
   void run_op(const Dequantise& a, const Launch& on);
   void run_op(const RoundToFourBits& a, const Launch& on);
+  void run_op(const RoundScales& a, const Launch& on);
   void run_op(const WidenFourBits& a, const Launch& on);
   void run_op(const TransposeFp8& a, const Launch& on);
   void run_op(const UpdateScales& a, const Launch& on);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/check.h"
+#include "kernels/base/json_text.h"
 #include "kernels/base/mxfp4.h"
 #include "model/formats/pieces.h"
 
@@ -25,6 +26,12 @@ std::span<const std::byte> u8_tensor(const TensorFiles& files, const std::string
 
 bool is_mxfp4(const nlohmann::json& config) {
   return config.is_object() && config.contains("quant_method") && config["quant_method"] == "mxfp4";
+}
+
+bool is_in_mxfp4(const std::filesystem::path& folder) {
+  const nlohmann::json config = read_json(folder / "config.json");
+  return config.is_object() && config.contains("quantization_config") &&
+         is_mxfp4(config["quantization_config"]);
 }
 
 Mxfp4Tensor::Mxfp4Tensor(const TensorFiles& files, const std::string& name, const Shape& shape)

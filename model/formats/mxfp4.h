@@ -6,6 +6,7 @@
 // A number is 4 bits: its sign, then one of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -16,6 +17,8 @@ namespace tessera {
 
 // Whether config.json's "quantization_config" says that experts are stored so
 bool is_mxfp4(const nlohmann::json& quantization_config);
+
+bool is_in_mxfp4(const std::filesystem::path& folder);  // likewise, of a model
 
 class Mxfp4Tensor {
  public:

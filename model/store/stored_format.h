@@ -9,9 +9,15 @@
 
 namespace tessera {
 
+// A matrix of a block, and the rows of each of the model's files' matrices that it is made of: of q, k and v
+struct StoredShape {
+  Shape shape;
+  LayerParts rows;
+};
 struct StoredValues {
-  Tensor data;    // [O, C] where an element has a unit of its own, else [units]
-  Tensor scales;  // [scales_of()] fp32, of MXFP4 words of four bytes
+  Tensor data;           // [O, C] where an element has a unit of its own, else [units]
+  Tensor scales;         // [scales_of()] fp32, of small scales words of four bytes
+  LayerParts rows = {};  // as StoredShape::rows
 };
 
 class StoredFormat {
@@ -21,7 +27,7 @@ class StoredFormat {
   virtual DType unit(Device device) const = 0;
   // That `elements` take, a multiple of kParamAlignment; and words of scales of a matrix
   virtual int64_t units(int64_t elements) const = 0;
-  virtual int64_t scales_of(const Shape& matrix) const = 0;
+  virtual int64_t scales_of(const StoredShape& matrix) const = 0;
   // Whether GEMMs read the values, and those of a backward their transpose. Else a lease of a training step
   // widens them, as any other does.
   virtual bool is_multiplied() const = 0;
@@ -30,11 +36,17 @@ class StoredFormat {
   // Error: what it cannot store
   virtual void check_matrix(const std::string& /*name*/, const Shape& /*matrix*/) const {}
   virtual void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const = 0;
+  // Where scales are made from those of the whole matrix: how many fp32 ones round() writes of a matrix of
+  // this shape, some rows at a time, and how they become what is stored. 0: round() writes what is stored.
+  virtual int64_t scales_before(const Shape& /*matrix*/) const { return 0; }
+  virtual void finish(const Stream& /*stream*/, const Tensor& /*scales*/, const StoredValues& /*to*/) const {}
   virtual void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const = 0;
 };
 
 const StoredFormat& fp8_format();
 // kernels/base/four_bits.h: NF4 with fp32 scales, 4.5 bits an element; MXFP4, 4.25
 const StoredFormat& four_bit_format(FourBits format);
+// NF4 with scales in 8 bits (kernels/base/small_scales.h), 4.127 bits an element
+const StoredFormat& nf4_double_format();
 
 }  // namespace tessera

@@ -14,6 +14,13 @@ Tensor with_dtype(Tensor tensor, DType dtype) {
   return tensor;
 }
 
+StoredShape stored_shape(const ParamInfo& info, const LoraConfig& lora) {
+  return {.shape = info.shape,
+          .rows = info.linear && !info.linear->of_experts()
+                      ? adapter_rows(lora, *info.linear)
+                      : LayerParts{info.shape.numel() / info.shape[-1]}};
+}
+
 // "blocks.1.mlp.expand", "head"
 std::string layer_name(const ParamInfo& info) {
   return info.name == kTokenTable ? "head" : info.name.substr(0, info.name.rfind('.'));
@@ -22,42 +29,64 @@ std::string layer_name(const ParamInfo& info) {
 }  // namespace
 
 StoredForms::StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
-                         const StoredFormat& format)
+                         const StoredFormsPlan& plan)
     : setting_(setting),
-      format_(format),
+      plan_(plan),
+      format_(*plan.format),
       training_views_(weights),
       is_old_(setting.layout.buckets.size(), true) {
   const ParamLayout& layout = setting.layout;
-  const DType unit = format.unit(setting.arena.device());
-  const auto units = [&](const ParamBucket& bucket) { return format.units(bucket.stored_elements); };
-  const std::string name = format.name();
-  int64_t largest = 0;
-  bool only = false;
+  const DType unit = format_.unit(setting.arena.device());
+  const auto units = [&](const ParamBucket& bucket) { return format_.units(bucket.stored_elements); };
+  const std::string name = format_.name();
   for (const ParamBucket& bucket : layout.buckets) {
     own_.push_back(bucket.stored_elements == 0
                        ? Tensor{}
                        : where.alloc(MemoryTag::kWeights, name + " weights " + bucket.name, unit,
                                      {units(bucket) / (turns ? setting.part.count : 1)}));
     if (own_.back()) setting.stream.run(FillZero{own_.back()});
-    largest = std::max(largest, bucket.stored_elements), only = only || bucket.stored == StoredAs::kOnly;
   }
   if (std::ranges::all_of(layout.places,
                           [](const ParamPlace& place) { return place.stored == StoredAs::kNo; }))
     return;
+  const bool only = std::ranges::any_of(
+      layout.buckets, [](const ParamBucket& bucket) { return bucket.stored == StoredAs::kOnly; });
   // Weights that are gathered in a stored form take the place of the others.
   if (turns && only)
     turns_.emplace(setting.arena, MemoryTag::kWeights, "gathered " + name + " weights", unit, layout, units,
                    turns->size() - 1);
   else if (turns)
     turns_.emplace(*turns, unit, layout, units);
-  if (largest > 0)
-    other_ = setting.arena.alloc(
-        MemoryTag::kWeights,
-        name + (only ? " weights of a block, transposed or as others" : " weights of a block, transposed"),
-        only ? setting.dtype : unit, {largest});
+  plan_.widens_ahead = plan_.widens_ahead && !turns && !format_.is_multiplied();
+  allocate_buffers();
   allocate_values(weights);
   training_views_ = weights;
   allocate_vectors();
+}
+
+void StoredForms::allocate_buffers() {
+  const std::vector<ParamBucket>& buckets = setting_.layout.buckets;
+  const auto stored =
+      std::ranges::count_if(buckets, [](const ParamBucket& bucket) { return bucket.stored_elements > 0; });
+  plan_.widens_ahead = plan_.widens_ahead && stored > 1;
+  if (plan_.widens_ahead) {
+    buffers_.resize(2);
+    queue_ = setting_.stream.backend().make_side_queue(setting_.stream.queue(), plan_.poison);
+  }
+  bool only = false;
+  std::vector<int64_t> largest(buffers_.size());
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    int64_t& elements = largest[b % buffers_.size()];
+    elements = std::max(elements, buckets[b].stored_elements);
+    only = only || buckets[b].stored == StoredAs::kOnly;
+  }
+  for (size_t i = 0; i < buffers_.size(); ++i)
+    if (largest[i] > 0)
+      buffers_[i].all = setting_.arena.alloc(
+          MemoryTag::kWeights,
+          fmt::format("{} weights of a block, transposed{}{}", format_.name(), only ? " or as others" : "",
+                      buffers_.size() > 1 ? fmt::format(", buffer {}", i + 1) : ""),
+          only ? setting_.dtype : format_.unit(setting_.arena.device()), {largest[i]});
 }
 
 void StoredForms::allocate_values(Params& weights) {
@@ -65,7 +94,8 @@ void StoredForms::allocate_values(Params& weights) {
   Arena& arena = setting_.arena;
   int64_t count = 0, scales = 0;
   for (const ParamPlace& place : layout.places)
-    if (place.stored != StoredAs::kNo) ++count, scales += format_.scales_of(place.info.shape);
+    if (place.stored != StoredAs::kNo)
+      ++count, scales += format_.scales_of(stored_shape(place.info, setting_.model.lora));
   const std::string name = format_.name();
   scales_ = arena.alloc(MemoryTag::kWeights, name + " scales of weights", DType::kF32, {scales});
   if (setting_.shards.weights() && std::ranges::any_of(layout.buckets, [](const ParamBucket& bucket) {
@@ -74,20 +104,22 @@ void StoredForms::allocate_values(Params& weights) {
     amaxes_ = arena.alloc(MemoryTag::kWeights, name + " largest elements of weights", DType::kF32,
                           {setting_.part.count, 1, count});
   const DType unit = format_.unit(arena.device());
-  const Tensor as_stored = with_dtype(other_, unit);
+  const Tensor as_stored = with_dtype(buffers_[0].all, unit);
   int64_t first_scale = 0;
   auto views = layout.places.begin();
   for_each_param(weights, setting_.model, setting_.layout.kinds, [&](const ParamInfo& info, Tensor& view) {
     const ParamPlace& place = *views++;
     if (place.stored == StoredAs::kNo) return;
     format_.check_matrix(info.name, info.shape);
-    const int64_t own_scales = format_.scales_of(info.shape);
-    StoredMatrix one{.place = place.index,
-                     .how = place.stored,
-                     .layer = layer_name(info),
-                     .values = {.data = {}, .scales = scales_.rows(first_scale, own_scales)},
-                     .transposed = {},
-                     .plain = {}};
+    const StoredShape matrix = stored_shape(info, setting_.model.lora);
+    const int64_t own_scales = format_.scales_of(matrix);
+    StoredMatrix one{
+        .place = place.index,
+        .how = place.stored,
+        .layer = layer_name(info),
+        .values = {.data = {}, .scales = scales_.rows(first_scale, own_scales), .rows = matrix.rows},
+        .transposed = {},
+        .plain = {}};
     first_scale += own_scales;
     const Shape transposed{info.shape[1], info.shape[0]};
     if (place.stored == StoredAs::kCopied) {
@@ -139,21 +171,72 @@ bool StoredForms::has_only() const {
   return std::ranges::any_of(matrices_, [](const StoredMatrix& one) { return one.how == StoredAs::kOnly; });
 }
 
+void StoredForms::begin_pass() {
+  for (Buffer& buffer : buffers_) buffer.in_pass = false;
+}
+
+void StoredForms::forget() {
+  is_old_.assign(is_old_.size(), true);
+  for (Buffer& buffer : buffers_) {
+    if (queue_) queue_->wait_for(buffer.start);
+    buffer.bucket = Turns::kNobody, buffer.in_pass = false;
+  }
+}
+
+StoredForms::Buffer& StoredForms::take_buffer(size_t bucket, const std::vector<int64_t>& leases) {
+  Buffer& buffer = buffer_of(bucket);
+  check_not_leased(setting_.layout, {.tenant = buffer.bucket, .needed_by = bucket}, leases);
+  buffer.bucket = bucket, buffer.in_pass = false;
+  return buffer;
+}
+
+void StoredForms::widen(const Stream& stream, size_t bucket) const {
+  for (const StoredMatrix& one : matrices_)
+    if (setting_.layout.places[one.place].bucket == bucket && one.how == StoredAs::kOnly)
+      format_.widen(stream, one.values, one.plain);
+}
+
 void StoredForms::make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
   const StoredAs how = setting_.layout.buckets[bucket].stored;
   const bool inference = use == LeaseFor::kInference || !format_.is_multiplied(),
              transposes = use == LeaseFor::kBackward && !inference && how != StoredAs::kNo,
              widens = inference && how == StoredAs::kOnly;
-  if (!transposes && !widens) return;
-  check_not_leased(setting_.layout, {.tenant = other_of_, .needed_by = bucket}, leases);
-  other_of_ = bucket;
-  for (const StoredMatrix& one : matrices_) {
-    if (setting_.layout.places[one.place].bucket != bucket || one.how == StoredAs::kCopied) continue;
-    if (transposes)
-      setting_.stream.run(TransposeFp8{.x = one.values.data, .y = one.transposed});
-    else
-      format_.widen(setting_.stream, one.values, one.plain);
+  if (transposes) {
+    take_buffer(bucket, leases);
+    for (const StoredMatrix& one : matrices_)
+      if (setting_.layout.places[one.place].bucket == bucket && one.how != StoredAs::kCopied)
+        setting_.stream.run(TransposeFp8{.x = one.values.data, .y = one.transposed});
   }
+  if (!widens) return;
+  Buffer& buffer = buffer_of(bucket);
+  if (queue_) queue_->wait_for(buffer.start);
+  if (!queue_ || buffer.bucket != bucket || !buffer.in_pass) {
+    take_buffer(bucket, leases);
+    widen(setting_.stream, bucket);
+    buffer.in_pass = true;
+  }
+  if (queue_) widen_next(bucket, use, leases);
+}
+
+void StoredForms::make_alone(size_t bucket, const std::vector<int64_t>& leases) {
+  if (setting_.layout.buckets[bucket].stored != StoredAs::kOnly) return;
+  const Buffer& buffer = take_buffer(bucket, leases);
+  if (queue_) queue_->wait_for(buffer.start);
+  widen(setting_.stream, bucket);
+}
+
+// The block after this one in a forward, before it in a backward
+void StoredForms::widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
+  const size_t next = use == LeaseFor::kBackward ? bucket - 1 : bucket + 1;
+  if (next >= setting_.layout.buckets.size() || setting_.layout.buckets[next].stored != StoredAs::kOnly)
+    return;
+  Buffer& buffer = buffer_of(next);
+  if (buffer.bucket == next && buffer.in_pass) return;
+  if (buffer.bucket != Turns::kNobody && leases[buffer.bucket] > 0) return;
+  queue_->start(buffer.all, [this, next](const Launch& launch) {
+    widen(Stream(setting_.stream.backend(), launch), next);
+  });
+  buffer = {.all = buffer.all, .bucket = next, .in_pass = true, .start = queue_->started()};
 }
 
 void StoredForms::copy(size_t bucket) {
@@ -181,22 +264,35 @@ Tensor StoredForms::whole(const Params& weights, const ParamPlace& place) const 
 // buffer for a block has room for.
 void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
   const DType from = format_.rounds_from(setting_.dtype);
-  const int64_t columns = to.plain.shape[-1], all_rows = to.plain.numel() / columns;
-  if (from == setting_.dtype) {
+  const int64_t columns = to.plain.shape[-1], all_rows = to.plain.numel() / columns,
+                scales_before = format_.scales_before(to.plain.shape);
+  if (from == setting_.dtype && scales_before == 0) {
     fill(to.plain.view({to.plain.numel()}), 0);
     return format_.round(setting_.stream, to.plain, to.values);
   }
-  Tensor room = with_dtype(other_, from);
-  room.shape = {static_cast<int64_t>(other_.bytes() / size_of(from))};
+  const Tensor& buffer = buffer_of(setting_.layout.places[to.place].bucket).all;
+  Tensor room = with_dtype(buffer, from);
+  room.shape = {static_cast<int64_t>(buffer.bytes() / size_of(from))};
+  Tensor scales = to.values.scales;
+  if (scales_before > 0) {  // at the end of the room
+    const int64_t left = room.numel() - scales_before;
+    scales = with_dtype(room.rows(left, scales_before), DType::kF32), room = room.rows(0, left);
+  }
+  check(room.numel() >= columns, "{}: no room for a row of {} numbers while it is rounded", to.layer,
+        columns);
+  const auto scales_of = [&](int64_t rows) {
+    const Shape shape{rows, columns};
+    return scales_before > 0 ? format_.scales_before(shape) : format_.scales_of({shape, {rows}});
+  };
   for (int64_t row = 0, rows = 0; row < all_rows; row += rows) {
     rows = std::min(room.numel() / columns, all_rows - row);
     const Tensor plain = room.rows(0, rows * columns);
     fill(plain, row * columns);
     format_.round(setting_.stream, plain.view({rows, columns}),
                   {.data = to.values.data.rows(format_.units(row * columns), format_.units(plain.numel())),
-                   .scales = to.values.scales.rows(format_.scales_of({row, columns}),
-                                                   format_.scales_of({rows, columns}))});
+                   .scales = scales.rows(scales_of(row), scales_of(rows))});
   }
+  if (scales_before > 0) format_.finish(setting_.stream, scales, to.values);
 }
 
 void StoredForms::write(const ParamPlace& place, const Fill& fill) {
@@ -221,7 +317,8 @@ void StoredForms::round_whole(size_t bucket) {
   for (const StoredMatrix& one : matrices_)
     if (const ParamPlace& place = setting_.layout.places[one.place];
         place.bucket == bucket && one.how == StoredAs::kBeside)
-      format_.round(setting_.stream, one.plain, {stored_view(own_[bucket], place), one.values.scales});
+      format_.round(setting_.stream, one.plain,
+                    {stored_view(own_[bucket], place), one.values.scales, one.values.rows});
   if (const Tensor& vectors = vectors_[bucket]) {
     const int64_t first = setting_.layout.buckets[bucket].decayed;
     setting_.stream.run(Copy{training_views_.buckets[bucket].rows(first, vectors.numel()), vectors});

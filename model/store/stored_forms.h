@@ -6,10 +6,13 @@
 //   - kBeside: each rank rounds its part of trained weights that take turns once a step, by a scale that all
 //     ranks agree on, and a lease in training brings these values in place of the others.
 // A lease for a backward has kOnly and kBeside transposed. That, and what is widened, is in a buffer
-// which all parts of the model share.
+// which all parts of the model share. With two of them, blocks take turns in these, and the lease of one
+// starts to widen the next one in the direction of travel, beside its operations; what a buffer still has in
+// a pass is not widened again.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,21 +37,32 @@ struct StoredMatrix {
   Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
 
+// In which format, and how matrices are widened
+struct StoredFormsPlan {
+  const StoredFormat* format = nullptr;
+  bool widens_ahead = false;    // in two buffers, where a lease widens weights that are whole on the device
+  Poison poison = Poison::kNo;  // of these buffers
+};
+
 class StoredForms {
  public:
   // `weights`: of kOnly they become views of what is widened. `turns`: of the weights; none: they are whole
   StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
-              const StoredFormat& format);
+              const StoredFormsPlan& plan);
 
   const std::vector<StoredMatrix>& matrices() const { return matrices_; }
   const Params& training_views() const { return training_views_; }
   // Whether some weights have no place in the store's dtype
   bool has_only() const;
-  // The matrices of a part as a lease needs them. `leases`: that live, of each bucket
+  // A pass through the model begins.
+  void begin_pass();
+  // The matrices of a part as a lease of a pass needs them. `leases`: that live, of each bucket
   void make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
+  // Likewise, as no training step does, outside of a pass
+  void make_alone(size_t bucket, const std::vector<int64_t>& leases);
   void copy(size_t bucket);  // what is kCopied, unless that has been done
   void begin_step();         // copies are those of the step before
-  void forget() { is_old_.assign(is_old_.size(), true), other_of_ = Turns::kNobody; }
+  void forget();
   // A parameter of a bucket that is whole; of kOnly what is widened
   Tensor whole(const Params& weights, const ParamPlace& place) const;
   // kOnly: `fill` writes values to [n], those from an element on, and every rank has them all, so that all
@@ -78,20 +92,35 @@ class StoredForms {
   // Those of a place, in the tensor of the bucket that `all` is
   Tensor stored_view(const Tensor& all, const ParamPlace& place) const;
   Tensor widened_view(const ParamPlace& place) const {
-    return other_.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);
+    const Tensor& all = buffers_[place.bucket % buffers_.size()].all;
+    return all.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);
   }
+  // Room for the matrices of a part, transposed or widened
+  struct Buffer {
+    Tensor all = {};
+    size_t bucket = Turns::kNobody;  // whose matrices it has, or will have
+    bool in_pass = false;            // and they are as a lease of this pass finds them
+    int64_t start = 0;               // of queue_, that they wait for
+  };
+  Buffer& buffer_of(size_t bucket) { return buffers_[bucket % buffers_.size()]; }
+  void allocate_buffers();
+  // Its turn for a bucket. Error: another one that has it is leased
+  Buffer& take_buffer(size_t bucket, const std::vector<int64_t>& leases);
+  void widen(const Stream& stream, size_t bucket) const;
+  void widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
 
   const StoreSetting& setting_;
+  StoredFormsPlan plan_;
   const StoredFormat& format_;
   std::vector<StoredMatrix> matrices_;
   std::vector<Tensor> own_;     // this rank's values, by bucket
   std::optional<Turns> turns_;  // where they take turns
   Tensor scales_, amaxes_;      // of all matrices; of FP8 that ranks round, [ranks, 1, S] fp32
-  Tensor other_;                // room for the matrices of a part, transposed or widened
-  size_t other_of_ = Turns::kNobody;
-  std::vector<Tensor> vectors_;  // by bucket, where matrices are kBeside: what has no weight decay
-  Params training_views_;        // with these
-  std::vector<bool> is_old_;     // by bucket: copies are those of the step before
+  std::vector<Buffer> buffers_ = std::vector<Buffer>(1);
+  std::unique_ptr<SideQueue> queue_;  // where they are widened ahead
+  std::vector<Tensor> vectors_;       // by bucket, where matrices are kBeside: what has no weight decay
+  Params training_views_;             // with these
+  std::vector<bool> is_old_;          // by bucket: copies are those of the step before
 };
 
 }  // namespace tessera

@@ -15,6 +15,24 @@ TEST_F(CudaFourBits, ValuesAndBytesAreTheReferences) {
       expect_four_bits_of_reference(cuda(), format, dtype);
 }
 
+TEST_F(CudaFourBits, SmallScalesAreTheReferences) {
+  expect_small_scales_of_reference(cuda());
+  for (const DType dtype : {DType::kF32, DType::kBF16}) expect_matrix_of_reference(cuda(), dtype);
+}
+
+// The mean of many scales is added in the same order as on the CPU.
+TEST_F(CudaFourBits, SmallScalesAreThoseOfTheCpu) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  HostTensors make;
+  for (const LayerParts& parts :
+       {LayerParts{1}, LayerParts{255, 256, 257}, LayerParts{100'003, 20'000}, LayerParts{1024 * 300}}) {
+    std::vector<float> x;
+    for (const float value : floats(make.normal({parts[0] + parts[1] + parts[2]}, 1)))
+      x.push_back(std::abs(value));
+    EXPECT_EQ(small_scales_of(cuda(), x, parts), small_scales_of(Stream(*be), x, parts)) << parts[0];
+  }
+}
+
 TEST_F(CudaFourBits, TakeTheNearestValue) {
   for (const FourBits format : kFourBits)
     for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 64}, {7, 192}, {333, 320}})
@@ -24,23 +42,53 @@ TEST_F(CudaFourBits, TakeTheNearestValue) {
 }
 
 TEST_F(CudaFourBits, HaveTheBitsOfRoundedWeights) {
-  for (const FourBits format : kFourBits)
+  for (const LoraBase base : kFourBitBases)
     for (const ModelConfig& model : models_for_four_bits(128, 3))
       for (const DType dtype : {DType::kF32, DType::kBF16})
         for (const bool graphs : {false, true}) {
-          SCOPED_TRACE(fmt::format("{}, {}, experts {}, {}", name_of(format), name_of(model.mlp),
+          SCOPED_TRACE(fmt::format("{}, {}, experts {}, {}", name_of(base), name_of(model.mlp),
                                    model.experts.count, name_of(dtype)));
           RunShape shape = lora_shape(model, dtype);
           shape.cuda_graphs = graphs;
-          expect_bits_of_rounded_weights(cuda().backend().traits(), shape, format);
+          expect_bits_of_rounded_weights(cuda().backend().traits(), shape, base);
+        }
+}
+
+TEST_F(CudaFourBits, OfExpertsOnlyHaveTheBitsOfTheirRoundedWeights) {
+  for (const ModelConfig& model : models_for_four_bits(128, 3)) {
+    if (!model.experts) continue;
+    RunShape shape = lora_shape(model, DType::kBF16);
+    shape.base_of_experts = true;
+    for (const LoraBase base : kFourBitBases)
+      expect_bits_of_rounded_weights(cuda().backend().traits(), shape, base);
+  }
+}
+
+// Poisoned buffers, graphs, several micro-steps, and an evaluation between steps
+TEST_F(CudaFourBits, WideningAheadChangesNoBit) {
+  HostTensors make;
+  for (const LoraBase base : kFourBitBases)
+    for (const Keep keep : {kKeepAll, kKeepOutputs})
+      for (const int64_t micro_steps : {1, 3})
+        for (const bool graphs : {false, true}) {
+          RunShape shape =
+              lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), base);
+          shape.model.mlp_width = 1536, shape.model.layers = 5;
+          shape.model.context = shape.sequence_length = 24;
+          shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = graphs;
+          shape.widen_ahead = false;
+          const StepsResult expected = varied_steps(cuda().backend(), shape, make);
+          for (const Poison poison : {Poison::kNo, Poison::kYes}) {
+            shape.widen_ahead = true, shape.poison = poison;
+            expect_same_bits(varied_steps(cuda().backend(), shape, make), expected);
+          }
         }
 }
 
 TEST_F(CudaFourBits, OnTheHostChangeNoBit) {
-  for (const FourBits format : kFourBits)
+  for (const LoraBase base : kFourBitBases)
     for (const Keep keep : {kKeepAll, kKeepOutputs}) {
-      RunShape shape =
-          lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), format);
+      RunShape shape = lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), base);
       shape.model.mlp_width = 192, shape.keep = keep, shape.model.layers = 5;
       expect_offload_changes_no_bit(cuda().backend(), shape, Poison::kYes, {.weights = true});
     }

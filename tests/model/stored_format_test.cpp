@@ -13,7 +13,7 @@ class HalfBytes final : public StoredFormat {
   const char* name() const override { return "half bytes"; }
   DType unit(Device /*device*/) const override { return DType::kU16; }
   int64_t units(int64_t elements) const override { return elements / 4; }
-  int64_t scales_of(const Shape& matrix) const override { return matrix[0]; }
+  int64_t scales_of(const StoredShape& matrix) const override { return matrix.shape[0]; }
   bool is_multiplied() const override { return false; }
   void round(const Stream& /*stream*/, const Tensor& plain, const StoredValues& to) const override {
     const int64_t columns = plain.shape[1];

@@ -368,9 +368,19 @@ void check_lora(const SourcedConfig& sourced) {
                   "train.lora.rank", "attention+mlp names all");
   sourced.require(!train.lora || train.lora.rank <= channels, "train.lora.rank", "is more than",
                   "model.channels", "8 to 64 are usual");
-  sourced.require(train.lora || train.lora_base == LoraBase::kAuto, "train.lora.base", "has no effect with",
-                  "train.lora.rank", "set the rank too, such as --set train.lora.rank=16");
-  sourced.require(train.lora_base == LoraBase::kAuto || !train.fp8, "train.lora.base",
+  sourced.require(train.lora || train.lora_base.form == LoraBase::kAuto, "train.lora.base",
+                  "has no effect with", "train.lora.rank",
+                  "set the rank too, such as --set train.lora.rank=16");
+  sourced.require(train.lora_base.form != LoraBase::kAuto || train.lora_base.parts == LoraBaseParts::kAuto,
+                  "train.lora.base_parts", "has no effect with", "train.lora.base",
+                  "set the form too, such as --set train.lora.base=mxfp4");
+  sourced.require(train.lora_base.parts != LoraBaseParts::kExperts || sourced.config.model.experts,
+                  "train.lora.base_parts", "has no effect with", "model.experts.count",
+                  "the model has no experts: set train.lora.base_parts=blocks");
+  sourced.require(train.lora_base.form != LoraBase::kAuto || train.lora_base.widen_ahead,
+                  "train.lora.widen_ahead", "has no effect with", "train.lora.base",
+                  "set the form too, such as --set train.lora.base=nf4");
+  sourced.require(train.lora_base.form == LoraBase::kAuto || !train.fp8, "train.lora.base",
                   "is widened to train.precision, and is given together with", "train.gemm_dtype",
                   "set train.lora.base=auto for weights in FP8, or train.gemm_dtype=bf16");
   sourced.require(!train.lora || !train.freeze, "train.freeze", "is given together with", "train.lora.rank",
@@ -447,8 +457,8 @@ void check_pairs(const SourcedConfig& sourced) {
                   "train.loss", "only dpo, ipo and kto have a reference");
   sourced.require(train.needs_reference() || !train.stored_reference, "train.stored_reference",
                   "has no effect with", "train.loss", "only dpo, ipo and kto have a reference");
-  sourced.require(!train.stored_reference || train.lora_base == LoraBase::kAuto, "train.stored_reference",
-                  with, "train.lora.base",
+  sourced.require(!train.stored_reference || train.lora_base.form == LoraBase::kAuto,
+                  "train.stored_reference", with, "train.lora.base",
                   "set train.lora.base=auto: stored numbers are of weights that are not rounded");
   // A run with adapters needs train.init_from anyway.
   sourced.require(!train.needs_reference() || train.lora || !train.reference_folder().empty(), "train.loss",

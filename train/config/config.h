@@ -175,8 +175,18 @@ struct Config {
     std::optional<ByBlock<Keep>> recompute = ByBlock<Keep>{};  // none: see fastest_shape() (written "auto")
     Freeze freeze = {};
     LoraConfig lora = {};
-    LoraBase lora_base = LoraBase::kAuto;  // train.lora.base
-    RouterLosses experts = {};             // losses of the routers; 0: none
+    struct StoredBase {                 // see model/lora_config.h
+      LoraBase form = LoraBase::kAuto;  // train.lora.base
+      LoraBaseParts parts = LoraBaseParts::kAuto;
+      bool widen_ahead = true;
+      bool operator==(const StoredBase&) const = default;
+      bool of_experts(const ModelConfig& model) const {
+        return parts == LoraBaseParts::kExperts ||
+               (parts == LoraBaseParts::kAuto && form == LoraBase::kMxfp4 && model.experts);
+      }
+    };
+    StoredBase lora_base = {};
+    RouterLosses experts = {};  // losses of the routers; 0: none
     LossKind loss = LossKind::kCrossEntropy;
     double z_loss = 0, label_smoothing = 0;  // of cross entropy
     struct Preference {                      // see kernels/preference.h

@@ -293,10 +293,18 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
         "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
         "router of experts");
   visit(
-      "train.lora.base", base, OneOf<LoraBase>{},
+      "train.lora.base", base.form, OneOf<LoraBase>{},
       "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
-      "train.precision or FP8; nf4 and mxfp4: 4.5 and 4.25 bits a number, widened to train.precision a block "
-      "at a time");
+      "train.precision or FP8; nf4, nf4_double (with scales in 8 bits) and mxfp4: 4.5, 4.127 and 4.25 bits a "
+      "number, widened to train.precision a block at a time");
+  visit(
+      "train.lora.base_parts", base.parts, OneOf<LoraBaseParts>{},
+      "LoRA: which matrices are stored in these 4 bits: all of the blocks but routers, or experts only, and "
+      "the others in train.precision; auto: experts only of a model with experts in mxfp4, else all");
+  visit(
+      "train.lora.widen_ahead", base.widen_ahead, Flag{},
+      "LoRA: widen the matrices of the next block beside the computation of this one, in a second buffer of "
+      "the size of a block; false: one buffer");
 }
 
 template <class Section, class Visit>

@@ -38,9 +38,10 @@ std::string frozen_line(const RunPlan& plan) {
   RunShape all = plan.shape;
   all.freeze = {};
   all.model.lora = {};
-  return fmt::format("{:<8} {}; saves {}\n", plan.shape.model.lora ? "lora" : "frozen",
-                     frozen_text(plan.shape.model, plan.shape.freeze, plan.shape.base),
-                     format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
+  return fmt::format(
+      "{:<8} {}; saves {}\n", plan.shape.model.lora ? "lora" : "frozen",
+      frozen_text(plan.shape.model, plan.shape.freeze, plan.shape.base, plan.shape.base_of_experts),
+      format_bytes(plan_memory(all, plan.device).peak_bytes() - plan.peak()));
 }
 
 // What train.gemm_dtype=fp8 adds to the peak: weights in one byte, twice, and room for an operand. Frozen

@@ -224,7 +224,8 @@ std::string stored_form_of(const RunShape& shape) {
   return shape.base != LoraBase::kAuto ? name_of(shape.base) : shape.fp8 ? "fp8" : "";
 }
 
-void write_adapter(const Writing& to, TrainState& state, const TensorFile& file, const std::string& base) {
+void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
+                   const CheckpointOptions& options) {
   struct Adapter {
     ParamInfo info;
     HostCopy values;
@@ -233,7 +234,8 @@ void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
   for_each_value(state, file, [&](const FoundValues& found) {
     adapters.push_back({found.place.info, on_host(state, found)});
   });
-  const AdapterBase of{.name = base, .stored_as = stored_form_of(state.shape())};
+  const AdapterBase of{.name = options.base,
+                       .stored_as = options.base_is_kept ? "" : stored_form_of(state.shape())};
   to.push(0, [=, &files = to.files, folder = to.folder / file.name, model = state.shape().model,
               adapters = std::move(adapters)] {
     fs::create_directory(folder);
@@ -286,12 +288,12 @@ std::string advice_on_space(const fs::path& folder, int64_t needed) {
 
 // The files of this rank
 void write_tensors(const Writing& to, TrainState& state, const std::vector<TensorFile>& files,
-                   const std::string& base) {
+                   const CheckpointOptions& options) {
   for (const TensorFile& file : files) {
     if (file.rank != state.rank())
       for_each_value(state, file, [](const FoundValues&) {});
     else if (file.name == kAdapterFolder)
-      write_adapter(to, state, file, base);
+      write_adapter(to, state, file, options);
     else
       write_params(to, state, file);
   }
@@ -407,7 +409,7 @@ PendingCheckpoint::PendingCheckpoint(const fs::path& folder, TrainState& state, 
                      .files = files_,
                      .values = options.any_values ? Values::kAny : Values::kFinite,
                      .check_folder = check_folder_};
-    write_tensors(to, state, files, options.base);
+    write_tensors(to, state, files, options);
     if (disks_.leads(rank_) || disks_.several()) write_texts(to, state, files, run, options);
     if (!disks_.leads(rank_) && writers.contains(rank_))
       to.push(0, [this] { write_json(pending_ / rank_file_name(rank_), json_of(files_)); });

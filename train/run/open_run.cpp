@@ -6,6 +6,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/present.h"
 #include "model/formats/bitsandbytes.h"
+#include "model/formats/mxfp4.h"
 #include "model/formats/weights.h"
 #include "train/config/check_config.h"
 #include "train/config/print_config.h"
@@ -54,11 +55,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
-  if (reads_base && given.train.lora && given.train.lora_base == LoraBase::kAuto && is_in_nf4(init_from))
-    add_notices(
-        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base=nf4 to "
-                     "keep the same values in 4.5 bits",
-                     init_from)});
+  if (reads_base && given.train.lora) compare_forms(given);
   check_other_weights();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
@@ -84,6 +81,25 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
     log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
   }
   keep_tokenizer();
+}
+
+// The form in which train.init_from is stored, and the one in which the run has it
+void OpenRun::compare_forms(const Config& given) {
+  const std::string& init_from = config.train.init_from;
+  const bool of_experts = given.train.lora_base.of_experts(given.model);
+  const auto& base = given.train.lora_base;
+  const bool in_nf4 = is_in_nf4(init_from);
+  base_is_kept = (in_nf4 && base.form == LoraBase::kNf4 && !of_experts) ||
+                 (base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(init_from));
+  check(!in_nf4 || base.form != LoraBase::kNf4Double,
+        "{} is stored in NF4, and train.lora.base=nf4_double would round its scales again: set "
+        "train.lora.base=nf4, which keeps its values",
+        init_from);
+  if (in_nf4 && base.form == LoraBase::kAuto)
+    add_notices(
+        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base=nf4 to "
+                     "keep the same values in 4.5 bits",
+                     init_from)});
 }
 
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.

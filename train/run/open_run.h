@@ -65,6 +65,7 @@ class OpenRun {
   CopiedFiles copied;                                   // into every checkpoint; where a rank leads a disk
   nlohmann::json token_ids = nlohmann::json::object();  // the same
   std::vector<std::string> notices;                     // for rank 0 to print when the run starts
+  bool base_is_kept = false;                            // see CheckpointOptions
 
  private:
   using Checkpoint = const std::filesystem::path*;  // to resume from; null: a fresh run
@@ -74,6 +75,7 @@ class OpenRun {
   void bring_files();
   bool leads_disk() const { return disks.leads(ranks.rank()); }
   void check_other_weights();
+  void compare_forms(const Config& given);
   struct ChecksumBefore {
     std::string was, now;  // was: "" where it is not known
   };

@@ -117,7 +117,8 @@ std::vector<std::string> describe(const RunDescription& run) {
   if (!run.device.notice.empty()) lines.insert(lines.begin() + 2, labelled("notice", run.device.notice));
   if (shape.freeze)
     lines.insert(lines.begin() + 1,
-                 labelled(model.lora ? "lora" : "frozen", frozen_text(model, shape.freeze, shape.base)));
+                 labelled(model.lora ? "lora" : "frozen",
+                          frozen_text(model, shape.freeze, shape.base, shape.base_of_experts)));
   if (shape.fp8) lines.insert(lines.begin() + 1, labelled("fp8", fp8_text(model, shape.fp8)));
   if (model.dropout) lines.insert(lines.begin() + 1, labelled("dropout", text_of(model.dropout)));
   const bool built_in = std::ranges::any_of(

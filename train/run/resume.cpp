@@ -54,6 +54,8 @@ constexpr Meaning kMeanings[] = {
     {"train.precision", "the losses agree to that precision only"},
     {"train.gemm_dtype", "the losses agree to that precision only"},
     {"train.fp8.", "from the next step on"},
+    {"train.lora.base", "the adapters go on over weights that are rounded otherwise"},
+    {"train.lora.base_parts", "the adapters go on over weights that are rounded otherwise"},
     {"train.tune", "the losses agree to rounding only"},
     {"train.gemm_backend", "the losses agree to rounding only"},
     {"train.reduce", "the losses agree to that precision only"},

@@ -157,6 +157,7 @@ CheckpointOptions TrainLoop::checkpoint_options() const {
           .copied = run_.copied,
           .token_ids = &run_.token_ids,
           .base = run_.config.train.init_from,
+          .base_is_kept = run_.base_is_kept,
           .file_bytes = run_.config.checkpoint.file_gib << 30,
           .replaces = run_.own_checkpoints().contains(run_.now.step),
           .check_folder = [this] { run_.check_folder(); },

@@ -29,6 +29,8 @@ const StoredFormat& format_of(LoraBase base) {
       return fp8_format();
     case LoraBase::kNf4:
       return four_bit_format(FourBits::kNf4);
+    case LoraBase::kNf4Double:
+      return nf4_double_format();
     case LoraBase::kMxfp4:
       return four_bit_format(FourBits::kMxfp4);
   }
@@ -60,7 +62,9 @@ ParamStore::Homes homes_of(const RunShape& shape, const StepAxes& axes, std::opt
           .fp8 = shape.fp8,
           .weights = {.host = host(shape.offload.weights),
                       .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets,
-                      .format = &format_of(shape.base)},
+                      .format = &format_of(shape.base),
+                      .experts_only = shape.base_of_experts,
+                      .widens_ahead = shape.widen_ahead},
           .training = ParamStore::Training{.gradients = {.accumulates = shape.micro_steps > 1,
                                                          .host = host(shape.offload.gradients),
                                                          .poison = shape.poison,

@@ -25,12 +25,14 @@
 #undef __device__
 #undef __host__
 #undef __shared__
+#undef __constant__
 #undef __launch_bounds__
 #undef __grid_constant__
 #define __global__
 #define __device__
 #define __host__
 #define __shared__ static thread_local
+#define __constant__
 #define __launch_bounds__(...)
 #define __grid_constant__
 

@@ -268,7 +268,9 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }
-    if (!lora) config.train.lora_base = LoraBase::kAuto;
+    if (!lora || config.train.lora_base.form == LoraBase::kAuto) config.train.lora_base = {};
+    if (!config.model.experts && config.train.lora_base.parts == LoraBaseParts::kExperts)
+      config.train.lora_base.parts = LoraBaseParts::kBlocks;
     if (config.model.qk_norm != QkNorm::kNone || config.model.attention_cap > 0 || lora ||
         config.train.freeze.names(ParamPart::kAttention))
       config.optimizer.qk_clip = 0;

@@ -351,6 +351,10 @@ TEST_F(ModelKeys, WhatTheBackwardRecomputes) {
   for (const char* list : {"norms,mlp", "[norms, mlp]", "norms mlp"})
     EXPECT_TRUE(says(refused(list), {"plus", "norms+attention"})) << refused(list);
   EXPECT_NE(refused_override("train.lora.parts=q_proj,v_proj").find("attention+mlp"), std::string::npos);
+  EXPECT_NE(refused_override("train.lora.base=int4").find("nf4_double"), std::string::npos);
+  for (const char* alone : {"train.lora.base_parts=blocks", "train.lora.widen_ahead=false"})
+    EXPECT_NE(refused_override(alone).find("train.lora.base"), std::string::npos) << refused_override(alone);
+  EXPECT_NE(refused_override("train.lora.base_parts=experts").find("train.lora.base"), std::string::npos);
   for (const char* bad : {"norms+", "+norms", "norms++mlp", "\"\"", "[norms]", "norms, mlp"})
     EXPECT_NE(refused(bad), "accepted") << bad;
 }

@@ -304,7 +304,15 @@ TEST_F(LoraRun, ItsAdapterIsAddedToOtherWeights) {
   exported("out", {"hf", "--base", "wide"});
   EXPECT_EQ(weights_of(folder / "mine"), merged) << "the base was not rounded: it is the same sum";
 
-  for (const std::string form : {"nf4", "mxfp4"}) {
+  const auto evaluated = [&] {
+    const ProcessResult result = run_process(EVALUATE_BINARY,
+                                             {"mine", "--data", "held_out.txt", "--sequence-length", "32",
+                                              "--tokenizer", "bytes", "--json", "figures.json"},
+                                             {.folder = folder});
+    EXPECT_EQ(result.status, 0) << result.error;
+    return read_json(folder / "figures.json")["loss"].get<double>();
+  };
+  for (const std::string form : {"nf4", "nf4_double", "mxfp4"}) {
     SCOPED_TRACE(form);
     trains({"--set", "train.init_from=wide", "--set", "train.lora.base=" + form, "--set",
             "train.folder=" + form});
@@ -313,7 +321,10 @@ TEST_F(LoraRun, ItsAdapterIsAddedToOtherWeights) {
     EXPECT_NE(exported(form, {"hf"}).find("--base wide"), std::string::npos);
     const auto rounded = weights_of(folder / "mine");
     EXPECT_EQ(rounded, weights_of(checkpoint(form, 8)));
+    const double trained = std::stod(loss_after("8", form));
+    EXPECT_NEAR(evaluated(), trained, 2e-6 * trained) << "the weights that it was trained on";
     EXPECT_NE(exported(form, {"hf", "--base", "wide"}).find("another loss"), std::string::npos);
+    EXPECT_GT(std::abs(evaluated() - trained), 1e-5 * trained) << "the weights as they were";
     const auto plain = weights_of(folder / "mine");
     ASSERT_EQ(plain.size(), rounded.size());
     for (const auto& [name, values] : plain) {

@@ -1,8 +1,11 @@
-// train.lora.base=nf4 and mxfp4: frozen matrices of blocks take 4.5 and 4.25 bits a number.
+// train.lora.base=nf4, nf4_double and mxfp4: frozen matrices of blocks take 4.5, 4.127 and 4.25 bits a
+// number.
+#include "tests/lora_four_bits.h"
+
 #include <filesystem>
 
 #include "model/formats/weights.h"
-#include "tests/lora_four_bits.h"
+#include "tests/offloaded_steps.h"
 #include "tests/says.h"
 #include "train/run/checkpoint.h"
 
@@ -13,11 +16,11 @@ const DeviceTraits kCpu{.device = Device::kCpu};
 
 std::vector<ModelConfig> small_models() { return models_for_four_bits(64, 3); }
 
-class LoraFourBits : public ::testing::TestWithParam<FourBits> {
+class LoraFourBits : public ::testing::TestWithParam<LoraBase> {
  protected:
   static RunShape in_four_bits(const RunShape& shape) { return lora_four_bits_shape(shape, GetParam()); }
 };
-INSTANTIATE_TEST_SUITE_P(All, LoraFourBits, ::testing::ValuesIn(kFourBits),
+INSTANTIATE_TEST_SUITE_P(All, LoraFourBits, ::testing::ValuesIn(kFourBitBases),
                          [](const auto& format) { return std::string(name_of(format.param)); });
 
 TEST_P(LoraFourBits, HasTheBitsOfRoundedWeights) {
@@ -32,17 +35,70 @@ TEST_P(LoraFourBits, HasTheBitsOfRoundedWeights) {
       }
 }
 
-// Values in 4 bits are kept as they are: rounding them again changes nothing.
-TEST_P(LoraFourBits, RoundsWhatIsRoundedToItself) {
+// Values in 4 bits are kept as they are: rounding them again changes nothing, unless scales have a mean.
+TEST(LoraOverFourBits, RoundsWhatIsRoundedToItself) {
+  for (const LoraBase base : {LoraBase::kNf4, LoraBase::kMxfp4}) {
+    HostTensors make;
+    const RunShape shape = lora_four_bits_shape(lora_shape(small_models()[1]), base);
+    LoraSteps first(kCpu, shape), second(kCpu, shape);
+    const std::vector<NamedTensor> values = weights_read(first.state, make);
+    take_weights_of(second, values);
+    const std::vector<NamedTensor> again = weights_read(second.state, make);
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(std::memcmp(values[i].tensor.data, again[i].tensor.data, values[i].tensor.bytes()), 0)
+          << values[i].name;
+  }
+}
+
+ModelConfig with_layers(ModelConfig model, int64_t layers) {
+  model.layers = layers;
+  return model;
+}
+
+// Blocks that are widened while the one before computes, as late as a device may, with graphs and without,
+// and with an evaluation between the steps
+TEST_P(LoraFourBits, WideningAheadChangesNoBit) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
   HostTensors make;
-  const RunShape shape = in_four_bits(lora_shape(small_models()[1]));
-  LoraSteps first(kCpu, shape), second(kCpu, shape);
-  const std::vector<NamedTensor> values = weights_read(first.state, make);
-  take_weights_of(second, values);
-  const std::vector<NamedTensor> again = weights_read(second.state, make);
-  for (size_t i = 0; i < values.size(); ++i)
-    EXPECT_EQ(std::memcmp(values[i].tensor.data, again[i].tensor.data, values[i].tensor.bytes()), 0)
-        << values[i].name;
+  for (const int64_t layers : {1, 2, 5})
+    for (const Keep keep : {kKeepAll, kKeepOutputs})
+      for (const int64_t micro_steps : {1, 2}) {
+        SCOPED_TRACE(
+            fmt::format("{} layers, recompute {}, {} micro-steps", layers, text_of(keep), micro_steps));
+        RunShape shape = in_four_bits(lora_shape(with_layers(small_models()[1], layers)));
+        shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = true;
+        shape.model.context = shape.sequence_length = 24;
+        shape.widen_ahead = false;
+        const StepsResult expected = varied_steps(*be, shape, make);
+        shape.widen_ahead = true, shape.poison = Poison::kYes;
+        expect_same_bits(varied_steps(*be, shape, make), expected);
+      }
+}
+
+// How often matrices are widened in a step: what is in a buffer when the backward begins is not widened
+// again.
+class Widenings final : public OpObserver {
+ public:
+  int64_t count = 0;
+  void before(const AnyOp& op, Backend&, const Launch&) override {
+    count += std::holds_alternative<const WidenFourBits*>(op) ? 1 : 0;
+  }
+  void after(const AnyOp&, Backend&, const Launch&) override {}
+};
+
+TEST(LoraOverFourBits, WidensABlockOnceAPass) {
+  for (const bool ahead : {false, true}) {
+    RunShape shape = lora_four_bits_shape(lora_shape(with_layers(small_models()[0], 5)), LoraBase::kNf4);
+    shape.widen_ahead = ahead, shape.micro_steps = 1;
+    LoraSteps steps(kCpu, shape);
+    steps.step(1);
+    Widenings seen;
+    Backend& backend = steps.state.stream().backend();
+    backend.add_observer(seen);
+    steps.step(2);
+    backend.remove_observer(seen);
+    EXPECT_EQ(seen.count, 4 * (ahead ? 5 + 3 : 5 + 5));
+  }
 }
 
 TEST_P(LoraFourBits, OnTheHostChangesNoBit) {
@@ -63,8 +119,8 @@ TEST_P(LoraFourBits, ThePlanIsTheLedger) {
     }
 }
 
-// Half a byte a number, and 4 bytes for 64 of them or one for 32, in place of two bytes; the matrices of a
-// block in bf16 beside.
+// Half a byte a number, and 4 bytes for 64 of them, one for 64 and 4 for 16,384, or one for 32, in place of
+// two bytes; the matrices of one block in bf16 beside, or of two.
 TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
   ModelConfig model =
       with_adapters({.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256}, 16);
@@ -74,13 +130,20 @@ TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
     return plan_memory(shape, {.device = Device::kCuda, .arch = 90})
         .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
   };
-  const int64_t block = 12 * 256 * 256, slack = 3 * 4096;
-  EXPECT_NEAR(weights(plain) - weights(in_four_bits(plain)),
-              12 * block * 2 - 12 * block * (GetParam() == FourBits::kNf4 ? 18 : 17) / 32 - 2 * block, slack);
+  const int64_t block = 12 * 256 * 256, slack = 5 * 4096;
+  const double bits = GetParam() == LoraBase::kNf4         ? 4.5
+                      : GetParam() == LoraBase::kNf4Double ? 4 + 8.0 / 64 + 32.0 / 64 / 256
+                                                           : 4.25;
+  RunShape stored = in_four_bits(plain);
+  const int64_t ahead = weights(stored);
+  EXPECT_NEAR(static_cast<double>(weights(plain) - ahead),
+              static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * 2 * block, slack);
+  stored.widen_ahead = false;
+  EXPECT_EQ(ahead - weights(stored), 2 * block);
 }
 
 TEST_P(LoraFourBits, RefusesRowsThatBlocksDoNotFill) {
-  const int block = block_of(GetParam());
+  const int block = block_of(format_of(GetParam()));
   const RunShape shape = in_four_bits(lora_shape(models_with_adapters(block / 2, 3)[0]));
   try {
     LoraSteps steps(kCpu, shape);
@@ -95,29 +158,63 @@ TEST_P(LoraFourBits, RefusesRowsThatBlocksDoNotFill) {
 TEST(LoraOverMxfp4, ExpertsOfAFolderKeepTheirValues) {
   const std::filesystem::path folder = std::filesystem::path(TESSERA_SOURCE_DIR) / "tests/fixtures/mxfp4";
   RunShape shape = lora_shape(with_adapters(read_model_config(folder).model, 3));
-  LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, FourBits::kMxfp4));
-  load_base(folder, kept.state, {});
-  HostTensors make;
-  const std::vector<NamedTensor> found = weights_read(kept.state, make);
-  int experts = 0;
-  load_weights(folder, shape.model.base(), [&](const ParamPlace& place, const Tensor& values) {
-    if (!place.info.linear || !place.info.linear->of_experts() || place.info.shape.rank() != 3) return;
-    const auto& one = *std::ranges::find(found, place.info.name, &NamedTensor::name);
-    EXPECT_EQ(std::memcmp(one.tensor.data, values.data, values.bytes()), 0) << one.name;
-    ++experts;
-  });
-  EXPECT_EQ(experts, 2);
+  for (const bool experts_only : {false, true}) {
+    shape.base_of_experts = experts_only;
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, LoraBase::kMxfp4));
+    load_base(folder, kept.state, {});
+    HostTensors make;
+    const std::vector<NamedTensor> found = weights_read(kept.state, make);
+    int experts = 0, others = 0, rounded = 0;
+    load_weights(folder, shape.model.base(), [&](const ParamPlace& place, const Tensor& values) {
+      const auto& one = *std::ranges::find(found, place.info.name, &NamedTensor::name);
+      const bool same = std::memcmp(one.tensor.data, values.data, values.bytes()) == 0;
+      if (place.info.linear && place.info.linear->of_experts() && place.info.shape.rank() == 3) {
+        EXPECT_TRUE(same) << one.name;
+        ++experts;
+      } else {
+        same ? ++others : ++rounded;
+      }
+    });
+    EXPECT_EQ(experts, 2);
+    EXPECT_GT(others, 0);
+    EXPECT_EQ(rounded > 0, !experts_only) << "attention's matrices are in bf16 in that folder";
+  }
+}
+
+// The dense matrices stay as they are, and those of experts are stored.
+TEST_P(LoraFourBits, OfExpertsOnlyHasTheBitsOfTheirRoundedWeights) {
+  int models = 0;
+  for (const ModelConfig& model : small_models()) {
+    if (!model.experts) continue;
+    RunShape shape = lora_shape(model);
+    shape.base_of_experts = true;
+    expect_bits_of_rounded_weights(kCpu, shape, GetParam());
+    shape = in_four_bits(shape);
+    expect_plan_is_the_step(kCpu, shape);
+    shape.offload.weights = true;
+    expect_plan_is_the_step(kCpu, shape);
+    ++models;
+  }
+  EXPECT_GT(models, 0);
+}
+
+TEST_P(LoraFourBits, OfExpertsOnlyOnTheHostChangesNoBit) {
+  const std::vector<ModelConfig> models = small_models();
+  RunShape shape = in_four_bits(lora_shape(
+      *std::ranges::find_if(models, [](const ModelConfig& model) { return bool(model.experts); })));
+  shape.base_of_experts = true;
+  expect_offload_changes_no_bit({}, shape, {.weights = true});
 }
 
 TEST_P(LoraFourBits, RanksHaveTheBitsOfOne) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  const auto compare = [format = GetParam()](const Ranks& ranks) {
+  const auto compare = [base = GetParam()](const Ranks& ranks) {
     const auto run = [&](Shard shard, const Offload& offload) {
       RunShape shape = shared_shape(ranks.size, shard);
       shape.model.channels = 64, shape.model.head_dim = 32, shape.model.mlp_width = 128;
       shape.model = with_adapters(shape.model, 4);
-      shape = lora_four_bits_shape(shape, format);
+      shape = lora_four_bits_shape(shape, base);
       shape.micro_batch = shape.micro_steps, shape.micro_steps = 1;
       shape.offload = offload, shape.poison = offload ? Poison::kYes : Poison::kNo;
       std::string weights;

@@ -50,7 +50,7 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
     EXPECT_GT(std::abs(loss - expected["before"].get<double>()), 1e-3);
     RunShape shape = shape_of(kFolders / name);
     shape.model = with_adapters(shape.model, 4);
-    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, FourBits::kNf4));
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, LoraBase::kNf4));
     load_base(kFolders / name, kept.state, {});
     EXPECT_EQ(kept.state.session().evaluate(Text().view(), 1), loss);
   }

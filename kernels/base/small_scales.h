@@ -1,0 +1,111 @@
+// Scales of NF4 in 8 bits ("double quantisation", Dettmers et al., arXiv:2305.14314, section 3). The scales
+// of a matrix minus their mean are rounded as numbers are: kScaleGroup of them share an fp32, the largest
+// magnitude among them, and each is the nearest of 256 values between -1 and 1 times that. 127 of these are
+// positive, i = 0 to 6 times 2^i that lie evenly between 10^(i - 7) and 10^(i - 6), as many are negative, and
+// the others are 0 and 1. Values and rounding are those of bitsandbytes. The mean is that of fp64.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/base/host_device.h"
+
+namespace tessera {
+
+inline constexpr int kScaleGroup = 256;
+inline constexpr int kMostMatrices = 3;  // that are stored as one, each with a mean and groups of its own
+
+// The value of a code: in the order of the codes
+TESSERA_HOST_DEVICE constexpr float small_scale_value(int code) {
+  constexpr int kZero = 127;
+  constexpr float kTens[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
+  if (code == kZero) return 0;
+  if (code == 255) return 1;
+  int which = code > kZero ? code - kZero - 1 : kZero - 1 - code;  // of the 127
+  int exponent = 0;
+  for (; which >= 1 << exponent; ++exponent) which -= 1 << exponent;
+  // Bounds of 2^i parts of [0.1, 1], counted from the nearer end; fp64 only keeps a product from being
+  // rounded.
+  const int parts = 1 << exponent;
+  const float step = (1.0f - 0.1f) / static_cast<float>(parts);
+  const auto bound = [&](int i) {
+    return i < (parts + 1) / 2 ? static_cast<float>(static_cast<double>(0.1f) + static_cast<double>(step) * i)
+                               : static_cast<float>(1.0 - static_cast<double>(step) * (parts - i));
+  };
+  const float value = kTens[exponent] * ((bound(which) + bound(which + 1)) / 2);
+  return code > kZero ? value : -value;
+}
+
+// fl(fl(value largest) + offset): no multiplication and addition in one rounding, which compilers make of
+// them
+TESSERA_HOST_DEVICE inline float small_scale(float value, float largest, float offset) {
+#ifdef __CUDA_ARCH__
+  return __fadd_rn(__fmul_rn(value, largest), offset);
+#else
+  const volatile float product = value * largest;
+  return product + offset;
+#endif
+}
+
+// The code of the value nearest to x, a scale minus the mean, times 1 / its group's largest; of two that are
+// equally near the even one, and where all are 0 that of 0. `values`: of all codes
+TESSERA_HOST_DEVICE inline int small_scale_code(const float* values, float x, float largest) {
+  if (largest == 0) return 127;
+  const float normed = x * (1.0f / largest);
+  int low = 0, high = 255;  // bounds between values: the code is above those below `low`
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    const float bound = (values[middle] + values[middle + 1]) / 2;
+    if (normed > bound || (normed == bound && middle % 2 == 1))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// The mean of a matrix's scales is a sum of so many sums, lane by lane: lane i has scales i, i + kMeanLanes,
+// ...
+inline constexpr int kMeanLanes = 1024;
+
+// Where all of it lies, in words of 32 bits: a byte for each scale, the largest of each group, the mean of
+// each matrix
+struct SmallScalePlaces {
+  int64_t first[kMostMatrices + 1] = {};   // scale of each matrix, and of what follows
+  int64_t groups[kMostMatrices + 1] = {};  // likewise, their groups
+  int matrices = 0;
+
+  explicit SmallScalePlaces(const std::array<int64_t, kMostMatrices>& scales) {
+    for (int i = 0; i < kMostMatrices; ++i) {
+      const int64_t count = scales[static_cast<size_t>(i)];
+      first[i + 1] = first[i] + count, groups[i + 1] = groups[i] + (count + kScaleGroup - 1) / kScaleGroup;
+      matrices += count > 0 ? 1 : 0;
+    }
+  }
+  TESSERA_HOST_DEVICE int64_t largest_at() const { return (first[kMostMatrices] + 3) / 4; }
+  TESSERA_HOST_DEVICE int64_t means_at() const { return largest_at() + groups[kMostMatrices]; }
+  int64_t words() const { return means_at() + matrices; }
+  // Of a scale; those that are there come first.
+  TESSERA_HOST_DEVICE int matrix_of(int64_t scale) const {
+    return static_cast<int>(scale >= first[1]) + static_cast<int>(scale >= first[2]);
+  }
+  // Without an index that only a thread knows, which would put the arrays into its local memory
+  TESSERA_HOST_DEVICE int64_t group_of(int64_t scale) const {
+    const int matrix = matrix_of(scale);
+    const int64_t begin = matrix == 2   ? first[2]
+                          : matrix == 1 ? first[1]
+                                        : 0,
+                  group = matrix == 2   ? groups[2]
+                          : matrix == 1 ? groups[1]
+                                        : 0;
+    return group + (scale - begin) / kScaleGroup;
+  }
+  TESSERA_HOST_DEVICE float scale(const float* words, const float* values, int64_t scale) const {
+    const auto code = reinterpret_cast<const unsigned char*>(words)[scale];
+    return small_scale(values[code], words[largest_at() + group_of(scale)],
+                       words[means_at() + matrix_of(scale)]);
+  }
+};
+
+}  // namespace tessera
