@@ -57,6 +57,9 @@ build_llmc() {
   done
   nvml=$(compgen -G "$cuda/lib*/stubs/libnvidia-ml.so" || ldconfig -p | awk '/libnvidia-ml.so/ { print $NF }')
   libraries="-lcublas -lcublasLt -L$cuda/lib64 -L$cuda/lib ${nvml:+-Xlinker ${nvml%%$'\n'*}}"
+  if [[ $(nvcc --version) =~ release\ (1[3-9]|[2-9][0-9])\. ]]; then # CUDA 13 has another type here
+    sed -i 's/, cudaCpuDeviceId)/, (cudaMemLocation{cudaMemLocationTypeHost, 0}))/' "$llmc/llmc/cuda_utils.cuh"
+  fi
   mkdir -p "$llmc/cudnn-frontend"
   ln -sfn "$here/../../build-tools/cudnn-frontend/include" "$llmc/cudnn-frontend/include"
   if [[ -n $library && -n $include ]] && make -C "$llmc" -B "${flags[@]}" USE_CUDNN=1 \
