@@ -22,7 +22,7 @@ work=$(mktemp -d "$out/packages.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 for package in "${packages[@]}"; do
-  apt-get download -qq "$package"
+  apt-get download -qq -o APT::Sandbox::User=root "$package"
 done
 for file in *.deb; do
   echo "$(dpkg-deb -f "$file" Package) $(dpkg-deb -f "$file" Version)" >>packages.txt
