@@ -125,6 +125,10 @@ def draw(runs: dict[str, Run], tokens: int) -> str:
     out.append(f'<text x="345" y="48">lines: training loss, means of {width} steps; circles: validation loss</text>')
     out += panel(56, 360, "over millions of tokens", *over(lambda _, step: million(step)), top_loss)
     out += panel(466, 360, "over minutes of training", *over(lambda name, step: minutes[name].get(step, 0)), top_loss)
+    for y, (name, run) in zip((116, 134), runs.items()):
+        last = max(run.validation)
+        out.append(f'<text x="826" y="{y}" text-anchor="end" style="fill:{COLOURS[name]}">{name}: '
+                   f"{run.validation[last]:.3f} after {minutes[name][last]:.2f} minutes</text>")
     return "\n".join([*out, '<text x="236" y="404" text-anchor="middle">million tokens</text>',
                       '<text x="646" y="404" text-anchor="middle">minutes</text>', "</svg>", ""])
 
@@ -144,10 +148,11 @@ def table(runs: dict[str, Run], tokens: int) -> None:
     print()
     steps = sorted(set(llmc.losses) & set(tessera.losses))
     between = [tessera.losses[s] - llmc.losses[s] for s in steps]
+    largest = max(steps, key=lambda s: abs(tessera.losses[s] - llmc.losses[s]))
     print(f"Training loss of the first step: {llmc.losses[steps[0]]:.6f} and {tessera.losses[steps[0]]:.6f}. "
           f"Tessera's less llm.c's: mean {sum(between) / len(between):+.5f}, "
           f"mean size {sum(map(abs, between)) / len(between):.5f}, "
-          f"largest {max(between, key=abs):+.5f} over {len(steps)} steps.")
+          f"largest {tessera.losses[largest] - llmc.losses[largest]:+.5f} in step {largest} of {len(steps)}.")
     for name, run in runs.items():
         last = max(run.seconds)
         middle = sorted(run.seconds[s] for s in run.seconds)[len(run.seconds) // 2]
