@@ -69,7 +69,8 @@ class PanelDrawing {
     std::string svg = draw_axes(left);
     for (const SvgPlot::Level& level : panel_.levels) {
       svg += fmt::format("<path class=\"v\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>\n", left_, y_of(level.y), right_);
-      svg += svg_text(left_ + 6, y_of(level.y) - 5, "start", level.text);
+      const bool below = y_of(level.y) - top_ < kTextHeight;  // the panel's title is above
+      svg += svg_text(left_ + 6, y_of(level.y) + (below ? kTextHeight : -5), "start", level.text);
     }
     for (size_t i = 0; i < panel_.lines.size(); ++i) svg += draw_line(i);
     return labels ? svg + draw_labels() : svg;

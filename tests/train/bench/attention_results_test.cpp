@@ -223,6 +223,20 @@ TEST(AttentionResults, SvgHasTheGemmPeakAndOneScaleInAllPanels) {
   EXPECT_NE(svg.find(">0<"), std::string::npos) << "and begins at zero";
 }
 
+TEST(SvgPlot, ALevelAtTheTopHasItsTextBelowIt) {  // above it would cover the panel's title
+  SvgPlot plot{.title = "t", .x_label = "x", .y_label = "y", .panels = {}};
+  plot.line("panel", "line").points = {{1, 1}, {2, 1000}};
+  const auto text_less_line = [&](double level) {
+    plot.panels[0].levels = {{level, "peak"}};
+    const std::string svg = plot.draw();
+    const size_t end = svg.find("\" text-anchor=\"start\">peak");
+    const size_t begin = svg.rfind("y=\"", end) + 3;
+    return std::stod(svg.substr(begin, end - begin)) - std::stod(heights(svg, "v").at(0));
+  };
+  EXPECT_GT(text_less_line(1000), 10);
+  EXPECT_LT(text_less_line(500), 0);
+}
+
 TEST(SvgPlot, OfNothingOrOnePointIsStillAFile) {
   expect_sound_svg(SvgPlot{}.draw());
   SvgPlot one{.title = "t", .x_label = "x", .y_label = "y", .panels = {}};
