@@ -1,5 +1,5 @@
-// BlockPattern: a value for each block of a model, as runs that repeat: "1024*5,full" is five blocks with one
-// value, then one with another, and so on.
+// BlockPattern gives each block of a model a value. It is a list of runs that repeats over the blocks:
+// "1024*5,full" is five blocks with 1024, one with "full", again five with 1024, and so on.
 #pragma once
 
 #include <cstdint>
@@ -8,32 +8,32 @@
 
 namespace tessera {
 
-// R: struct { Value value; int64_t blocks = 1; } of any names. R::check(value) refuses values, R::text(value)
-// writes one. Value{} is written "full". An empty vector is a constant, so families may have patterns.
+// R is a run, an aggregate of a value, whose type is R::Value, and the number of blocks that have it.
+// R::check(value) refuses values, R::text(value) writes one. Value{} is written "full".
 template <class R>
 class BlockPattern {
  public:
   using Run = R;
   using Value = typename R::Value;
   static constexpr Value kFull = {};
-  static constexpr int64_t kMostBlocks = 10'000;  // of a pattern
+  static constexpr int64_t kMostBlocks = 10'000;  // before a pattern repeats
 
   constexpr BlockPattern() = default;  // kFull in every block
   explicit BlockPattern(const Value& of_all) : BlockPattern(std::vector<Run>{{of_all}}) {}
-  // Equal patterns become the same value: "512*2,512" is "512". Error: no run, a value that R refuses, runs
-  // without a block, more than kMostBlocks.
+  // Patterns that give the same values compare equal: "512*2,512" becomes "512". Error: no run, a value that
+  // R refuses, a run without a block, more than kMostBlocks blocks.
   explicit BlockPattern(const std::vector<Run>& pattern);
-  // The shortest pattern that gives these values to as many blocks
+  // The shortest pattern whose first values.size() blocks have these values
   static BlockPattern of_blocks(const std::vector<Value>& values);
 
-  // The pattern of a model with so many blocks, which may be fewer than it has
+  // The shortest pattern that gives a model of `blocks` blocks the same values
   BlockPattern cut(int64_t blocks) const;
 
   Value at(size_t block) const;
   bool all_full() const { return runs_.empty(); }
   bool all_equal() const { return runs_.size() < 2; }
   int64_t pattern_blocks() const;  // before it repeats; 1 where all blocks are equal
-  // Of so many blocks: each value, with the number of blocks that have it; kFull first, then rising
+  // Each value that occurs among the first `blocks` blocks, with its number of blocks: kFull, then rising
   std::vector<Run> counts(int64_t blocks) const;
   std::vector<Run> runs() const { return all_full() ? std::vector<Run>{{}} : runs_; }
   bool operator==(const BlockPattern&) const = default;

@@ -1,6 +1,6 @@
-// What a BPE tokenizer is made of, whatever file it comes from. It is byte-level, as GPT-2's, or its tokens
-// are characters and what they are merged to, as those of Llama 2, Mistral and Gemma, which come from
-// SentencePiece.
+// TokenizerDefinition has all parts of a BPE tokenizer, whatever file it comes from. The tokenizer is
+// byte-level, as GPT-2's, or its tokens are characters and merges of characters, as in Llama 2, Mistral and
+// Gemma, whose tokenizers come from SentencePiece.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@
 
 namespace tessera {
 
-// What becomes of the matches of an expression that a text is split by. Each is a piece of its own
-// (kIsolated), dropped (kRemoved), the end of the piece before it, the start of the one after it, or one
-// piece with the matches beside it (kContiguous).
+// An expression splits a text, and its matches become pieces of their own (kIsolated), disappear (kRemoved),
+// end the piece before them (kMergedWithPrevious), begin the one after them (kMergedWithNext), or join the
+// matches beside them in one piece (kContiguous).
 enum class SplitBehavior : uint8_t { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 constexpr auto words_of(SplitBehavior) {
   return std::array{Word{"Isolated", SplitBehavior::kIsolated}, Word{"Removed", SplitBehavior::kRemoved},
@@ -29,32 +29,32 @@ constexpr auto words_of(SplitBehavior) {
 struct SplitRule {
   std::string pattern;  // as in regex.h
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool literal = false;  // `pattern` is a text
-  bool invert = false;   // what does not match counts as the matches
+  bool literal = false;  // `pattern` is a text to be found as it is
+  bool invert = false;   // the matches are what `pattern` does not match
   bool operator==(const SplitRule&) const = default;
 };
 
-// A change of a text: each match of `pattern`, which may be as in regex.h, becomes `content`. Without a
-// pattern `content` is put before the text, unless that is empty.
+// A change of a text: `content` replaces each match of `pattern`. If `pattern` is empty, `content` goes
+// before the text, unless the text is empty.
 struct TextChange {
   std::string pattern;
   std::string content;
-  bool literal = true;  // `pattern` is a text
+  bool literal = true;  // `pattern` is a text to be found as it is, else as in regex.h
   bool operator==(const TextChange&) const = default;
 };
 
-// Which pieces of a text Metaspace puts its character before: the one that begins the text, all, or none
+// Metaspace puts its character before the piece that begins the text, before all pieces, or before none.
 enum class PrependScheme : uint8_t { kFirst, kAlways, kNever };
 constexpr auto words_of(PrependScheme) {
   return std::array{Word{"first", PrependScheme::kFirst}, Word{"always", PrependScheme::kAlways},
                     Word{"never", PrependScheme::kNever}};
 }
 
-// Blanks become a visible character, and a piece that does not begin with it may get one.
+// A visible character replaces each blank, and is put before pieces that do not begin with it (`prepend`).
 struct Metaspace {
   std::string replacement = "\u2581";
   PrependScheme prepend = PrependScheme::kAlways;
-  bool split = true;  // before each of these characters
+  bool split = true;  // the text is split before each of these characters
   bool operator==(const Metaspace&) const = default;
 };
 
@@ -63,27 +63,27 @@ struct CharacterDecoder {
   std::vector<TextChange> changes = {};     // of each token
   bool bytes = false;                       // "<0x0A>" is the byte 10
   std::string dropped_from_first = {};      // a character that the first token loses
-  char strip = ' ';                         // this character is removed from the whole text,
-  int64_t strip_start = 0, strip_stop = 0;  // at most so often at its start and its end
+  char strip = ' ';                         // this character is removed from the start of the whole text
+  int64_t strip_start = 0, strip_stop = 0;  // and from its end, at most so often
 };
 
 // A token that is searched for in the text before it is split
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool special = false;      // marks structure, not text
-  bool normalized = false;   // searched for in the normalised text
-  bool single_word = false;  // not beside a letter, digit or underscore
-  bool strip_left = false;   // takes the blanks before it, too
-  bool strip_right = false;  // and after it
+  bool special = false;      // it marks structure, not text
+  bool normalized = false;   // it is searched for in the normalised text
+  bool single_word = false;  // it is not found beside a letter, digit or underscore
+  bool strip_left = false;   // it takes the blanks before it
+  bool strip_right = false;  // it takes the blanks after it
   bool operator==(const AddedToken&) const = default;
 };
 
-// A token of the vocabulary that no text has: it is empty, or of a byte-level vocabulary and has a character
-// that stands for no byte.
+// A token of the vocabulary that no text is encoded to: it is empty, or it belongs to a byte-level vocabulary
+// and has a character that stands for no byte.
 struct UnreachableToken {
   int32_t id = 0;
-  std::string content;  // which it decodes to
+  std::string content;  // the text that it decodes to
   bool operator==(const UnreachableToken&) const = default;
 };
 
@@ -97,16 +97,16 @@ struct TokenizerDefinition {
   std::vector<Merge> merges;                  // the first is done first
   std::vector<AddedToken> added;              // by ascending id; one may have an id of `tokens`
   std::vector<UnreachableToken> unreachable;  // by ascending id
-  NormalForm form = NormalForm::kNone;        // that texts are brought into
-  std::vector<TextChange> changes;            // then, in this order, for each text between added tokens
-  std::vector<SplitRule> splits;              // each splits the pieces of the one before
+  NormalForm form = NormalForm::kNone;        // a text is first brought into this form,
+  std::vector<TextChange> changes;            // changed between its added tokens by each of these in turn,
+  std::vector<SplitRule> splits;              // and split: each rule splits the pieces of the one before
   bool prefix_blank = false;                  // a text that does not begin with a blank gets one
-  std::optional<Metaspace> metaspace;         // or this changes each piece
-  std::vector<SplitRule> late_splits;         // then these, which see bytes as written in the byte alphabet
+  std::optional<Metaspace> metaspace;         // instead of `prefix_blank`: changes each piece
+  std::vector<SplitRule> late_splits;         // split last, and see bytes as the byte alphabet writes them
   bool ignore_merges = false;          // a piece that is a token is that token, whatever the merges say
-  std::vector<int32_t> before, after;  // what the template puts around a text
-  // Of characters: one without a token becomes the tokens of its bytes, "<0xC3>" and "<0xA9>" for "\u00e9",
-  // if all of them exist, else the token `unknown` (-1: none), once for several in a row if `fuse_unknown`.
+  std::vector<int32_t> before, after;  // the ids that the template puts around a text
+  // A character without a token becomes the tokens of its bytes, "<0xC3>" and "<0xA9>" for "\u00e9", if all
+  // of them exist, else the token `unknown` (-1: none). `fuse_unknown` makes several in a row one such token.
   bool byte_fallback = false, fuse_unknown = false;
   int32_t unknown = -1;
   CharacterDecoder decoder;
@@ -136,16 +136,16 @@ inline constexpr const char* kLlama3Pattern =
 inline constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
     R"(\s+(?!\S)|\s+)";
-// Of GPT-4o, gpt-oss and Phi-4: a word's capitals come first, and an abbreviation such as 's is part of it.
+// GPT-4o, gpt-oss and Phi-4: capitals are at the start of a word, and an ending such as 's is part of it.
 inline constexpr const char* kGpt4oPattern =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 inline constexpr const char* kDigitPattern = R"(\p{N})";
-inline constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";  // ASCII's symbols, too
+inline constexpr const char* kPunctuationPattern = R"([!-/:-@\[-`{-~\p{P}])";  // with the symbols of ASCII
 
-// `form` and `splits` of a kind, the rest empty.
+// The definition that has `form` and `splits` of a kind, and nothing else
 inline TokenizerDefinition definition_of(PreTokenizerKind kind) {
   TokenizerDefinition made;
   if (kind == PreTokenizerKind::kQwen2) made.form = NormalForm::kNfc;

@@ -1,25 +1,25 @@
 // Small caches: older keys and values of a text are stored in 8 or 4 bits. This header defines the layout.
 //
-// A number x becomes a code n that stands for z + s n. These numbers share a zero z and a step s:
+// A code n stands for the number z + s n. These numbers share a zero z and a step s:
 //   keys     one channel, in a group of kGroupTokens successive tokens
 //   values   up to value_channels() channels of one token
-// A channel of keys may be far from 0 in every token (a bias). z removes this offset, so s has to cover
-// only the channel's spread. z and s are bf16, and no number is clipped. So the error is at most half the
-// distance between two codes: s / 2; in fp8 |s n| / 16, or s / 1024 where |n| is below 1 / 64.
+// Keys of a channel may all be far from 0, by a bias. z removes this offset, so s covers only the spread of
+// the channel. z and s are bf16. No number is clipped, so the error is at most half the distance between two
+// codes: s / 2; in fp8 |s n| / 16, or s / 1024 where |n| is below 1 / 64.
 //   int8  n is -128 to 127        int4  -8 to 7        fp8  a number of e4m3, up to 448
 //
-// The newest tokens stay as they are, in a ring of kNewestTokens rows. In a text of `length` tokens the
-// first groups_of(length) groups are codes. The ring has the 65 to 128 tokens after them, or all of a
-// shorter text.
+// The newest tokens are not rounded: a ring of kNewestTokens rows has them as the model computes. A text of
+// `length` tokens has codes for its first groups_of(length) groups. The ring has the 65 to 128 tokens after
+// these, or the whole text if it is shorter.
 //
-// A group of one head is group_words() words, in the order in which a kernel reads them. Channels are padded
-// with zeros to steps() of 16; lane l has g = l / 4 and t = l % 4:
-//   key scales    [step, t, 4]: pairs of s of the channels 2 t, 2 t + 1, and of those + 8; then pairs of z
+// A group of one head has group_words() words, in the order in which a kernel reads them. Zeros pad the
+// channels to steps() of 16. Lane l of a warp has g = l / 4 and t = l % 4:
+//   key scales    [step, t, 4]: s of the channels 2 t and 2 t + 1, s of 2 t + 8 and 2 t + 9; then z likewise
 //   tile i of tile_tokens() tokens:
-//     value scales    [part, g, tile_tokens() / 8]: z above s, of the tokens g, g + 8, g + 16, ...
-//     codes of keys   [step, lane, 4]: the lane's operands A of mma (kernels/base/ptx.cuh) for 16 tokens x
-//                     the step's 16 channels, and then for the next 16 tokens; see CodePlace
-//     codes of values [step, lane, 4]: likewise, for 16 channels x 16 tokens
+//     value scales    [part, g, tile_tokens() / 8]: the tokens g, g + 8, g + 16, ...; z is the upper half
+//     codes of keys   [step, lane, 4]: what the lane has of operand A of mma (kernels/base/ptx.cuh), of 16
+//                     tokens by the step's 16 channels; then of the next 16 tokens (CodePlace)
+//     codes of values [step, lane, 4]: likewise, of 16 channels by 16 tokens
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TESSERA_HOST_DEVICE constexpr bool is_small(CacheDtype dtype) {
   return dtype == CacheDtype::kFp8 || dtype == CacheDtype::kInt8 || dtype == CacheDtype::kInt4;
 }
 
-// The zero and the step of some numbers, bits of bf16
+// The zero and the step that some numbers share, as bits of bf16
 struct CacheScale {
   uint16_t zero = 0, step = 0;
 };
@@ -52,10 +52,10 @@ struct CacheScale {
 struct CodePlace {
   int word, shift;
 };
-// Which code it is: its row and column in mma's 16 x 16 operand A. The rows are tokens for keys, and
-// channels for values.
+// A code's row and column in operand A of mma, 16 x 16. Rows are tokens for keys, and channels for
+// values.
 struct CodeOf {
-  int sub, row, column;  // the operand's tokens begin at the tile's token 16 sub
+  int sub, row, column;  // the first token of the operand is token 16 sub of the tile
 };
 
 struct CacheFormat {
@@ -88,29 +88,29 @@ struct CacheFormat {
     return key_scale_words() + tile * tile_words();
   }
 
-  // Groups of a text of so many tokens, and of a text that may grow to so many
+  // The groups that are codes in a text of `length` tokens
   TESSERA_HOST_DEVICE static constexpr int64_t groups_of(int64_t length) {
     const int64_t begun = (length + kGroupTokens - 1) / kGroupTokens;
     return begun > 2 ? begun - 2 : 0;
   }
-  // Bytes of one head's keys and values in a text of `length` tokens. `element`: bytes of an element of the
-  // newest tokens
+  // The bytes of one head's keys and values in a text of `length` tokens, whose newest tokens have `element`
+  // bytes an element
   constexpr int64_t bytes_of(int64_t length, int64_t element) const {
     return groups_of(length) * group_words() * 4 +
            (length - groups_of(length) * kGroupTokens) * 2 * head_dim * element;
   }
 
-  // The code number `code` of a word of a tile's keys or values, within the word's step of 16 channels
+  // The place in the operand of code number `code` of a word, counted from the tile's keys or values
   TESSERA_HOST_DEVICE constexpr CodeOf code_of(int word, int code) const {
     const int lane = word / kLaneWords % kLanes, own = word % kLaneWords;
-    // A register of an operand is two codes, half a word apart: four registers take a word or two.
+    // A register of the operand has two codes, half a word apart: its four registers take a word or two.
     const int registers = codes_of_word() / 2, of_word = code % registers, second = code / registers;
     const int which = bits() == 4 ? of_word : own % 2 * 2 + of_word;
     return {.sub = bits() == 4 ? own : own / 2,
             .row = lane / 4 + 8 * (which % 2),
             .column = lane % 4 * 2 + second + 8 * (which / 2)};
   }
-  // The inverse, for a step
+  // The word and the bits of a code, the inverse of code_of()
   TESSERA_HOST_DEVICE constexpr CodePlace place_of(int step, CodeOf of) const {
     const int lane = of.row % 8 * 4 + of.column % 8 / 2, second = of.column % 2,
               which = of.row / 8 + of.column / 8 * 2, registers = codes_of_word() / 2;
@@ -130,26 +130,26 @@ struct CacheFormat {
     place.word += tile_begin(token / tile_tokens()) + value_scale_words() + code_words();
     return place;
   }
-  // Where a group stores s of a channel of keys, in units of 16 bits. z is kKeyZero units after it.
+  // A group stores s of a channel of keys here, in units of 16 bits, and z kKeyZero units after it.
   static constexpr int kKeyZero = 4;
   TESSERA_HOST_DEVICE static constexpr int key_step(int channel) {
     const int c = channel % 16;
     return (channel / 16 * 16 + c % 8 / 2 * 4 + c / 8) * 2 + c % 2;
   }
-  // The word of a token's values
+  // The word that has z and s of a token's values
   TESSERA_HOST_DEVICE constexpr int value_scale(int token, int part) const {
     const int in_tile = token % tile_tokens();
     return tile_begin(token / tile_tokens()) + (part * 8 + in_tile % 8) * (tile_tokens() / 8) + in_tile / 8;
   }
 
-  // How far codes reach below and above 0
+  // n reaches from -below() to above().
   TESSERA_HOST_DEVICE constexpr float below() const {
     return dtype == CacheDtype::kInt4 ? 8 : dtype == CacheDtype::kInt8 ? 128 : 448;
   }
   TESSERA_HOST_DEVICE constexpr float above() const {
     return dtype == CacheDtype::kInt4 ? 7 : dtype == CacheDtype::kInt8 ? 127 : 448;
   }
-  // Integers are stored with what they reach below 0 added.
+  // The bits of an integer n are n + code_of_zero(), which is not negative.
   TESSERA_HOST_DEVICE constexpr uint32_t code_of_zero() const {
     return dtype == CacheDtype::kInt4 ? 8 : dtype == CacheDtype::kInt8 ? 128 : 0;
   }
@@ -172,18 +172,18 @@ TESSERA_HOST_DEVICE inline float float_of(uint32_t bits) {
   return x;
 }
 TESSERA_HOST_DEVICE inline float widened(uint16_t bf16) { return float_of(static_cast<uint32_t>(bf16) << 16); }
-// Of a finite number
+// x is finite.
 TESSERA_HOST_DEVICE inline uint16_t nearest_bf16(float x) {
   const uint32_t bits = bits_of(x);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-// The least bf16 that is not below x, which is at least 0
+// The least bf16 that is not below x; x is at least 0.
 TESSERA_HOST_DEVICE inline uint16_t bf16_above(float x) {
   return static_cast<uint16_t>((bits_of(x) + 0xffffu) >> 16);
 }
 TESSERA_HOST_DEVICE inline bool is_finite(float x) { return (bits_of(x) & 0x7f800000u) != 0x7f800000u; }
 
-// x is at most 448 in size. As kernels/base/fp8.h rounds, in whole numbers
+// |x| is at most 448. The rounding is that of kernels/base/fp8.h, in whole numbers.
 TESSERA_HOST_DEVICE inline uint32_t e4m3_of(float x) {
   const uint32_t bits = bits_of(x), size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
   constexpr uint32_t kSmallestNormal = 0x3c800000u;  // 2^-6
@@ -197,8 +197,8 @@ TESSERA_HOST_DEVICE inline float of_e4m3(uint32_t code) {
 
 }  // namespace cache_format
 
-// z and s of numbers from `least` to `most`. If one of them is not finite, z is NaN, and so is every number
-// read back.
+// The zero and step for numbers from `least` to `most`. If one of the numbers is not finite, z is NaN, and so
+// is every number that is read back.
 inline TESSERA_HOST_DEVICE CacheScale CacheFormat::scale_of(float least, float most, bool finite) const {
   using namespace cache_format;
   constexpr uint16_t kNan = 0x7fc0;

@@ -89,21 +89,21 @@ struct Family {
   const char* title;         // for messages
   const char* architecture;  // transformers' class
   ModelConfig defaults;      // transformers' own; members that are 0 are computed: see fill_computed()
-  std::span<const Field> fields;
-  std::span<const MlpWord> mlps;
-  BiasFields biases;
-  std::span<const std::string_view> harmless;  // fields that change nothing, besides those of every family
-  std::span<const RefusedField> refused;       // besides those of every family
-  std::span<const DropoutField> dropouts;
-  double default_dropout;                                // where config.json names none
+  std::span<const Field> fields = {};
+  std::span<const MlpWord> mlps = {};
+  BiasFields biases = {};
+  std::span<const std::string_view> harmless = {};  // change nothing, besides those of every family
+  std::span<const RefusedField> refused = {};       // besides those of every family
+  std::span<const DropoutField> dropouts = {};
+  double default_dropout = 0;                            // where config.json names none
   std::span<const RopeScaling> scalings = kAllScalings;  // of rotary positions, that it may have
   int64_t default_original_context = 0;                  // where config.json names none; 0: it is the context
   WindowFields windows = WindowFields::kNone;
   int64_t default_window = Windows::kFull;  // but for kByLayer: where config.json names none
-  std::string_view lead;                    // of tensor names; files of the bare model lack it
-  std::string_view block;                   // "h.{}.": follows the lead, with the number of the block
-  std::span<const TensorNames> tensors;
-  std::string_view buffers;  // a regular expression: tensors of old files that are not weights
+  std::string_view lead = {};               // of tensor names; files of the bare model lack it
+  std::string_view block = {};              // "h.{}.": follows the lead, with the number of the block
+  std::span<const TensorNames> tensors = {};
+  std::string_view buffers = {};  // a regular expression: tensors of old files that are not weights
   WithImages with_images = {};
   ExpertModules modules = {};
   bool pads = false;  // by transformers' default: the table's row of a padding token, which gets no gradients

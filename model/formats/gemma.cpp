@@ -66,7 +66,7 @@ constexpr TensorNames kGemmaTensors[] = {
 
 }  // namespace
 
-constinit const Family kGemma2{
+constinit const Family kGemma2 = like_llama({
     .name = "gemma2",
     .title = "Gemma 2",
     .architecture = "Gemma2ForCausalLM",
@@ -96,18 +96,13 @@ constinit const Family kGemma2{
     .biases = {.attention = "attention_bias"},
     .harmless = kHarmlessInGemma2,
     .refused = kGemma2Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kInTurn,
     .default_window = 4096,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kGemmaTensors,
-    .buffers = kLlamaBuffers,
     .pads = true,
-};
+});
 
-constinit const Family kGemma3{
+constinit const Family kGemma3 = like_llama({
     .name = "gemma3_text",
     .title = "Gemma 3",
     .architecture = "Gemma3ForCausalLM",
@@ -134,20 +129,14 @@ constinit const Family kGemma3{
     .fields = kGemma3Fields,
     .mlps = kGemmaMlps,
     .biases = {.attention = "attention_bias"},
-    .harmless = {},
     .refused = kGemma3Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kByPattern,
     .default_window = 4096,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kGemmaTensors,
-    .buffers = kLlamaBuffers,
     .with_images = {.name = "gemma3",
                     .harmless = kHarmlessBesideText,
                     .image_tensors = R"((model\.)?(vision_tower|multi_modal_projector)\..*)"},
     .pads = true,
-};
+});
 
 }  // namespace tessera

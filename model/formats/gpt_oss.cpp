@@ -47,7 +47,7 @@ constexpr auto kGptOssTensors = joined(kLlamaTensors, kGptOssOwnTensors);
 
 }  // namespace
 
-constinit const Family kGptOss{
+constinit const Family kGptOss = like_llama({
     .name = "gpt_oss",
     .title = "gpt-oss",
     .architecture = "GptOssForCausalLM",
@@ -74,18 +74,12 @@ constinit const Family kGptOss{
                  .attention_sinks = true},
     .fields = kLlamaExpertFields,
     .mlps = kGptOssMlps,
-    .biases = {},
     .harmless = kGptOssHarmless,
     .refused = kGptOssRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kInTurn,
     .default_window = 128,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kGptOssTensors,
-    .buffers = kLlamaBuffers,
     .modules = {.router = "mlp.router."},
-};
+});
 
 }  // namespace tessera

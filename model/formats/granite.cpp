@@ -24,7 +24,7 @@ constexpr auto kGraniteMoeTensors = joined(kLlamaTensors, kGraniteMoeOwnTensors)
 
 }  // namespace
 
-constinit const Family kGraniteMoe{
+constinit const Family kGraniteMoe = like_llama({
     .name = "granitemoe",
     .title = "Granite with experts",
     .architecture = "GraniteMoeForCausalLM",
@@ -45,17 +45,11 @@ constinit const Family kGraniteMoe{
                  .tied = false,
                  .query_scalar = 1},
     .fields = kGraniteMoeFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
     .harmless = kExpertHarmless,
     .refused = kGraniteMoeRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kGraniteMoeTensors,
-    .buffers = kLlamaBuffers,
     .modules = {.experts = "block_sparse_moe.experts.", .router = "block_sparse_moe.router."},
-};
+});
 
 }  // namespace tessera

@@ -34,7 +34,7 @@ constexpr RefusedField kRefusedInLlama[] = {
 
 }  // namespace
 
-constinit const Family kLlama{
+constinit const Family kLlama = like_llama({
     .name = "llama",
     .title = "Llama",
     .architecture = "LlamaForCausalLM",
@@ -52,17 +52,9 @@ constinit const Family kLlama{
                  .mlp = Mlp::kSwiglu,
                  .bias = Bias::kNone,
                  .tied = false},
-    .fields = kLlamaFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
     .harmless = kHarmlessInLlama,
     .refused = kRefusedInLlama,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .lead = "model.",
-    .block = "layers.{}.",
-    .tensors = kLlamaTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
 }  // namespace tessera

@@ -83,6 +83,18 @@ inline constexpr std::string_view kExpertHarmless[] = {"output_router_logits", "
 // Older versions of transformers also save the frequencies of the rotary positions.
 inline constexpr std::string_view kLlamaBuffers = R"((model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq)";
 
+// A family whose files are those of a Llama, but for what `own` has
+constexpr Family like_llama(Family own) {
+  if (own.fields.empty()) own.fields = kLlamaFields;
+  if (own.mlps.empty()) own.mlps = kLlamaMlps;
+  if (own.dropouts.empty()) own.dropouts = kLlamaDropouts;
+  if (own.tensors.empty()) own.tensors = kLlamaTensors;
+  own.lead = "model.";
+  own.block = "layers.{}.";
+  own.buffers = kLlamaBuffers;
+  return own;
+}
+
 bool is_full_attention(const nlohmann::json& value, const nlohmann::json& config);  // in every layer
 bool is_unused_window(const nlohmann::json& value, const nlohmann::json& config);
 

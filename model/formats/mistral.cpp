@@ -25,7 +25,7 @@ constexpr auto kMixtralTensors = joined(kLlamaTensors, kMixtralOwnTensors);
 
 }  // namespace
 
-constinit const Family kMistral{
+constinit const Family kMistral = like_llama({
     .name = "mistral",
     .title = "Mistral",
     .architecture = "MistralForCausalLM",
@@ -43,22 +43,12 @@ constinit const Family kMistral{
                  .mlp = Mlp::kSwiglu,
                  .bias = Bias::kNone,
                  .tied = false},
-    .fields = kLlamaFields,
-    .mlps = kLlamaMlps,
-    .biases = {},
-    .harmless = {},
     .refused = kMistralRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kAllLayers,
     .default_window = 4096,
-    .lead = "model.",
-    .block = "layers.{}.",
-    .tensors = kLlamaTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
-constinit const Family kMixtral{
+constinit const Family kMixtral = like_llama({
     .name = "mixtral",
     .title = "Mixtral",
     .architecture = "MixtralForCausalLM",
@@ -79,17 +69,10 @@ constinit const Family kMixtral{
                  .bias = Bias::kNone,
                  .tied = false},
     .fields = kLlamaExpertFields,
-    .mlps = kLlamaMlps,
-    .biases = {},
     .harmless = kExpertHarmless,
     .refused = kMixtralRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kAllLayers,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kMixtralTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
 }  // namespace tessera

@@ -39,7 +39,7 @@ constexpr auto kOlmoeTensors = joined(kLlamaTensors, kExpertTensors);
 
 }  // namespace
 
-constinit const Family kOlmo2{
+constinit const Family kOlmo2 = like_llama({
     .name = "olmo2",
     .title = "OLMo 2",
     .architecture = "Olmo2ForCausalLM",
@@ -59,21 +59,13 @@ constinit const Family kOlmo2{
                  .bias = Bias::kNone,
                  .qk_norm = QkNorm::kAllHeads,
                  .tied = false},
-    .fields = kLlamaFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
-    .harmless = {},
     .refused = kOlmo2Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kOlmo2Tensors,
-    .buffers = kLlamaBuffers,
     .pads = true,
-};
+});
 
-constinit const Family kOlmoe{
+constinit const Family kOlmoe = like_llama({
     .name = "olmoe",
     .title = "OLMoE",
     .architecture = "OlmoeForCausalLM",
@@ -94,17 +86,11 @@ constinit const Family kOlmoe{
                  .qk_norm = QkNorm::kAllHeads,
                  .tied = false},
     .fields = kOlmoeFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
     .harmless = kExpertHarmless,
     .refused = kOlmo2Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kOlmoeTensors,
-    .buffers = kLlamaBuffers,
     .pads = true,
-};
+});
 
 }  // namespace tessera

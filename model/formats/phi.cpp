@@ -41,7 +41,7 @@ constexpr TensorNames kPhi3Tensors[] = {
 
 }  // namespace
 
-constinit const Family kPhi3{
+constinit const Family kPhi3 = like_llama({
     .name = "phi3",
     .title = "Phi-3",
     .architecture = "Phi3ForCausalLM",
@@ -60,20 +60,14 @@ constinit const Family kPhi3{
                  .bias = Bias::kNone,
                  .tied = false},
     .fields = kPhi3Fields,
-    .mlps = kLlamaMlps,
-    .biases = {},
     .harmless = kHarmlessInPhi3,
     .refused = kRefusedInPhi3,
     .dropouts = kPhi3Dropouts,
-    .default_dropout = 0,
     .scalings = kScalingsOfPhi3,
     .default_original_context = 4096,
     .windows = WindowFields::kAllLayers,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kPhi3Tensors,
-    .buffers = kLlamaBuffers,
     .pads = true,
-};
+});
 
 }  // namespace tessera

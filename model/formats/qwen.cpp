@@ -91,80 +91,47 @@ constexpr auto kQwen2MoeTensors = joined(kQwen3MoeTensors, kSharedExpertTensors)
 
 }  // namespace
 
-constinit const Family kQwen2{
+constinit const Family kQwen2 = like_llama({
     .name = "qwen2",
     .title = "Qwen2",
     .architecture = "Qwen2ForCausalLM",
     .defaults = kDefaults,
-    .fields = kLlamaFields,
-    .mlps = kLlamaMlps,
-    .biases = {},
     .harmless = kQwen2Harmless,
     .refused = kQwen2Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kByLayer,
-    .lead = "model.",
-    .block = "layers.{}.",
-    .tensors = kLlamaTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
-constinit const Family kQwen2Moe{
+constinit const Family kQwen2Moe = like_llama({
     .name = "qwen2_moe",
     .title = "Qwen2 with experts",
     .architecture = "Qwen2MoeForCausalLM",
     .defaults = qwen2_moe_defaults(),
     .fields = kQwen2MoeFields,
-    .mlps = kLlamaMlps,
-    .biases = {},
     .harmless = kQwen3MoeHarmless,
     .refused = kQwen2MoeRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .windows = WindowFields::kNone,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kQwen2MoeTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
-constinit const Family kQwen3{
+constinit const Family kQwen3 = like_llama({
     .name = "qwen3",
     .title = "Qwen3",
     .architecture = "Qwen3ForCausalLM",
     .defaults = qwen3_defaults(),
-    .fields = kLlamaFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
-    .harmless = {},
     .refused = kQwen3Refused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kByLayer,
-    .lead = "model.",
-    .block = "layers.{}.",
-    .tensors = kLlamaTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
-constinit const Family kQwen3Moe{
+constinit const Family kQwen3Moe = like_llama({
     .name = "qwen3_moe",
     .title = "Qwen3 with experts",
     .architecture = "Qwen3MoeForCausalLM",
     .defaults = qwen3_moe_defaults(),
     .fields = kQwen3MoeFields,
-    .mlps = kLlamaMlps,
     .biases = {.attention = "attention_bias"},
     .harmless = kQwen3MoeHarmless,
     .refused = kQwen3MoeRefused,
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
-    .windows = WindowFields::kNone,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kQwen3MoeTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
 }  // namespace tessera

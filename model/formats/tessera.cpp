@@ -36,7 +36,7 @@ constexpr auto kTesseraTensors = joined(kLlamaTensors, kTesseraOwnTensors);
 
 }  // namespace
 
-constinit const Family kTessera{
+constinit const Family kTessera = like_llama({
     .name = "tessera",
     .title = "Tessera model",
     .architecture = "TesseraForCausalLM",
@@ -56,16 +56,10 @@ constinit const Family kTessera{
     .fields = kTesseraFields,
     .mlps = kTesseraMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
-    .harmless = {},
     .refused = {},
-    .dropouts = kLlamaDropouts,
-    .default_dropout = 0,
     .windows = WindowFields::kByPattern,
     .default_window = 4096,
-    .lead = "model.",
-    .block = "layers.{}.",
     .tensors = kTesseraTensors,
-    .buffers = kLlamaBuffers,
-};
+});
 
 }  // namespace tessera

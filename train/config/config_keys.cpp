@@ -10,10 +10,13 @@
 namespace tessera {
 namespace {
 
-std::vector<std::string_view> all_keys() {
-  std::vector<std::string_view> keys;
-  Config config;
-  for_each_field(config, [&](std::string_view key, const auto&...) { keys.push_back(key); });
+const std::vector<std::string_view>& all_keys() {
+  static const std::vector<std::string_view> keys = [] {
+    std::vector<std::string_view> found;
+    Config config;
+    for_each_field(config, [&](std::string_view key, const auto&...) { found.push_back(key); });
+    return found;
+  }();
   return keys;
 }
 
@@ -33,20 +36,26 @@ constexpr RenamedValue kRenamedValues[] = {{"train.gemm_backend", "own", "tesser
                                             {"parallel.shard", "1", "optimizer"}};
 
 // With the earlier names of keys, which are taken, too
-std::vector<std::string_view> all_names() {
-  std::vector<std::string_view> names = all_keys();
-  for (const Renamed& key : kRenamed) names.push_back(key.before);
+const std::vector<std::string_view>& all_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> found = all_keys();
+    for (const Renamed& key : kRenamed) found.push_back(key.before);
+    return found;
+  }();
   return names;
 }
 
 // A section comes after the one that it is in.
-std::vector<std::string_view> all_sections() {
-  std::vector<std::string_view> sections;
-  for (const std::string_view key : all_keys())
-    for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
-      const std::string_view section = key.substr(0, dot);
-      if (std::find(sections.begin(), sections.end(), section) == sections.end()) sections.push_back(section);
-    }
+const std::vector<std::string_view>& all_sections() {
+  static const std::vector<std::string_view> sections = [] {
+    std::vector<std::string_view> found;
+    for (const std::string_view key : all_keys())
+      for (size_t dot = key.find('.'); dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
+        const std::string_view section = key.substr(0, dot);
+        if (std::find(found.begin(), found.end(), section) == found.end()) found.push_back(section);
+      }
+    return found;
+  }();
   return sections;
 }
 
@@ -66,7 +75,7 @@ SplitKey split_key(std::string_view key) {
 }
 
 bool is_key(std::string_view key) {
-  const auto names = all_names();
+  const auto& names = all_names();
   return std::find(names.begin(), names.end(), key) != names.end();
 }
 
@@ -83,7 +92,7 @@ std::string_view present_value(std::string_view key, std::string_view value) {
 }
 
 bool is_section(std::string_view name) {
-  const auto sections = all_sections();
+  const auto& sections = all_sections();
   return std::find(sections.begin(), sections.end(), name) != sections.end();
 }
 

@@ -135,8 +135,8 @@ void Reader::read_map(const std::string& section, const YAML::Node& map, const Y
           source.at(first->second));
 
     const Written found = written(key, value, source);
-    check(is_key(key) || is_section(key), "{}: {}", where,
-          value.IsMap() ? unknown_section(key) : unknown_key(key));
+    if (!is_key(key) && !is_section(key))
+      fail("{}: {}", where, value.IsMap() ? unknown_section(key) : unknown_key(key));
     check(leaf.find('.') == std::string::npos, "{}: in a file, {} is written as {}", where, in_quotes(key),
           nested(key));
     const bool has_value = found.kind == Written::Kind::kPlain || found.kind == Written::Kind::kQuoted;
@@ -160,7 +160,7 @@ void Reader::apply_override(const std::string& text) {
   const std::string key = text.substr(0, equals), value = text.substr(equals + 1);
   check(!is_section(key) || takes_one_value(key), "{}: {} is a section; set one of its keys: {}", source.name,
         key, fmt::join(keys_in(key), ", "));
-  check(is_key(key) || is_section(key), "{}: {}", source.name, unknown_key(key));
+  if (!is_key(key) && !is_section(key)) fail("{}: {}", source.name, unknown_key(key));
   // In YAML, a line break in a plain scalar is a space.
   check(value.find('\n') == std::string::npos,
         "{}: a line break in a value is written \\n within double quotes", source.name);

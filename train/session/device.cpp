@@ -1,5 +1,9 @@
 #include "train/session/device.h"
 
+#include <cmath>
+#include <cstdlib>
+
+#include "kernels/base/check.h"
 #include "kernels/gemm/peak.h"
 
 namespace tessera {
@@ -27,6 +31,15 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank) {
 }
 
 double gemm_peak(Backend& be, bool fp8) {
+  const char* given = be.device() == Device::kCpu ? std::getenv(kCpuPeakVariable) : nullptr;
+  if (given) {
+    char* end = nullptr;
+    const double tflops = std::strtod(given, &end);
+    check(*end == 0 && std::isfinite(tflops) && tflops > 0,
+          "{} is {:?}, expected TFLOP/s as a number above 0. Unset it to measure the GEMM peak",
+          kCpuPeakVariable, given);
+    return 1e12 * tflops;
+  }
   Arena arena = make_arena(be.traits());
   const Stream stream(be, arena.alloc(MemoryTag::kWorkspace, "kernel workspace", DType::kF32,
                                       {workspace_bytes(be.device(), 1, 1, 1) / 4}));

@@ -53,46 +53,61 @@ AttnStatus launch_early(void (*kernel)(Args), dim3 grid, int threads, int shared
   return cudaLaunchKernelEx(&config, kernel, args) == cudaSuccess ? ATTN_OK : ATTN_LAUNCH_FAILED;
 }
 
+template <class T, class WorkType>
+struct DecodeLaunch {
+  void (*kernel)(Args<T, WorkType>);
+  int shared_bytes;
+  WorkType work;  // without what the call says: launch_with_merge() adds it
+  Workspace workspace;
+};
+
+// Launches a decoding kernel on launch.work.ctas CTAs, and merge_kernel.
+template <class Tile, class T, class WorkType>
+AttnStatus launch_with_merge(DecodeLaunch<T, WorkType> launch, const AttnDecode& d, CUstream_st* stream) {
+  const AttnDecodeProblem& p = d.problem;
+  const int64_t group = p.heads / p.kv_heads, turns = turns_of(group);
+  launch.work.starts = d.starts;
+  launch.work.batch = static_cast<int>(p.batch), launch.work.capacity = static_cast<int>(p.capacity);
+  launch.work.rows = static_cast<int>(p.kv_heads * turns);
+  const Args<T, WorkType> args = {.q = view<const T>(d.q),
+                                  .k = view<const T>(d.k),
+                                  .v = view<const T>(d.v),
+                                  .out = view<T>(d.out),
+                                  .work = launch.work,
+                                  .part_out = launch.workspace.out,
+                                  .part_lse = launch.workspace.lse,
+                                  .group = static_cast<int>(group),
+                                  .head_dim = p.head_dim,
+                                  .turns = static_cast<int>(turns),
+                                  .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
+                                  .score = score_args_of(p),
+                                  .sinks = static_cast<const T*>(d.sinks),
+                                  .alibi = alibi_of(p),
+                                  .score_cap = p.score_cap};
+  const AttnStatus status = launch_early(launch.kernel, dim3(static_cast<unsigned>(args.work.ctas)),
+                                         Tile::kWarps * 32, launch.shared_bytes, stream, args);
+  if (status != ATTN_OK) return status;
+  constexpr int kPairs = (Tile::kWidth + 63) / 64;
+  return launch_early(merge_kernel<T, kPairs, Tile::kGeneral, WorkType>,
+                      dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), kMergeWarps * 32,
+                      0, stream, args);
+}
+
 template <class Tile, class Kernel>
 AttnStatus launch_decode(const AttnDecode& d, CUstream_st* stream) {
   using T = typename Kernel::T;
-  const AttnDecodeProblem& p = d.problem;
-  const Workspace workspace(d.workspace, p);
-  const int64_t group = p.heads / p.kv_heads, turns = turns_of(group);
   constexpr int kBytes = Memory<Tile, Kernel>::kBytes;
   int resident = 0;
   if (const AttnStatus status = resident_ctas(kBytes, &resident); status != ATTN_OK) return status;
-  const auto ctas = static_cast<int>(std::min({int64_t{resident}, kMostCtas, most_units(p)}));
   std::conditional_t<Tile::kListed, ListedWork, Work> work = {};
-  work.starts = d.starts;
-  work.batch = static_cast<int>(p.batch), work.capacity = static_cast<int>(p.capacity);
-  work.rows = static_cast<int>(p.kv_heads * turns);
-  work.unit_keys = kUnitKeys<Tile>, work.ctas = ctas;
-  if constexpr (Tile::kListed) work.blocks = blocks_of(p), work.shift = work.blocks.shift_of(1);
-  using OwnArgs = ArgsOf<Tile, T>;
-  const OwnArgs args = {.q = view<const T>(d.q),
-                        .k = view<const T>(d.k),
-                        .v = view<const T>(d.v),
-                        .out = view<T>(d.out),
-                        .work = work,
-                        .part_out = workspace.out,
-                        .part_lse = workspace.lse,
-                        .group = static_cast<int>(group),
-                        .head_dim = p.head_dim,
-                        .turns = static_cast<int>(turns),
-                        .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
-                        .score = score_args_of(p),
-                        .sinks = static_cast<const T*>(d.sinks),
-                        .alibi = alibi_of(p),
-                        .score_cap = p.score_cap};
-  const AttnStatus status =
-      launch_early<OwnArgs>(decode_kernel<Tile, Kernel>, dim3(static_cast<unsigned>(ctas)), Tile::kWarps * 32,
-                            kBytes, stream, args);
-  if (status != ATTN_OK) return status;
-  constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early<OwnArgs>(merge_kernel<T, kPairs, Tile::kGeneral, decltype(args.work)>,
-                               dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)),
-                               kMergeWarps * 32, 0, stream, args);
+  work.unit_keys = kUnitKeys<Tile>;
+  work.ctas = static_cast<int>(std::min({int64_t{resident}, kMostCtas, most_units(d.problem)}));
+  if constexpr (Tile::kListed) work.blocks = blocks_of(d.problem), work.shift = work.blocks.shift_of(1);
+  return launch_with_merge<Tile, T, decltype(work)>({.kernel = decode_kernel<Tile, Kernel>,
+                                                     .shared_bytes = kBytes,
+                                                     .work = work,
+                                                     .workspace = {d.workspace, d.problem}},
+                                                    d, stream);
 }
 
 // The kernels of the problem's width; kGeneral: those for sinks and a bias; kListed: for sparse blocks

@@ -132,45 +132,23 @@ __global__ void __launch_bounds__(Tile::kWarps * 32, Tile::kCtas) small_decode_k
 template <class Tile>
 AttnStatus launch_small(const SmallDecode& d, CUstream_st* stream) {
   const AttnDecodeProblem& p = d.call.problem;
-  const Workspace workspace = small_workspace(d.call.workspace, p, d.dtype);
-  const CacheFormat format{.dtype = d.dtype, .head_dim = p.head_dim};
-  const int64_t group = p.heads / p.kv_heads, turns = turns_of(group);
   constexpr int kBytes = SmallMemory<Tile>::kBytes;
   int resident = 0;
   if (const AttnStatus status = resident_ctas(kBytes, &resident, Tile::kCtas); status != ATTN_OK)
     return status;
-  const auto ctas =
-      static_cast<int>(std::min({int64_t{resident}, kMostSmallCtas, most_small_units(p, d.dtype)}));
+  const CacheFormat format{.dtype = d.dtype, .head_dim = p.head_dim};
   const int64_t of_head = CacheFormat::groups_of(p.capacity) * format.group_words();
   SmallWork work = {};
-  work.starts = d.call.starts;
-  work.batch = static_cast<int>(p.batch), work.capacity = static_cast<int>(p.capacity);
-  work.rows = static_cast<int>(p.kv_heads * turns), work.ctas = ctas;
+  work.ctas = static_cast<int>(std::min({int64_t{resident}, kMostSmallCtas, most_small_units(p, d.dtype)}));
   work.groups = static_cast<const uint32_t*>(d.groups);
   work.of_sequence = p.kv_heads * of_head, work.of_head = of_head;
   work.format = format, work.tiles_of_group = format.tiles(), work.warps = Tile::kWarps;
-  const SmallArgs args = {.q = view<const bf16>(d.call.q),
-                          .k = view<const bf16>(d.call.k),
-                          .v = view<const bf16>(d.call.v),
-                          .out = view<bf16>(d.call.out),
-                          .work = work,
-                          .part_out = workspace.out,
-                          .part_lse = workspace.lse,
-                          .group = static_cast<int>(group),
-                          .head_dim = p.head_dim,
-                          .turns = static_cast<int>(turns),
-                          .part_heads = static_cast<int>(std::min<int64_t>(group, kHeadsAtOnce)),
-                          .score = score_args_of(p),
-                          .sinks = static_cast<const bf16*>(d.call.sinks),
-                          .alibi = alibi_of(p),
-                          .score_cap = p.score_cap};
-  const AttnStatus status = launch_early(small_decode_kernel<Tile>, dim3(static_cast<unsigned>(ctas)),
-                                         Tile::kWarps * 32, kBytes, stream, args);
-  if (status != ATTN_OK) return status;
-  constexpr int kPairs = (Tile::kWidth + 63) / 64;
-  return launch_early(merge_kernel<bf16, kPairs, Tile::kGeneral, SmallWork>,
-                      dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch)), kMergeWarps * 32,
-                      0, stream, args);
+  return launch_with_merge<Tile, bf16, SmallWork>(
+      {.kernel = small_decode_kernel<Tile>,
+       .shared_bytes = kBytes,
+       .work = work,
+       .workspace = small_workspace(d.call.workspace, p, d.dtype)},
+      d.call, stream);
 }
 
 // The kernels of the problem's width, and those for sinks, a bias or a cap where it has any

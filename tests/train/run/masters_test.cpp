@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kUpdates = 60;
+constexpr int kUpdates = 30;
 
 // What an update makes of a master, wherever it lies: a change of its size or far below a bf16 weight's last
 // place, and one time in five a tie.
