@@ -451,8 +451,6 @@ void check_teacher(const SourcedConfig& sourced) {
   sourced.require(!teacher || config.model.logit_cap == 0, key, with, "model.logit_cap");
   sourced.require(!teacher || !(train.fp8 && train.fp8.head), key, with, "train.fp8.head",
                   "set train.fp8.head=false");
-  sourced.require(!teacher || config.parallel.context == 1, key, with, "parallel.context",
-                  "set parallel.context=1");
   sourced.require(!stored || config.data.masks(), "train.teacher_logits", with, "data.documents",
                   "set data.documents=mask: the logits are those of documents that do not see each other");
   sourced.require(!stored || train.context_schedule.empty(), "train.teacher_logits", with,

@@ -119,6 +119,20 @@ void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule
   }
 }
 
+// What a rank of a context has of numbers of the sequences of a step, `each` of them for a token; 0 for padding
+template <class T>
+std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
+  const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
+  const size_t rows = of_micro_step(own.from.size()), numbers = of_micro_step(of_all.size());
+  std::vector<T> part(own.from.size() * each);
+  for (size_t i = 0; i < own.from.size(); ++i) {
+    if (own.from[i] < 0) continue;
+    const auto from = of_all.subspan(i / rows * numbers + static_cast<size_t>(own.from[i]) * each, each);
+    std::ranges::copy(from, part.begin() + static_cast<std::ptrdiff_t>(i * each));
+  }
+  return part;
+}
+
 // [E] of [ranks, E]
 Tensor own_counts(const Tensor& choice_counts, int64_t rank) {
   return choice_counts.rows(rank, 1).view({choice_counts.shape[1]});
@@ -177,12 +191,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     log_probs_ = {
         stream(), host_,
         take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
-  if (shape.weights) {
-    check(!model_.context, "weights of losses need sequences of one rank");
-    weights_ = {stream(), host_, take("weights of losses", DType::kF32, per_token)};
-  }
+  if (shape.weights) weights_ = {stream(), host_, take("weights of losses", DType::kF32, per_token)};
   if (const int64_t K = shape.loss.teacher_logits; K > 0) {
-    check(!model_.context, "logits of a teacher need sequences of one rank");
     teacher_ids_ = {stream(), host_,
                     take("ids of the teacher's logits", DType::kI32, {shape.micro_steps, shape.rows(), K})};
     teacher_logits_ = {
@@ -300,19 +310,19 @@ void TrainState::send_dealt(const SequencesView& sequences) {
                 .documents = part(sequences.documents, m)},
                own);
   send_ids(own.tokens, own.targets);
-  if (counted_rows_.device()) {
-    const std::vector<int32_t> counted = rows_with_targets(sequences, shape_.sequence_length);
-    const size_t each = counted.size() / static_cast<size_t>(shape_.micro_steps),
-                 own_each = own.from.size() / static_cast<size_t>(shape_.micro_steps);
-    std::vector<int32_t> of_own;
-    for (size_t i = 0; i < own.from.size(); ++i)
-      of_own.push_back(own.from[i] < 0 ? 0 : counted[i / own_each * each + static_cast<size_t>(own.from[i])]);
-    counted_rows_.send(std::span<const int32_t>(of_own));
-  }
+  if (counted_rows_.device())
+    send_rows<int32_t>(counted_rows_, rows_with_targets(sequences, shape_.sequence_length), 1, &own);
+  send_weights(sequences, &own);
+  send_teacher(sequences, &own);
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
-void TrainState::send_weights(const SequencesView& sequences) {
+template <class T>
+void TrainState::send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own) {
+  to.send(own ? std::span<const T>(dealt_part(*own, shape_.micro_steps, of_all, each)) : of_all);
+}
+
+void TrainState::send_weights(const SequencesView& sequences, const Dealt* own) {
   if (!weights_.device()) {
     check(sequences.weights.empty(), "the sequences have weights, and the shape of the run has none");
     return;
@@ -320,10 +330,10 @@ void TrainState::send_weights(const SequencesView& sequences) {
   check(sequences.weights.empty() || sequences.weights.size() == sequences.targets.size(),
         "there must be {} weights, found {}", sequences.targets.size(), sequences.weights.size());
   const std::vector<float> ones(sequences.weights.empty() ? sequences.targets.size() : 0, 1.0f);
-  weights_.send(ones.empty() ? sequences.weights : std::span<const float>(ones));
+  send_rows(weights_, ones.empty() ? sequences.weights : std::span<const float>(ones), 1, own);
 }
 
-void TrainState::send_teacher(const SequencesView& sequences) {
+void TrainState::send_teacher(const SequencesView& sequences, const Dealt* own) {
   if (!teacher_ids_.device()) return;
   const size_t rows = sequences.targets.size(), K = static_cast<size_t>(shape_.loss.teacher_logits);
   check(sequences.teacher_ids.size() == rows * K && sequences.teacher_logits.size() == rows * (K + 1),
@@ -333,8 +343,8 @@ void TrainState::send_teacher(const SequencesView& sequences) {
     check(sequences.teacher_ids[i] >= 0 && sequences.teacher_ids[i] < shape_.model.vocab_size,
           "a logit of the teacher is of the id {}, outside the vocabulary of {}", sequences.teacher_ids[i],
           shape_.model.vocab_size);
-  teacher_ids_.send(sequences.teacher_ids);
-  teacher_logits_.send(sequences.teacher_logits);
+  send_rows(teacher_ids_, sequences.teacher_ids, K, own);
+  send_rows(teacher_logits_, sequences.teacher_logits, K + 1, own);
 }
 
 void TrainState::set_counted(double counted_tokens) {

@@ -129,8 +129,11 @@ class TrainState {
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  void send_weights(const SequencesView& sequences);
-  void send_teacher(const SequencesView& sequences);
+  // With a context, what this rank has of them: `own`
+  template <class T>
+  void send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own);
+  void send_weights(const SequencesView& sequences, const Dealt* own = nullptr);
+  void send_teacher(const SequencesView& sequences, const Dealt* own = nullptr);
   void check_counted(const SequencesView& sequences, double counted_tokens) const;
   void set_counted(double counted_tokens);
   void send_limits();
