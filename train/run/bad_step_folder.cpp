@@ -173,6 +173,7 @@ bool is_of_same_step(const fs::path& folder, const BadStepWriting& what) {
     Checksum batch;
     for (const auto* part : {&what.batch.tokens, &what.batch.targets, &what.batch.documents})
       batch.update(std::as_bytes(std::span(*part)));
+    batch.update(std::as_bytes(std::span(what.batch.weights)));
     return whole_number(facts, "step", kFacts) == what.kept.bad.step &&
            whole_number(facts, "data_position", kFacts) == what.kept.position &&
            checksums_of(folder).at(kBatch).checksum == batch.digits() && holds_only_ours(folder);
