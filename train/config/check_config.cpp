@@ -397,8 +397,6 @@ void check_pairs(const SourcedConfig& sourced) {
   const char* const with = "cannot be used with";
   sourced.require(!pairs || config.data.masks(), "train.loss", with, "data.documents",
                   "set data.documents=mask");
-  sourced.require(!pairs || config.parallel.context == 1, "train.loss", with, "parallel.context",
-                  "set parallel.context=1");
   sourced.require(!pairs || !train.fp8, "train.loss", with, "train.gemm_dtype", "set train.gemm_dtype=bf16");
   sourced.require(!pairs || !config.evaluation.by_position, "train.loss", with, "evaluation.by_position",
                   "set evaluation.by_position=false");

@@ -119,7 +119,8 @@ void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule
   }
 }
 
-// What a rank of a context has of numbers of the sequences of a step, `each` of them for a token; 0 for padding
+// What a rank of a context has of numbers of the sequences of a step, `each` of them for a token; 0 for
+// padding
 template <class T>
 std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
   const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
@@ -166,7 +167,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
   }
-  const Shape per_token{shape.micro_steps, shape.rows()};
+  const Shape per_token{shape.micro_steps, shape.rows()}, per_token_of_pair{shape.micro_steps, pair_rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);
   };
@@ -181,17 +182,24 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
   }
   losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
   if (shape.loss.pairs) {
-    check(shape.documents && !model_.context, "a loss of pairs needs documents, in sequences of one rank");
-    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token)};
+    check(shape.documents, "a loss of pairs needs documents");
+    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token_of_pair)};
     figures_ = {
         stream(), host_,
-        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, shape.rows()})};
+        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, pair_rows()})};
+  }
+  if (shape.loss.pairs && model_.context) {
+    all_documents_ = {stream(), host_,
+                      take("documents of all tokens", DType::kI32, {shape.micro_steps, pair_rows(), 2})};
+    all_targets_ = {stream(), host_, take("targets of all tokens", DType::kI32, per_token_of_pair)};
   }
   if (shape.loss.stored_reference)
     log_probs_ = {
         stream(), host_,
-        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
-  if (shape.weights) weights_ = {stream(), host_, take("weights of losses", DType::kF32, per_token)};
+        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, pair_rows(), 2})};
+  if (shape.weights)
+    weights_ = {stream(), host_,
+                take("weights of losses", DType::kF32, shape.loss.pairs ? per_token_of_pair : per_token)};
   if (const int64_t K = shape.loss.teacher_logits; K > 0) {
     teacher_ids_ = {stream(), host_,
                     take("ids of the teacher's logits", DType::kI32, {shape.micro_steps, shape.rows(), K})};
@@ -281,11 +289,16 @@ void TrainState::send(const SequencesView& sequences) {
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
   send_weights(sequences);
   send_teacher(sequences);
-  if (!shape_.loss.pairs) return;
+  if (shape_.loss.pairs) send_pairs(sequences);
+}
+
+// Of all tokens, which each rank of a context has
+void TrainState::send_pairs(const SequencesView& sequences) {
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
   check_kinds(sequences, shape_.sequence_length, *shape_.loss.pairs);
   kinds_.send(sequences.kinds);
+  if (all_targets_.device()) all_documents_.send(sequences.documents), all_targets_.send(sequences.targets);
   if (!shape_.loss.stored_reference) return;
   check(sequences.log_probs.size() == sequences.targets.size(),
         "the loss {} has a stored reference, and the sequences have no log-probabilities", shape_.loss.name);
@@ -312,8 +325,9 @@ void TrainState::send_dealt(const SequencesView& sequences) {
   send_ids(own.tokens, own.targets);
   if (counted_rows_.device())
     send_rows<int32_t>(counted_rows_, rows_with_targets(sequences, shape_.sequence_length), 1, &own);
-  send_weights(sequences, &own);
+  send_weights(sequences, shape_.loss.pairs ? nullptr : &own);
   send_teacher(sequences, &own);
+  if (shape_.loss.pairs) send_pairs(sequences);
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
@@ -402,8 +416,9 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_,
-                                    &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
+    for (const SentTensor* input :
+         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &all_documents_, &all_targets_,
+          &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .observed = observed_, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -444,13 +459,19 @@ Batch TrainState::batch_of(int64_t row) {
     batch.positions = positions_.device().rows(row, 1).view(shape);
   }
   if (shape_.loss.pairs) {
-    batch.kinds = kinds_.device().rows(row, 1).view(shape);
+    const int64_t B = shape_.micro_batch, T_all = shape_.sequence_length;
+    batch.kinds = kinds_.device().rows(row, 1).view({B, T_all});
     batch.figures =
-        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
+        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, pair_rows()});
+    if (const Tensor& all = all_targets_.device()) {
+      batch.all_targets = all.rows(row, 1).view({B, T_all});
+      batch.all_documents = all_documents_.device().rows(row, 1).view({B, T_all, 2});
+    }
   }
   if (const Tensor& log_probs = log_probs_.device())
-    batch.log_probs = log_probs.rows(row, 1).view({shape_.rows(), 2});
-  if (const Tensor& weights = weights_.device()) batch.weights = weights.rows(row, 1).view({shape_.rows()});
+    batch.log_probs = log_probs.rows(row, 1).view({pair_rows(), 2});
+  if (const Tensor& weights = weights_.device())
+    batch.weights = weights.rows(row, 1).view({weights.shape[1]});
   if (const Tensor& ids = teacher_ids_.device()) {
     const int64_t K = shape_.loss.teacher_logits;
     batch.teacher_ids = ids.rows(row, 1).view({shape_.rows(), K});
@@ -631,7 +652,8 @@ std::vector<double> TrainState::pair_figures() {
   if (!shape_.loss.pairs) return {};
   std::vector<double> sums(PreferenceFigures::kCount);
   const std::span<const float> all = figures_.values();
-  const auto rows = static_cast<size_t>(shape_.rows());
+  if (session_.shape().context.rank > 0) return sums;  // the first rank of a context has all of its pairs
+  const auto rows = static_cast<size_t>(pair_rows());
   for (size_t i = 0; i < all.size(); ++i) sums[i / rows % sums.size()] += static_cast<double>(all[i]);
   return sums;
 }

@@ -60,7 +60,7 @@ TEST_F(ProvePairs, RanksAgree) {
       words.push_back(word);
     const ProcessResult result = program(words);
     EXPECT_EQ(result.status, 0) << result.out << result.error;
-    for (const char* what : {"sequences dealt", "weights split", "ok: ranks\n"})
+    for (const char* what : {"sequences dealt", "weights split", "each sequence shared", "ok: ranks\n"})
       EXPECT_NE(result.out.find(what), std::string::npos) << what << result.out;
   }
 }

@@ -136,6 +136,15 @@ TEST_F(TeacherRun, StaleLogitsAreRefused) {
   EXPECT_FALSE(fs::exists(folder / "mine/teacher.logits.tmp"));
 }
 
+// A teacher that reads other ids than those of the data
+TEST_F(TeacherRun, AnotherTokenizerIsRefusedByName) {
+  fs::copy_file(std::string(TESSERA_SOURCE_DIR) + "/tests/fixtures/tokenizers/gpt2.json",
+                folder / "other/tokenizer.json");
+  refused(sets(taught({"train.teacher=other"})),
+          {"mine, is encoded by the tokenizer `bytes` (257 ids)",
+           "train.teacher, other, has the tokenizer `bpe-", "./prepare --tokenizer other"});
+}
+
 TEST_F(TeacherRun, AResumedRunHasTheSameLogits) {
   store(8);
   trains(by(1, "whole", stored(8, {"train.teacher=teacher"})));
