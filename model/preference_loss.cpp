@@ -1,5 +1,6 @@
 #include "model/preference_loss.h"
 
+#include "model/context_rows.h"
 #include "model/transformer.h"
 
 namespace tessera {
@@ -22,45 +23,15 @@ const char* name_of(PreferenceKind kind) {
 }
 
 // A pair is scored where all of its tokens are known. The ranks of a context have some each: they gather the
-// losses of all, every rank scores all pairs, and takes what belongs to its own rows.
+// losses of all, every rank scores all pairs, and takes what belongs to its own rows (context_rows.h).
 int64_t rows_of_all(const Batch& batch) {
   return batch.all_targets ? batch.all_targets.numel() : batch.targets.numel();
 }
 
-Heads as_heads(const Tensor& rows) { return {rows.view({1, rows.numel(), 1, 1}), 0, 1}; }
-
-// Of the rows that this rank has, [N], those of all tokens in their order, [B T_all]
-Tensor of_all_tokens(Arena& arena, const Pass& pass, const Tensor& own) {
-  Communicator* const axis = pass.model.context;
-  if (!axis) return own;
-  const Tensor all =
-      arena.alloc(MemoryTag::kActivations, "rows of all tokens", own.dtype, {rows_of_all(pass.batch)});
-  Arena::Scope scope(arena);
-  const Tensor gathered =
-      arena.alloc(MemoryTag::kActivations, "rows as gathered", own.dtype, {axis->size(), own.numel()});
-  const Tensor part = gathered.rows(axis->rank(), 1);
-  pass.stream.run(Copy{own, part.view(own.shape)});
-  axis->all_gather({.part = part, .whole = gathered});
-  axis->wait();
-  pass.stream.run(
-      MoveHeads{.from = as_heads(gathered), .to = as_heads(all), .rows = pass.batch.context.gathered_rows});
-  return all;
-}
-
-// The other way
-void take_own(const Pass& pass, const Tensor& all, const Tensor& own) {
-  const int64_t N = own.numel();
-  const Communicator* const axis = pass.model.context;
-  if (!axis) return pass.stream.run(Copy{all.view(own.shape), own});
-  pass.stream.run(MoveHeads{.from = as_heads(all),
-                            .to = as_heads(own),
-                            .rows = pass.batch.context.scattered_rows.rows(axis->rank() * N, N)});
-}
-
 // The losses of a pass, and of its reference
 struct Scored {
-  Tensor losses,
-      reference;  // of all tokens; reference: none where the rule needs none, or its numbers are stored
+  Tensor losses;     // of all tokens
+  Tensor reference;  // likewise; none where the rule needs none, or its numbers are stored
 };
 Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
   const Shape rows{pass.batch.targets.numel()};
@@ -73,8 +44,8 @@ Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
   if (found.reference)
     evaluate_batch(pass.stream, arena,
                    {.model = *pass.model.reference, .batch = pass.batch, .losses = found.reference});
-  found.losses = of_all_tokens(arena, pass, found.losses);
-  if (found.reference) found.reference = of_all_tokens(arena, pass, found.reference);
+  found.losses = rows_of_all_tokens(arena, pass, found.losses);
+  if (found.reference) found.reference = rows_of_all_tokens(arena, pass, found.reference);
   return found;
 }
 
@@ -101,7 +72,7 @@ void sum_divergence(Arena& arena, const Pass& pass, const PreferenceLoss& loss, 
   if (pass.model.context) {
     const Tensor own = arena.alloc(MemoryTag::kActivations, "divergences of pairs", DType::kF32,
                                    {pass.batch.targets.numel()});
-    take_own(pass, divergences, own);
+    take_own_rows(pass, divergences, own);
     divergences = own;
   }
   pass.stream.run(SumLosses{.losses = divergences, .sum = sum});
@@ -123,7 +94,7 @@ Tensor weights_of(Arena& arena, const Pass& pass, const Saved& saved) {
   }
   loss.divergence = divergence.of_step, loss.gradient_scale = divergence.gradient_scale;
   pass.stream.run(loss);
-  if (pass.model.context) take_own(pass, of_all, weights);
+  if (pass.model.context) take_own_rows(pass, of_all, weights);
   return weights;
 }
 
@@ -140,10 +111,6 @@ void measure_divergence(const Stream& stream, Arena& arena, const MeasuredDiverg
   const Tensor weights =
       arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {rows_of_all(of.batch)});
   sum_divergence(arena, pass, loss_of(pass, score(arena, pass, saved), weights), of.sum);
-}
-
-void pair_losses(const Pass& pass, const Tensor& losses) {
-  take_own(pass, pass.batch.figures.rows(0, 1), losses);
 }
 
 LossRule preference_loss(const PreferenceRule& rule, ReferenceFrom reference) {

@@ -8,10 +8,6 @@
 
 namespace tessera {
 
-// The losses of a training batch's pairs, which its figures have, as those of rows, [N]: each at the first
-// row of its pair, of a context at the rank that has it
-void pair_losses(const Pass& pass, const Tensor& losses);
-
 // Where the reference is computed once, its log-probabilities come with the batch: no model computes them.
 enum class ReferenceFrom : uint8_t { kModel, kBatch };
 LossRule preference_loss(const PreferenceRule& rule, ReferenceFrom reference = ReferenceFrom::kModel);

@@ -121,6 +121,9 @@ void Replay::load(const RunPlan& plan) {
   load_checkpoint(
       folder_.checkpoint, *state_,
       {.folder = config_.train.init_from, .options = folder_options(config_), .checksum = before_.base});
+  if (state_->has_reference())
+    load_fixed(config_.train.reference_folder(), state_->reference(), folder_options(config_));
+  if (state_->has_teacher()) load_fixed(config_.train.teacher, state_->teacher(), folder_options(config_));
   state_->set_skipped_updates(before_.skipped_updates);
 }
 

@@ -1,5 +1,5 @@
-// The program prove on losses of pairs, and of answers with labels: packed pairs are pairs one by one, several
-// ranks are one; and faults of the loss are found.
+// The program prove on losses of pairs, and of answers with labels: packed pairs are pairs one by one,
+// several ranks are one; and faults of the loss are found.
 #include "tests/planted_faults.h"
 #include "tests/proofs.h"
 

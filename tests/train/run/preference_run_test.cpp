@@ -158,6 +158,24 @@ TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
   }
 }
 
+// The folder of a bad step has what a loss of pairs reads, and the reference is where it was.
+TEST_F(PreferenceRun, ABadStepIsReplayed) {
+  store_log_probs();
+  for (const char* stored : {"false", "true"}) {
+    const std::string run = std::string("bad_") + stored;
+    const ProcessResult stopped = train(
+        by(1, run, pairs({"optimizer.learning_rate=1e30", std::string("train.stored_reference=") + stored})));
+    EXPECT_EQ(stopped.status, 1) << stopped.out;
+    std::string bad;
+    for (const auto& one : fs::directory_iterator(folder / run))
+      if (const std::string name = one.path().filename().string(); name.starts_with("bad_step_")) bad = name;
+    ASSERT_NE(bad, "") << stopped.error;
+    const ProcessResult again = run_process(TRAIN_BINARY, {"--replay", run + "/" + bad}, {.folder = folder});
+    EXPECT_NE((again.out + again.error).find("the step is bad again"), std::string::npos)
+        << again.out << again.error;
+  }
+}
+
 // ./prove on a run of pairs: packed = one by one, micro-batches of one, a checkpoint, two ranks
 TEST_F(PreferenceRun, IsProven) {
   const auto proves = [&](const std::string& run) {
