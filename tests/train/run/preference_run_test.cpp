@@ -150,7 +150,7 @@ TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
     trains(by(3, "split_" + kind, pairs(with(settings, {"parallel.shard=weights", "train.micro_batch=1"}))));
     trains(by(2, "shared_" + kind, pairs(with(settings, {"parallel.context=2"}))));
     trains(
-        by(4, "both_" + kind,
+        by(6, "both_" + kind,
            pairs(with(settings, {"parallel.context=2", "parallel.shard=weights", "train.micro_batch=1"}))));
     for (const std::string& run : {"three_" + kind, "split_" + kind, "shared_" + kind, "both_" + kind})
       for (const char* key : {"loss", "grad_norm", "validation_loss"})
@@ -292,7 +292,7 @@ TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {
   trains(by(3, "split", with(stored, {"parallel.shard=weights"})));
   trains(by(1, "small", with(stored, {"train.micro_batch=1"})));
   trains(by(2, "shared", with(kto, {"parallel.context=2", "train.micro_batch=1"})));
-  trains(by(4, "both", with(stored, {"parallel.context=2"})));
+  trains(by(6, "both", with(stored, {"parallel.context=2"})));
   for (const char* run : {"stored", "three", "split", "small", "shared", "both"})
     for (const char* key : {"loss", "grad_norm", "validation_loss"})
       expect_near(values(run, key), values("one", key));
