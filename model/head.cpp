@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/context_rows.h"
 #include "model/stages.h"
 
 namespace tessera {
@@ -165,7 +166,7 @@ void head_losses(Arena& arena, const Pass& pass, const HeadLosses& head) {
     }
   }
   if (!gradients) return;
-  if (model.loss.pairs) pass.stream.run(Copy{pass.batch.figures.rows(0, 1).view({N}), head.losses});
+  if (model.loss.pairs) take_own_rows(pass, pass.batch.figures.rows(0, 1), head.losses);
   divide_logits(pass, saved.norm.y);
   const Handover below = to_block_below(pass, saved.blocks.size(), head.below);
   norm_backward(pass.stream, final_norm(model, *weights, saved),

@@ -1,5 +1,6 @@
 #include "model/preference_loss.h"
 
+#include "model/context_rows.h"
 #include "model/transformer.h"
 
 namespace tessera {
@@ -21,9 +22,16 @@ const char* name_of(PreferenceKind kind) {
   return "";
 }
 
+// A pair is scored where all of its tokens are known. The ranks of a context have some each: they gather the
+// losses of all, every rank scores all pairs, and takes what belongs to its own rows (context_rows.h).
+int64_t rows_of_all(const Batch& batch) {
+  return batch.all_targets ? batch.all_targets.numel() : batch.targets.numel();
+}
+
 // The losses of a pass, and of its reference
 struct Scored {
-  Tensor losses, reference;  // [N]; reference: none where the rule needs none, or its numbers are stored
+  Tensor losses;     // of all tokens
+  Tensor reference;  // likewise; none where the rule needs none, or its numbers are stored
 };
 Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
   const Shape rows{pass.batch.targets.numel()};
@@ -36,14 +44,17 @@ Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
   if (found.reference)
     evaluate_batch(pass.stream, arena,
                    {.model = *pass.model.reference, .batch = pass.batch, .losses = found.reference});
+  found.losses = rows_of_all_tokens(arena, pass, found.losses);
+  if (found.reference) found.reference = rows_of_all_tokens(arena, pass, found.reference);
   return found;
 }
 
 PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& weights) {
   const Batch& batch = pass.batch;
-  return {.documents = batch.documents,
+  const Tensor& targets = batch.all_targets ? batch.all_targets : batch.targets;
+  return {.documents = batch.all_documents ? batch.all_documents : batch.documents,
           .kinds = batch.kinds,
-          .targets = batch.targets.view({batch.targets.numel()}),
+          .targets = targets.view({targets.numel()}),
           .losses = scored.losses,
           .reference = scored.reference,
           .stored = batch.log_probs,
@@ -53,10 +64,18 @@ PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& wei
           .figures = batch.figures};
 }
 
-// The sum of the divergences of a batch, by way of its figures
-void sum_divergence(const Stream& stream, const PreferenceLoss& loss, const Tensor& sum) {
-  stream.run(loss);
-  stream.run(SumLosses{.losses = loss.figures.rows(PreferenceFigures::kDivergence, 1), .sum = sum});
+// The sum of the divergences of a batch, by way of its figures; of a context, of the pairs that begin here
+void sum_divergence(Arena& arena, const Pass& pass, const PreferenceLoss& loss, const Tensor& sum) {
+  pass.stream.run(loss);
+  Arena::Scope scope(arena);
+  Tensor divergences = loss.figures.rows(PreferenceFigures::kDivergence, 1);
+  if (pass.model.context) {
+    const Tensor own = arena.alloc(MemoryTag::kActivations, "divergences of pairs", DType::kF32,
+                                   {pass.batch.targets.numel()});
+    take_own_rows(pass, divergences, own);
+    divergences = own;
+  }
+  pass.stream.run(SumLosses{.losses = divergences, .sum = sum});
 }
 
 // The gradient of a pair's loss with respect to a row is a number times that of the row's cross entropy.
@@ -65,13 +84,17 @@ Tensor weights_of(Arena& arena, const Pass& pass, const Saved& saved) {
   const Tensor weights =
       arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {pass.batch.targets.numel()});
   Arena::Scope scope(arena);
-  PreferenceLoss loss = loss_of(pass, score(arena, pass, saved), weights);
+  const Tensor of_all = pass.model.context ? arena.alloc(MemoryTag::kActivations, "weights of all rows",
+                                                         DType::kF32, {rows_of_all(pass.batch)})
+                                           : weights;
+  PreferenceLoss loss = loss_of(pass, score(arena, pass, saved), of_all);
   if (divergence.own) {
-    sum_divergence(pass.stream, loss, divergence.own);
+    sum_divergence(arena, pass, loss, divergence.own);
     divergence.share();
   }
   loss.divergence = divergence.of_step, loss.gradient_scale = divergence.gradient_scale;
   pass.stream.run(loss);
+  if (pass.model.context) take_own_rows(pass, of_all, weights);
   return weights;
 }
 
@@ -86,8 +109,8 @@ void measure_divergence(const Stream& stream, Arena& arena, const MeasuredDiverg
   const Pass pass{.stream = stream, .model = model, .batch = of.batch, .dropout = none};
   forward(stream, {.model = model, .batch = of.batch, .saved = saved});
   const Tensor weights =
-      arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {of.batch.targets.numel()});
-  sum_divergence(stream, loss_of(pass, score(arena, pass, saved), weights), of.sum);
+      arena.alloc(MemoryTag::kActivations, "weights of rows", DType::kF32, {rows_of_all(of.batch)});
+  sum_divergence(arena, pass, loss_of(pass, score(arena, pass, saved), weights), of.sum);
 }
 
 LossRule preference_loss(const PreferenceRule& rule, ReferenceFrom reference) {

@@ -18,6 +18,9 @@ struct RanksByHand : TrainRanks {
   }
   // In a working folder, which is that of a machine
   void start_in(const std::filesystem::path& machine, int rank, const Words& words, int size) {
+    start_program(machine, rank, with({"--config", (folder / "small.yaml").string()}, words), size);
+  }
+  void start_program(const std::filesystem::path& machine, int rank, const Words& words, int size) {
     const std::string number = std::to_string(rank), local = std::to_string(rank % 2),
                       own = "process_" + std::to_string(processes.size());
     std::filesystem::create_directory(folder / own);  // its output is kept beside it
@@ -26,8 +29,7 @@ struct RanksByHand : TrainRanks {
         "/usr/bin/env",
         with({"-C", (moves ? machine : folder / own).string(), "RANK=" + number,
               "WORLD_SIZE=" + std::to_string(size), "LOCAL_RANK=" + local, "LOCAL_WORLD_SIZE=2",
-              "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), TRAIN_BINARY, "--config",
-              (folder / "small.yaml").string()},
+              "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port), TRAIN_BINARY},
              words),
         Process::Options{.folder = folder / own});
   }

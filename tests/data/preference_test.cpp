@@ -42,6 +42,33 @@ TEST_F(Prepare, ReadsPairsOfAnswers) {
   EXPECT_EQ(counts, "....##....###...#####...####");
 }
 
+// Tools are given to the template with both answers; what counts is what it marks.
+TEST_F(Prepare, ReadsPairsOfConversationsWithTools) {
+  write("with_tools.jinja",
+        "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}!{{ c.function.name }}{% endfor %};{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}");
+  const std::string line =
+      R"({"tools":[{"type":"function","function":{"name":"sum","parameters":{}}}],)"
+      R"("prompt":[{"role":"user","content":"2+2"}],)"
+      R"("chosen":[{"role":"assistant","content":"","tool_calls":[{"type":"function","function":)"
+      R"({"name":"sum","arguments":{}}}]}],"rejected":[{"role":"assistant","content":"5"}]})";
+  write("a.jsonl", line + "\n");
+  const Result result = run({"a.jsonl", "--output", "d", "--chat-template", "with_tools.jinja"});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("documents 2, pairs 1, "), std::string::npos) << result.out;
+  EXPECT_EQ(text_of("d"), "[sum]<user>2+2<assistant>!sum;|[sum]<user>2+2<assistant>5;|");
+  std::vector<int32_t> targets(56);
+  TokenStream::open(folder_ / "d").documents()->drop_uncounted(0, targets);
+  std::string counts;
+  for (const int32_t target : targets) counts += target == kNoTarget ? '.' : '#';
+  EXPECT_EQ(counts.substr(0, 31), std::string(25, '.') + "#####" + "#") << counts;
+  // A template that has no place for tools would lose them.
+  expect_refusal({"a.jsonl", "--output", "e", "--chat-template", "chatml"}, {"a.jsonl:1", "tools"});
+}
+
 TEST_F(Prepare, RefusesWhatIsNoPair) {
   const auto refused = [&](const char* lines, std::initializer_list<std::string_view> words) {
     write("a.jsonl", lines);

@@ -425,8 +425,6 @@ void check_pairs(const SourcedConfig& sourced) {
   const char* const with = "cannot be used with";
   sourced.require(!pairs || config.data.masks(), "train.loss", with, "data.documents",
                   "set data.documents=mask");
-  sourced.require(!pairs || config.parallel.context == 1, "train.loss", with, "parallel.context",
-                  "set parallel.context=1");
   sourced.require(!pairs || !train.fp8, "train.loss", with, "train.gemm_dtype", "set train.gemm_dtype=bf16");
   sourced.require(!pairs || !config.evaluation.by_position, "train.loss", with, "evaluation.by_position",
                   "set evaluation.by_position=false");
@@ -479,8 +477,6 @@ void check_teacher(const SourcedConfig& sourced) {
   sourced.require(!teacher || config.model.logit_cap == 0, key, with, "model.logit_cap");
   sourced.require(!teacher || !(train.fp8 && train.fp8.head), key, with, "train.fp8.head",
                   "set train.fp8.head=false");
-  sourced.require(!teacher || config.parallel.context == 1, key, with, "parallel.context",
-                  "set parallel.context=1");
   sourced.require(!stored || config.data.masks(), "train.teacher_logits", with, "data.documents",
                   "set data.documents=mask: the logits are those of documents that do not see each other");
   sourced.require(!stored || train.context_schedule.empty(), "train.teacher_logits", with,

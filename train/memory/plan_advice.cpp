@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "model/stages.h"
+#include "train/memory/data_weights.h"
 #include "train/session/fastest_shape.h"
 #include "train/session/step_estimate.h"
 
@@ -60,7 +61,9 @@ class Adviser {
  private:
   std::optional<RunPlan> planned(const Change& change) const {
     try {
-      return plan_run(change.config, plan_.device, plan_.limit, {.micro_batch = plan_.shape.micro_batch});
+      return with_weights(
+          plan_run(change.config, plan_.device, plan_.limit, {.micro_batch = plan_.shape.micro_batch}),
+          plan_.shape.weights);
     } catch (const Error&) {  // no kernel supports the change
       return std::nullopt;
     }

@@ -12,6 +12,7 @@
 #include "model/fp8.h"
 #include "model/params.h"
 #include "train/config/check_config.h"
+#include "train/memory/data_weights.h"
 #include "train/memory/memory_report.h"
 #include "train/memory/plan_advice.h"
 #include "train/memory/plan_fit.h"
@@ -243,7 +244,7 @@ int plan_each_phase(const Config& config, const PlanOptions& options, const Plan
   bool all_fit = true;
   for (size_t i = 0; i < config.phases(); ++i) {
     const Config phase = config.of_phase(i);
-    const RunPlan plan = plan_run(phase, target.device, target.limit);
+    const RunPlan plan = with_weights(plan_run(phase, target.device, target.limit), run.weights);
     const std::vector<Advice> changes = plan.fits() ? std::vector<Advice>() : advice(phase, plan, false);
     const int64_t from_step = config.train.context_schedule[i].from_step;
     fmt::print("{}phase    {} of {}: sequences of {} tokens, from step {} on\n", i > 0 ? "\n" : "", i + 1,
@@ -268,9 +269,10 @@ int plan_command(const Config& config, const PlanOptions& options) {
   const PlannedRun run = options.planned_run ? options.planned_run(config) : PlannedRun();
   if (config.phases() > 1) return plan_each_phase(config, options, target, run);
   std::optional<Fit> fit;
-  if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit);
-  if (options.fit == FitSearch::kBatch) fit = fit_batch(config, target.device, target.limit);
-  const RunPlan plan = fit ? fit->plan : plan_run(config, target.device, target.limit);
+  if (options.fit == FitSearch::kContext) fit = fit_context(config, target.device, target.limit, run.weights);
+  if (options.fit == FitSearch::kBatch) fit = fit_batch(config, target.device, target.limit, run.weights);
+  const RunPlan plan =
+      fit ? fit->plan : with_weights(plan_run(config, target.device, target.limit), run.weights);
   const Config& planned = fit ? fit->change.config : config;
   std::vector<Advice> changes;
   if (!plan.fits()) changes = advice(planned, plan, false);

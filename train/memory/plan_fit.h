@@ -21,9 +21,11 @@ struct Fit {
 
 // The longest sequences that fit, with model.context of the same length: a multiple of kContextStep. A
 // train.micro_batch of auto becomes 1. Error: no limit is known, and the errors of run_shape() for the
-// smallest.
-Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit);
+// smallest. `weights`: see data_weights.h
+Fit fit_context(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
+                bool weights = false);
 // The largest train.micro_batch; train.tokens_per_step changes if it must.
-Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit);
+Fit fit_batch(const Config& config, const DeviceTraits& device, const MemoryLimit& limit,
+              bool weights = false);
 
 }  // namespace tessera

@@ -73,7 +73,8 @@ const charts = [
 if (runs.some((run) => run.pairs || run.pair_evaluations))
   for (const [key, title, about, format] of [["reward_accuracy", "Reward accuracy", "share of pairs whose chosen answer has the higher reward", percent],
     ["reward_margin", "Reward margin", "the chosen answer's reward less the rejected one's", small], ["reward_chosen", "Reward of chosen answers", "", small],
-    ["reward_rejected", "Reward of rejected answers", "", small]])
+    ["reward_rejected", "Reward of rejected answers", "", small], ["logp_chosen", "Log-probability of chosen answers", "", small],
+    ["logp_rejected", "Log-probability of rejected answers", "", small]])
     charts.push({ title, about, format, parts: [{ key, pairs: true, smooth: true }, { key, pairs: true, evaluations: true }] });
 // A chart for each task of evaluation.tasks that a run has answered
 for (const task of new Set(runs.flatMap((run) => Object.keys(run.tasks))))
@@ -185,7 +186,7 @@ function draw(chart, index) {
   }
   element(svg, "text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle" }, x_title[choices.x]);
   const clip = element(svg, "clipPath", { id: `clip_${index}` });
-  element(clip, "rect", { x: left, y: top - 2, width: W - left - right, height: bottom - top + 4 });
+  element(clip, "rect", { x: left - 4, y: top - 2, width: W - left - right + 8, height: bottom - top + 4 });  // a dot at the edge is whole
   const field = element(svg, "g", { "clip-path": `url(#clip_${index})`, fill: "none", "stroke-linejoin": "round" });
   for (const line of lines) draw_line(field, line, range, x, y, log);
   if (chart.events) draw_events(svg, range, x, top, bottom, W - right);

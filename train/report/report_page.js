@@ -129,8 +129,8 @@ function draw_samples() {
   if (run.samples.length === 0) element(panel, "p", { class: "faint" }, "no samples yet (sampling.every)");
 }
 
-function recent(run, key = "loss") {  // the mean over the last fiftieth of the run
-  const values = run.curves[key].mean.filter(known), part = values.slice(-Math.max(1, Math.round(values.length / 50)));
+function recent(run, key = "loss", curves = run.curves) {  // the mean over the last fiftieth of the run
+  const values = curves[key].mean.filter(known), part = values.slice(-Math.max(1, Math.round(values.length / 50)));
   return part.length > 0 ? part.reduce((a, b) => a + b, 0) / part.length : null;
 }
 function draw_runs() {
@@ -186,6 +186,12 @@ function describe_run(run) {
   card("training loss", loss(recent(run)));
   card("validation loss", loss(run.last_validation?.value));
   if (run.best_validation && run.best_validation.step !== run.last_validation.step) card(`best, step ${group(run.best_validation.step)}`, loss(run.best_validation.value));
+  for (const [of, pairs, figure] of [["training", run.pairs, recent], ["validation", run.pair_evaluations, (_, key, curves) => curves[key].mean.findLast(known)]]) {
+    if (!pairs) continue;
+    const accuracy = figure(run, "reward_accuracy", pairs), margin = figure(run, "reward_margin", pairs);
+    card(`reward accuracy, ${of}`, known(accuracy) ? percent(accuracy) : null);
+    card(`reward margin, ${of}`, known(margin) ? small(margin) : null);
+  }
   const speed = recent(run, "tokens_per_second"), mfu = recent(run, "mfu");
   card("tokens/s, newest steps", known(speed) ? group(speed) : null);
   card("MFU, newest steps", known(mfu) ? percent(mfu) : null);

@@ -33,7 +33,7 @@ class RunRecord {
                                              "mfu",  "memory_bytes"};
   // Likewise of a loss of pairs, and of its evaluations
   static constexpr std::array kPairCurves = {"reward_accuracy", "reward_margin", "reward_chosen",
-                                             "reward_rejected"};
+                                             "reward_rejected", "logp_chosen",   "logp_rejected"};
   static constexpr size_t kMostSamples = 100, kMostEvents = 1000;
   static constexpr size_t kMostSampleBytes = 20'000;  // of one sample; longer ones are cut
 

@@ -30,6 +30,33 @@ FileChecksum write_batch(const fs::path& path, const Sequences& batch) {
   return file.commit();
 }
 
+// What else a loss reads of the sequences, each in a file of its own: kinds of documents and
+// log-probabilities of a loss of pairs, and the stored logits of a teacher. visit(name, values)
+template <class Of, class Visit>
+void for_each_extra(Of& batch, const Visit& visit) {
+  visit("kinds.bin", batch.kinds);
+  visit("log_probs.bin", batch.log_probs);
+  visit("teacher_ids.bin", batch.teacher_ids);
+  visit("teacher_logits.bin", batch.teacher_logits);
+}
+
+bool is_extra(const std::string& name) {
+  bool found = false;
+  const Sequences none;
+  for_each_extra(none, [&](const char* extra, const auto&) { found |= name == extra; });
+  return found;
+}
+
+// As many numbers for each of so many tokens
+template <class T>
+void read_extra(const fs::path& path, size_t tokens, std::vector<T>& to) {
+  const MappedFile file(path);
+  check(file.bytes().size() % (tokens * sizeof(T)) == 0, "{} has {} bytes, expected a multiple of {}",
+        path.string(), file.bytes().size(), tokens * sizeof(T));
+  to.resize(file.bytes().size() / sizeof(T));
+  std::memcpy(to.data(), file.bytes().data(), file.bytes().size());
+}
+
 Sequences read_batch(const fs::path& path, int64_t tokens) {
   const MappedFile file(path);
   const auto bytes = std::ssize(file.bytes()), part = tokens * int64_t{sizeof(int32_t)};
@@ -126,6 +153,12 @@ KeptStep kept_of(const nlohmann::json& facts, const std::string& name) {
 void write_rest(const fs::path& folder, const BadStepWriting& what) {
   FileChecksums files;
   files[kBatch] = write_batch(folder / kBatch, what.batch);
+  for_each_extra(what.batch, [&](const char* name, const auto& values) {
+    if (values.empty()) return;
+    OutputFile file(folder / name);
+    file.write(std::as_bytes(std::span(values)));
+    files[name] = file.commit();
+  });
   files[kReport] = write_file(folder / kReport, what.report + "\n");
   if (const fs::path gemms = gemms_file(what.run); fs::exists(gemms)) {
     const MappedFile table(gemms);
@@ -159,7 +192,7 @@ bool holds_only_ours(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const bool is_file = name == kFacts || name == kBatch || name == kReport || name == kChecksumsFile ||
-                         entry.path() == gemms_file(folder);
+                         is_extra(name) || entry.path() == gemms_file(folder);
     if (entry.is_symlink() || (!is_file && !(step_of_name(name) && holds_only_our_files(entry.path()))))
       return false;
   }
@@ -173,6 +206,7 @@ bool is_of_same_step(const fs::path& folder, const BadStepWriting& what) {
     Checksum batch;
     for (const auto* part : {&what.batch.tokens, &what.batch.targets, &what.batch.documents})
       batch.update(std::as_bytes(std::span(*part)));
+    batch.update(std::as_bytes(std::span(what.batch.weights)));
     return whole_number(facts, "step", kFacts) == what.kept.bad.step &&
            whole_number(facts, "data_position", kFacts) == what.kept.position &&
            checksums_of(folder).at(kBatch).checksum == batch.digits() && holds_only_ours(folder);
@@ -240,6 +274,13 @@ BadStepFolder read_bad_step(const fs::path& folder) {
   check(fs::is_directory(found.checkpoint), "{} is missing", found.checkpoint.string());
   if (fs::exists(gemms_file(folder))) found.gemms = gemms_file(folder);
   found.batch = read_batch(folder / kBatch, std::ssize(found.kept.origins) * found.kept.sequence_length);
+  for_each_extra(found.batch, [&](const char* name, auto& values) {
+    if (fs::exists(folder / name)) read_extra(folder / name, found.batch.tokens.size(), values);
+  });
+  check(found.batch.teacher_logits.empty() ||
+            found.batch.teacher_logits.size() == found.batch.teacher_ids.size() + found.batch.tokens.size(),
+        "{} has {} logits of a teacher and {} ids: expected one logit more for each token", folder.string(),
+        found.batch.teacher_logits.size(), found.batch.teacher_ids.size());
   return found;
 }
 

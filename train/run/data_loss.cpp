@@ -49,8 +49,17 @@ void measure_pairs(Session& session, const LossJob& job, int64_t first, int64_t 
   job.data.fetch(first, count, sequences);
   const std::vector<float> losses = session.losses(sequences, count, T),
                            reference = job.reference ? job.reference(sequences, count) : std::vector<float>();
-  for (const PreferencePair& pair : pairs_in(
+  // Of a context each rank has the losses of its tokens; what all of them know is the first one's.
+  const bool is_first = session.shape().context.rank == 0;
+  for (PreferencePair& pair : pairs_in(
            {.rule = *job.pairs, .sequences = sequences, .T = T, .losses = losses, .reference = reference})) {
+    if (!is_first) {
+      pair.is_desirable = false;
+      for (PreferenceSide* side : {&pair.chosen, &pair.rejected}) {
+        side->tokens = 0;
+        if (reference.empty()) side->reference = 0;
+      }
+    }
     write_pair(pair, numbers);
     numbers += kPairNumbers;
   }

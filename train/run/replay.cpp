@@ -8,8 +8,9 @@
 #include "kernels/base/present.h"
 #include "kernels/base/status_line.h"
 #include "train/config/load_config.h"
+#include "train/memory/data_weights.h"
 #include "train/memory/plan_advice.h"
-#include "train/memory/run_plan.h"
+#include "train/run/checkpoint_parts.h"
 #include "train/run/gemm_choices.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
@@ -29,6 +30,7 @@ class Replay {
   int run();  // the exit code
 
  private:
+  void bring_files();
   RunPlan plan() const;
   SequencesView own() const;
   void load(const RunPlan& plan);
@@ -56,21 +58,39 @@ Replay::Replay(const Config& config, const BadStepFolder& folder, RankGroup& ran
       device_(choose_device(config.device, ranks.local_rank())) {
   config_.nodes = ranks.nodes();
   ranks.check_same(name_of(device_.traits.device), "where to compute; name it with --set device=cuda or cpu");
+  bring_files();
   if (ranks.is_rank_0()) check_undamaged(folder.checkpoint);
+}
+
+// Machines without a shared disk wrote a part of the checkpoint each.
+void Replay::bring_files() {
+  const Disks disks = find_disks(folder_.checkpoint, ranks_);
+  if (!disks.several()) return;
+  const OnDisks on{.folder = folder_.checkpoint.parent_path(),
+                   .rank = ranks_.rank(),
+                   .disks = disks,
+                   .exchange = [this](std::string_view mine) { return ranks_.exchange(mine); }};
+  newest_on_disks(on);  // an error names what no machine has
+  const std::vector<MovedFile> files = files_to_move(on, folder_.checkpoint);
+  if (files.empty()) return;
+  ranks_.enter_phase("files of the checkpoint", Timeout::kNone);
+  backend_ = make_backend(device_.traits);
+  const Mesh& mesh = ranks_.connect(*backend_, {.data = ranks_.size()});
+  move_files(on, folder_.checkpoint, files, *backend_, mesh.axis(Axis::kAll));
+  ranks_.disconnect();
+  line_.notice(fmt::format("{} is not on a shared disk: what each machine lacked came from the others",
+                           folder_.checkpoint.parent_path().string()));
 }
 
 RunPlan Replay::plan() const {
   const Config of_phase = config_.of_phase(config_.phase_after(kept_.bad.step - 1));
   const bool same_place = before_.device == device_.traits.device && before_.ranks == config_.ranks;
-  RunPlan plan = plan_run(of_phase, device_.traits, ranks_.memory_limit(device_.traits.device),
-                          {.micro_batch = same_place ? before_.micro_batch : 0,
-                           .shard = same_place ? before_.shard : std::nullopt,
-                           .replicas = same_place ? before_.replicas : 0,
-                           .mlp_chunk = same_place ? before_.mlp_chunk : std::nullopt});
-  if (!folder_.batch.weights.empty()) {
-    plan.shape.weights = true;
-    plan.memory = plan_stages(plan.shape, plan.device);
-  }
+  const RunPlan chosen = plan_run(of_phase, device_.traits, ranks_.memory_limit(device_.traits.device),
+                                  {.micro_batch = same_place ? before_.micro_batch : 0,
+                                   .shard = same_place ? before_.shard : std::nullopt,
+                                   .replicas = same_place ? before_.replicas : 0,
+                                   .mlp_chunk = same_place ? before_.mlp_chunk : std::nullopt});
+  const RunPlan plan = with_weights(chosen, !folder_.batch.weights.empty());
   if (!plan.fits()) throw OutOfMemory(refusal(of_phase, plan, /*resuming=*/true));
   const auto& [found, wanted] = std::pair(std::ssize(kept_.origins), plan.shape.sequences_per_step());
   check(found == wanted && kept_.sequence_length == plan.shape.sequence_length,
@@ -101,6 +121,9 @@ void Replay::load(const RunPlan& plan) {
   load_checkpoint(
       folder_.checkpoint, *state_,
       {.folder = config_.train.init_from, .options = folder_options(config_), .checksum = before_.base});
+  if (state_->has_reference())
+    load_fixed(config_.train.reference_folder(), state_->reference(), folder_options(config_));
+  if (state_->has_teacher()) load_fixed(config_.train.teacher, state_->teacher(), folder_options(config_));
   state_->set_skipped_updates(before_.skipped_updates);
 }
 

@@ -210,6 +210,7 @@ PlannedRun planned_run(const Config& config) {
   }
   if (!by_epochs) found.steps = config.steps();
   if (data && has_data) {
+    found.weights = data->has_weights();
     const ModelConfig model = model_config(config);
     const std::vector<std::string> notices = check_run({.config = config, .model = model, .data = *data});
     found.notices.insert(found.notices.end(), notices.begin(), notices.end());

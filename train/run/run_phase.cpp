@@ -1,16 +1,16 @@
 #include "train/run/run_phase.h"
 
+#include "train/memory/data_weights.h"
 #include "train/memory/plan_advice.h"
 #include "train/session/device.h"
 
 namespace tessera {
 
 RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift)
-    : index_(index), config_(run.of_phase(index)), plan_(plan), data_(config_, shift) {
-  if (!data_.has_weights()) return;
-  plan_.shape.weights = true;
-  plan_.memory = plan_stages(plan_.shape, plan_.device);
-}
+    : index_(index),
+      config_(run.of_phase(index)),
+      data_(config_, shift),
+      plan_(with_weights(plan, data_.has_weights())) {}
 
 void RunPhase::fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const {
   const int64_t mine = shape().sequences_per_rank();

@@ -43,8 +43,8 @@ class RunPhase {
  private:
   size_t index_;
   Config config_;  // of this phase
-  RunPlan plan_;
   RunData data_;
+  RunPlan plan_;
   Sequences next_;
   std::optional<Arena> arena_;
   std::optional<TrainState> state_;

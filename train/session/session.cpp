@@ -117,7 +117,7 @@ double Session::evaluate(const SequencesView& sequences, int64_t count, std::spa
 }
 
 Model Session::without_adapters() const {
-  Model model = model_;
+  Model model = shared_model(shape_.batch, shape_.sequence_length, /*dropout=*/false);
   model.config.lora = {};
   return model;
 }
@@ -131,10 +131,7 @@ void Session::check_batch(int64_t count, int64_t T) const {
 std::vector<float> Session::losses(const SequencesView& sequences, int64_t count, int64_t T,
                                    Adapters adapters) {
   check_batch(count, T);
-  if (context_) {
-    check(adapters == Adapters::kOn, "the ranks of a context compute losses with adapters only");
-    return shared_losses(sequences, count, T);
-  }
+  if (context_) return shared_losses(sequences, count, T, adapters);
   Model model = model_at(count, T, shape_.documents);
   if (adapters == Adapters::kOff) model.config.lora = {};
   return losses_of(model, [&](Batch& batch) {
@@ -193,7 +190,8 @@ Session::Largest Session::largest_logits(const SequencesView& sequences, int64_t
   return found;
 }
 
-std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T) {
+std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_t count, int64_t T,
+                                          Adapters adapters) {
   const DealtShape dealt{.ranks = shape_.context.size,
                          .rank = shape_.context.rank,
                          .batch = count,
@@ -212,7 +210,9 @@ std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_
     copy_ids(stream_, Ids::kTargets, own.targets, shape_.model.vocab_size, batch.targets);
     stream_.run(Copy{{own.numbers.data(), DType::kI32, numbers.shape, Device::kCpu}, numbers});
   };
-  const std::vector<float> losses = losses_of(shared_model(count, T, /*dropout=*/false), fill);
+  Model model = shared_model(count, T, /*dropout=*/false);
+  if (adapters == Adapters::kOff) model.config.lora = {};
+  const std::vector<float> losses = losses_of(model, fill);
   for (size_t i = 0; i < own.from.size(); ++i)
     if (own.from[i] >= 0) all[static_cast<size_t>(own.from[i])] = losses[i];
   return all;

@@ -63,7 +63,8 @@ class Session {
   Model model_at(int64_t batch, int64_t tokens, bool documents) const;
   // The model of batches of sequences of so many tokens, each shared by the ranks of the context
   Model shared_model(int64_t batch, int64_t all_tokens, bool dropout) const;
-  std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T);
+  std::vector<float> shared_losses(const SequencesView& sequences, int64_t count, int64_t T,
+                                   Adapters adapters);
   void check_batch(int64_t count, int64_t T) const;
   void send(const SequencesView& sequences, Batch& batch);
   // The losses of a batch of the model's size, to which fill() gives ids, and tables where it needs them

@@ -123,6 +123,21 @@ void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule
   }
 }
 
+// What a rank of a context has of numbers of the sequences of a step, `each` of them for a token; 0 for
+// padding
+template <class T>
+std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
+  const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
+  const size_t rows = of_micro_step(own.from.size()), numbers = of_micro_step(of_all.size());
+  std::vector<T> part(own.from.size() * each);
+  for (size_t i = 0; i < own.from.size(); ++i) {
+    if (own.from[i] < 0) continue;
+    const auto from = of_all.subspan(i / rows * numbers + static_cast<size_t>(own.from[i]) * each, each);
+    std::ranges::copy(from, part.begin() + static_cast<std::ptrdiff_t>(i * each));
+  }
+  return part;
+}
+
 // [E] of [ranks, E]
 Tensor own_counts(const Tensor& choice_counts, int64_t rank) {
   return choice_counts.rows(rank, 1).view({choice_counts.shape[1]});
@@ -156,7 +171,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
   }
-  const Shape per_token{shape.micro_steps, shape.rows()};
+  const Shape per_token{shape.micro_steps, shape.rows()}, per_token_of_pair{shape.micro_steps, pair_rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);
   };
@@ -171,22 +186,25 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
   }
   losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
   if (shape.loss.pairs) {
-    check(shape.documents && !model_.context, "a loss of pairs needs documents, in sequences of one rank");
-    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token)};
+    check(shape.documents, "a loss of pairs needs documents");
+    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token_of_pair)};
     figures_ = {
         stream(), host_,
-        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, shape.rows()})};
+        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, pair_rows()})};
+  }
+  if (shape.loss.pairs && model_.context) {
+    all_documents_ = {stream(), host_,
+                      take("documents of all tokens", DType::kI32, {shape.micro_steps, pair_rows(), 2})};
+    all_targets_ = {stream(), host_, take("targets of all tokens", DType::kI32, per_token_of_pair)};
   }
   if (shape.loss.stored_reference)
     log_probs_ = {
         stream(), host_,
-        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, shape.rows(), 2})};
-  if (shape.weights) {
-    check(!model_.context, "weights of losses need sequences of one rank");
-    weights_ = {stream(), host_, take("weights of losses", DType::kF32, per_token)};
-  }
+        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, pair_rows(), 2})};
+  if (shape.weights)
+    weights_ = {stream(), host_,
+                take("weights of losses", DType::kF32, shape.loss.pairs ? per_token_of_pair : per_token)};
   if (const int64_t K = shape.loss.teacher_logits; K > 0) {
-    check(!model_.context, "logits of a teacher need sequences of one rank");
     teacher_ids_ = {stream(), host_,
                     take("ids of the teacher's logits", DType::kI32, {shape.micro_steps, shape.rows(), K})};
     teacher_logits_ = {
@@ -275,11 +293,16 @@ void TrainState::send(const SequencesView& sequences) {
   positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
   send_weights(sequences);
   send_teacher(sequences);
-  if (!shape_.loss.pairs) return;
+  if (shape_.loss.pairs) send_pairs(sequences);
+}
+
+// Of all tokens, which each rank of a context has
+void TrainState::send_pairs(const SequencesView& sequences) {
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
   check_kinds(sequences, shape_.sequence_length, *shape_.loss.pairs);
   kinds_.send(sequences.kinds);
+  if (all_targets_.device()) all_documents_.send(sequences.documents), all_targets_.send(sequences.targets);
   if (!shape_.loss.stored_reference) return;
   check(sequences.log_probs.size() == sequences.targets.size(),
         "the loss {} has a stored reference, and the sequences have no log-probabilities", shape_.loss.name);
@@ -304,19 +327,20 @@ void TrainState::send_dealt(const SequencesView& sequences) {
                 .documents = part(sequences.documents, m)},
                own);
   send_ids(own.tokens, own.targets);
-  if (counted_rows_.device()) {
-    const std::vector<int32_t> counted = rows_with_targets(sequences, shape_.sequence_length);
-    const size_t each = counted.size() / static_cast<size_t>(shape_.micro_steps),
-                 own_each = own.from.size() / static_cast<size_t>(shape_.micro_steps);
-    std::vector<int32_t> of_own;
-    for (size_t i = 0; i < own.from.size(); ++i)
-      of_own.push_back(own.from[i] < 0 ? 0 : counted[i / own_each * each + static_cast<size_t>(own.from[i])]);
-    counted_rows_.send(std::span<const int32_t>(of_own));
-  }
+  if (counted_rows_.device())
+    send_rows<int32_t>(counted_rows_, rows_with_targets(sequences, shape_.sequence_length), 1, &own);
+  send_weights(sequences, shape_.loss.pairs ? nullptr : &own);
+  send_teacher(sequences, &own);
+  if (shape_.loss.pairs) send_pairs(sequences);
   dealt_.send(std::span<const int32_t>(own.numbers));
 }
 
-void TrainState::send_weights(const SequencesView& sequences) {
+template <class T>
+void TrainState::send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own) {
+  to.send(own ? std::span<const T>(dealt_part(*own, shape_.micro_steps, of_all, each)) : of_all);
+}
+
+void TrainState::send_weights(const SequencesView& sequences, const Dealt* own) {
   if (!weights_.device()) {
     check(sequences.weights.empty(), "the sequences have weights, and the shape of the run has none");
     return;
@@ -324,10 +348,10 @@ void TrainState::send_weights(const SequencesView& sequences) {
   check(sequences.weights.empty() || sequences.weights.size() == sequences.targets.size(),
         "there must be {} weights, found {}", sequences.targets.size(), sequences.weights.size());
   const std::vector<float> ones(sequences.weights.empty() ? sequences.targets.size() : 0, 1.0f);
-  weights_.send(ones.empty() ? sequences.weights : std::span<const float>(ones));
+  send_rows(weights_, ones.empty() ? sequences.weights : std::span<const float>(ones), 1, own);
 }
 
-void TrainState::send_teacher(const SequencesView& sequences) {
+void TrainState::send_teacher(const SequencesView& sequences, const Dealt* own) {
   if (!teacher_ids_.device()) return;
   const size_t rows = sequences.targets.size(), K = static_cast<size_t>(shape_.loss.teacher_logits);
   check(sequences.teacher_ids.size() == rows * K && sequences.teacher_logits.size() == rows * (K + 1),
@@ -337,8 +361,8 @@ void TrainState::send_teacher(const SequencesView& sequences) {
     check(sequences.teacher_ids[i] >= 0 && sequences.teacher_ids[i] < shape_.model.vocab_size,
           "a logit of the teacher is of the id {}, outside the vocabulary of {}", sequences.teacher_ids[i],
           shape_.model.vocab_size);
-  teacher_ids_.send(sequences.teacher_ids);
-  teacher_logits_.send(sequences.teacher_logits);
+  send_rows(teacher_ids_, sequences.teacher_ids, K, own);
+  send_rows(teacher_logits_, sequences.teacher_logits, K + 1, own);
 }
 
 void TrainState::set_counted(double counted_tokens) {
@@ -396,8 +420,9 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input : {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_,
-                                    &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
+    for (const SentTensor* input :
+         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &all_documents_, &all_targets_,
+          &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
       copy_row(input->device(), m, 0);
     run({.first = m == 0, .last = last, .observed = observed_, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
@@ -438,13 +463,19 @@ Batch TrainState::batch_of(int64_t row) {
     batch.positions = positions_.device().rows(row, 1).view(shape);
   }
   if (shape_.loss.pairs) {
-    batch.kinds = kinds_.device().rows(row, 1).view(shape);
+    const int64_t B = shape_.micro_batch, T_all = shape_.sequence_length;
+    batch.kinds = kinds_.device().rows(row, 1).view({B, T_all});
     batch.figures =
-        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, shape_.rows()});
+        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, pair_rows()});
+    if (const Tensor& all = all_targets_.device()) {
+      batch.all_targets = all.rows(row, 1).view({B, T_all});
+      batch.all_documents = all_documents_.device().rows(row, 1).view({B, T_all, 2});
+    }
   }
   if (const Tensor& log_probs = log_probs_.device())
-    batch.log_probs = log_probs.rows(row, 1).view({shape_.rows(), 2});
-  if (const Tensor& weights = weights_.device()) batch.weights = weights.rows(row, 1).view({shape_.rows()});
+    batch.log_probs = log_probs.rows(row, 1).view({pair_rows(), 2});
+  if (const Tensor& weights = weights_.device())
+    batch.weights = weights.rows(row, 1).view({weights.shape[1]});
   if (const Tensor& ids = teacher_ids_.device()) {
     const int64_t K = shape_.loss.teacher_logits;
     batch.teacher_ids = ids.rows(row, 1).view({shape_.rows(), K});
@@ -625,7 +656,8 @@ std::vector<double> TrainState::pair_figures() {
   if (!shape_.loss.pairs) return {};
   std::vector<double> sums(PreferenceFigures::kCount);
   const std::span<const float> all = figures_.values();
-  const auto rows = static_cast<size_t>(shape_.rows());
+  if (session_.shape().context.rank > 0) return sums;  // the first rank of a context has all of its pairs
+  const auto rows = static_cast<size_t>(pair_rows());
   for (size_t i = 0; i < all.size(); ++i) sums[i / rows % sums.size()] += static_cast<double>(all[i]);
   return sums;
 }

@@ -129,8 +129,15 @@ class TrainState {
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  void send_weights(const SequencesView& sequences);
-  void send_teacher(const SequencesView& sequences);
+  // With a context, what this rank has of them: `own`
+  template <class T>
+  void send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own);
+  void send_pairs(const SequencesView& sequences);
+  int64_t pair_rows() const {
+    return shape_.micro_batch * shape_.sequence_length;
+  }  // at each rank of a context
+  void send_weights(const SequencesView& sequences, const Dealt* own = nullptr);
+  void send_teacher(const SequencesView& sequences, const Dealt* own = nullptr);
   void check_counted(const SequencesView& sequences, double counted_tokens) const;
   void set_counted(double counted_tokens);
   void send_limits();
@@ -169,15 +176,17 @@ class TrainState {
   std::optional<ActivationOffload> activations_;
   Arena host_;  // of the tensors that the host sends and fetches
   // A micro-step reads the first row, to which its own is copied
-  SentTensor tokens_, targets_;              // [micro_steps, B T]
-  SentTensor documents_, positions_;         // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
-  SentTensor kinds_;                         // [micro_steps, B T]; of a loss of pairs
-  SentTensor log_probs_;                     // [micro_steps, B T, 2]; of one with a stored reference
-  SentTensor weights_;                       // [micro_steps, B T]; with shape.weights
+  SentTensor tokens_, targets_;             // [micro_steps, B T]
+  SentTensor documents_, positions_;        // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
+  SentTensor kinds_;                        // [micro_steps, B T_all]; of a loss of pairs
+  SentTensor all_documents_, all_targets_;  // [micro_steps, B T_all, 2] [micro_steps, B T_all]; of one, where
+                                            // a context has ranks
+  SentTensor log_probs_;                    // [micro_steps, B T_all, 2]; of one with a stored reference
+  SentTensor weights_;                      // [micro_steps, B T], of pairs B T_all; with shape.weights
   SentTensor teacher_ids_, teacher_logits_;  // [micro_steps, B T, K] and K + 1; of a stored teacher
   SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T], likewise; of a loss of pairs
+  FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T_all], likewise; of a loss of pairs
   FetchedTensor norms_;    // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
   Tensor loss_sums_;      // [ranks] fp32
@@ -187,18 +196,18 @@ class TrainState {
   SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with these, where there may be padding
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};
-  SentTensor device_limits_;              // [2] fp32, see JudgeStep
-  FetchedTensor verdict_;                 // [1] fp32: a StepVerdict
-  double counted_tokens_;                 // of the step, on all ranks: see step()
-  SentTensor gradient_scale_;             // [1] fp32: 1 / counted_tokens_
+  SentTensor device_limits_;   // [2] fp32, see JudgeStep
+  FetchedTensor verdict_;      // [1] fp32: a StepVerdict
+  double counted_tokens_;      // of the step, on all ranks: see step()
+  SentTensor gradient_scale_;  // [1] fp32: 1 / counted_tokens_
   // The first of a step and the others, each of other steps and of those that inside_ observes
   std::array<std::array<MicroStepGraph, 2>, 2> graphs_;
-  std::unique_ptr<Timer> enqueued_;       // the micro-step before; where a step has several
-  std::optional<Inside> inside_;          // with shape_.inside_every
-  Tensor largest_scores_;                 // [ranks, L, H] int32: of the step, see LargestScores; with one of
-  FetchedTensor fetched_scores_;          // these: shape_.inside_every, shape_.qk_clip
-  bool observed_ = false;                 // the last step, by inside_
-  bool stepped_ = false;                  // the first step is over
+  std::unique_ptr<Timer> enqueued_;  // the micro-step before; where a step has several
+  std::optional<Inside> inside_;     // with shape_.inside_every
+  Tensor largest_scores_;            // [ranks, L, H] int32: of the step, see LargestScores; with one of
+  FetchedTensor fetched_scores_;     // these: shape_.inside_every, shape_.qk_clip
+  bool observed_ = false;            // the last step, by inside_
+  bool stepped_ = false;             // the first step is over
 };
 
 }  // namespace tessera

@@ -1,9 +1,10 @@
 // Every way to share a step, against one rank: ranks of the data and of the context, accumulation, splits
-// and replicas, with losses of text, of experts and of pairs, where ranks count unequal numbers of tokens or
-// none.
+// and replicas, with losses of text, of weighted text with z-loss and label smoothing, of a teacher, of
+// experts and of pairs, where ranks count unequal numbers of tokens or none.
 //
 // AdamW's update hides the size of a gradient: with a wrong divisor it makes the same step. So its epsilon
 // is 1 here, far above any gradient: an update is then the gradient times the rate, and nothing is clipped.
+#include "model/distillation.h"
 #include "model/preference_loss.h"
 #include "tests/data_parallel.h"
 #include "tests/model_families.h"
@@ -12,12 +13,13 @@ namespace tessera::testing {
 namespace {
 
 constexpr int64_t kSequences = 24, kTokens = 12;
+constexpr int64_t kStoredLogits = 3;  // of a teacher
 constexpr int kSteps = 2;
 constexpr double kRate = 0.5;
 constexpr OptimizerConfig kLinear{
     .beta1 = 0, .beta2 = 0.5, .epsilon = 1, .weight_decay = 0, .max_grad_norm = 0};
 
-enum class Loss : uint8_t { kText, kExperts, kPairs };
+enum class Loss : uint8_t { kText, kWeighted, kTaught, kStored, kExperts, kPairs };
 enum class Counts : uint8_t { kUnequal, kNoneOnLast };
 
 // Sequences of documents. Of sequence i the first targets count, between none and all; or none of the last
@@ -39,6 +41,20 @@ Sequences texts(Counts counts) {
   }
   all.documents = documents_of(lengths);
   return all;
+}
+
+// Weights of tokens, also 0, and what a teacher is said to have found: other numbers for every token
+void add_numbers(Sequences& all, Loss loss) {
+  const int64_t rows = std::ssize(all.tokens);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (loss == Loss::kWeighted) all.weights.push_back(0.25f * static_cast<float>(i * i % 7));
+    if (loss != Loss::kStored) continue;
+    const bool counts = all.targets[static_cast<size_t>(i)] != kNoTarget;
+    for (int64_t k = 0; k < kStoredLogits; ++k)
+      all.teacher_ids.push_back(counts ? static_cast<int32_t>((i + 13 * k) % 61) : 0);
+    for (int64_t k = 0; k <= kStoredLogits; ++k)
+      all.teacher_logits.push_back(counts ? 0.5f * static_cast<float>((i + k) % 5) : 0);
+  }
 }
 
 // A pair in a sequence: two prompts of 2 tokens with their answers, then padding. Some have none.
@@ -95,26 +111,33 @@ RunShape shape_of(const Case& c, const MeshShape& mesh, int64_t micro_steps, Sha
                  .mesh = mesh,
                  .shard = shard};
   shape.model.layers = 2, shape.model.context = kTokens;
+  const DistillationRule rule{.temperature = 1.5, .cross_entropy = 0.25, .reverse = 0.5};
+  if (c.loss == Loss::kWeighted)
+    shape.weights = true, shape.loss = cross_entropy({.z_loss = 0.01, .label_smoothing = 0.1});
+  if (c.loss == Loss::kTaught) shape.loss = distillation(rule), shape.teacher = shape.model;
+  if (c.loss == Loss::kStored) shape.loss = distillation(rule, kStoredLogits);
   if (c.loss == Loss::kExperts) shape.model = with_experts(with_llama_parts(shape.model));
   if (c.loss == Loss::kPairs) shape.loss = preference_loss({.kind = PreferenceKind::kDpo, .beta = 0.5});
   return shape;
 }
 
 Result run(Backend& be, const Mesh& mesh, const Ranks& ranks, const Case& c, const RunShape& shape) {
-  int64_t number = 0;
-  const Sequences all = c.loss == Loss::kPairs ? pairs(c.counts, number) : texts(c.counts);
-  if (c.loss != Loss::kPairs) number = counted(all.targets);
+  int64_t pairs_of_step = 0;
+  Sequences all = c.loss == Loss::kPairs ? pairs(c.counts, pairs_of_step) : texts(c.counts);
+  add_numbers(all, c.loss);
+  const double number = c.loss == Loss::kPairs ? static_cast<double>(pairs_of_step) : weight_of_targets(all);
   Arena arena = make_arena({});
   TrainState state(be, arena, shape, mesh.step_axes());
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
+  if (state.has_teacher()) state.teacher().initialize(5);
   const int64_t mine = shape.sequences_per_rank() * kTokens;
   const SequencesView own =
       SequencesView(all).tokens_from(shape.mesh.place(Axis::kData, ranks.rank).rank * mine, mine);
   Result result;
   result.before = parameters(state);
   for (int step = 1; step <= kSteps; ++step) {
-    state.step(own, static_cast<double>(number), kLinear, kRate, step);
+    state.step(own, number, kLinear, kRate, step);
     const TrainState::StepResult found = state.finish_step();
     double sum = 0;
     const std::string text(reinterpret_cast<const char*>(&found.loss), sizeof found.loss);
@@ -157,9 +180,9 @@ TEST_P(Products, HaveTheStepsOfOneRank) {
   const auto compare = [&](const Ranks& ranks) {
     const std::unique_ptr<Backend> be = make_backend({});
     const Mesh together(*be, mesh, ranks), alone(*be, {}, {});  // connected once for all cases
-    for (const Loss loss : {Loss::kText, Loss::kExperts, Loss::kPairs})
+    for (const Loss loss :
+         {Loss::kText, Loss::kWeighted, Loss::kTaught, Loss::kStored, Loss::kExperts, Loss::kPairs})
       for (const Counts counts : {Counts::kUnequal, Counts::kNoneOnLast}) {
-        if (loss == Loss::kPairs && mesh.context > 1) continue;  // refused by the configuration
         const Case c{loss, counts};
         const Result one = run(*be, alone, {}, c, shape_of(c, {}, 1, Shard::kNone));
         EXPECT_NE(one.losses[0], one.losses[1]);

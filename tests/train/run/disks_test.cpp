@@ -63,6 +63,44 @@ TEST_F(RanksOfTwoDisks, BeginPhasesFromTheirParts) {
   EXPECT_EQ(values("a/out", "loss").size(), 4u);
 }
 
+// The folder of a bad step has a part of its checkpoint on each disk. The ranks that compute the step again
+// bring one another what they lack; without a part of it none can.
+TEST_F(RanksOfTwoDisks, ReplayABadStepFromTheirParts) {
+  const Words bad = sets({"optimizer.learning_rate=1e30", "train.steps=9"});
+  const std::string stopped = run(bad, /*works=*/false).error;
+  EXPECT_NE(stopped.find("--replay "), std::string::npos) << stopped;
+  std::string name;
+  for (const auto& one : fs::directory_iterator(folder / "a/out"))
+    if (const std::string found = one.path().filename().string(); found.starts_with("bad_step_"))
+      name = found;
+  ASSERT_NE(name, "");
+  const auto checkpoint = [&](const char* machine) {
+    for (const auto& one : fs::directory_iterator(folder / machine / "out" / name))
+      if (one.is_directory()) return one.path();
+    return fs::path();
+  };
+  const fs::path parts[] = {checkpoint("a") / "optimizer.safetensors", checkpoint("b") / "model.safetensors"};
+  for (const fs::path& part : parts) EXPECT_FALSE(fs::exists(part)) << part;
+  const auto replay = [&] {
+    for (int rank = 3; rank >= 0; --rank)
+      start_program(folder / (rank < 2 ? "a" : "b"), rank, {"--replay", "out/" + name}, 4);
+    std::string said;
+    for (const ProcessResult& result : end()) {
+      EXPECT_NE(result.status, 0) << result.out;
+      said += result.out + result.error;
+    }
+    return said;
+  };
+  const std::string kept = read_file(checkpoint("b") / "optimizer.safetensors");
+  fs::rename(checkpoint("b") / "optimizer.safetensors", folder / "kept");
+  EXPECT_NE(replay().find("Missing: optimizer.safetensors (written by "), std::string::npos);
+  fs::rename(folder / "kept", checkpoint("b") / "optimizer.safetensors");
+  const std::string again = replay();
+  EXPECT_NE(again.find("the step is bad again"), std::string::npos) << again;
+  EXPECT_NE(again.find("came from the others"), std::string::npos) << again;
+  EXPECT_EQ(read_file(parts[0]), kept);
+}
+
 // A machine is replaced by an empty one. Without its part nothing can go on; with the part elsewhere all
 // can.
 TEST_F(RanksOfTwoDisks, SayWhatIsMissing) {

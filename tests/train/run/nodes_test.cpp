@@ -180,5 +180,44 @@ TEST_F(RanksOfTwoNamespaces, OutliveALinkThatStopsForAWhile) {
   for (const ProcessResult& result : end()) EXPECT_EQ(result.status, 0) << result.error;
 }
 
+// One of a hundred packets is lost, on the way to each machine: the bits are those of a whole link, as TCP
+// sends again what was lost.
+TEST_F(RanksOfTwoNamespaces, ALinkThatLosesOnePercentChangesNoBit) {
+  if (const std::string none = shell("nft --version"); !none.empty()) GTEST_SKIP() << "no nft: " << none;
+  const auto losses_of_run = [&] {
+    start_all("torchrun", {},
+              with({"--overwrite"}, sets({"train.steps=30", "train.time_limit=20", "parallel.replicas=1"})));
+    for (const ProcessResult& result : end()) EXPECT_EQ(result.status, 0) << result.error;
+    return losses("a/out");
+  };
+  const std::vector<std::string> whole = losses_of_run();
+  const std::string lossy = shell(
+      "set -e; for n in $0 $1; do ip netns exec $n nft -f - <<< 'table inet lossy { chain in { type filter "
+      "hook input priority 0; iifname fabric0 numgen random mod 100 < 1 counter drop; }; }'; done");
+  if (!lossy.empty()) GTEST_SKIP() << "this kernel drops no packets at random: " << lossy;
+  EXPECT_EQ(losses_of_run(), whole);
+  EXPECT_EQ(shell("for n in $0 $1; do ip netns exec $n nft list ruleset; done | grep -q 'packets [1-9]'"), "")
+      << "no packet was lost";
+}
+
+// A rank that stands still again and again, for less than the time limit: all go at its pace.
+TEST_F(RanksOfTwoNamespaces, GoAtThePaceOfASlowRank) {
+  const Words words =
+      with({"--overwrite"}, sets({"train.steps=20", "train.time_limit=10", "parallel.replicas=1"}));
+  start_all("torchrun", {}, words);
+  end();
+  const std::vector<std::string> expected = losses("a/out");
+  EXPECT_EQ(values("a/out", "loss").size(), 20u);
+  start_all("torchrun", {}, words);
+  for (int i = 0; i < 20; ++i) {
+    processes.front().signal(SIGSTOP);  // rank 3
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    processes.front().signal(SIGCONT);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  for (const ProcessResult& result : end()) EXPECT_EQ(result.status, 0) << result.error;
+  EXPECT_EQ(losses("a/out"), expected);
+}
+
 }  // namespace
 }  // namespace tessera::testing

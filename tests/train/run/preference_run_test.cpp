@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/browser.h"
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"
 
@@ -147,9 +148,31 @@ TEST_F(PreferenceRun, ThreeRanksWithUnequalPairsHaveTheLossesOfOne) {
     trains(by(1, "one_" + kind, pairs(settings)));
     trains(by(3, "three_" + kind, pairs(settings)));
     trains(by(3, "split_" + kind, pairs(with(settings, {"parallel.shard=weights", "train.micro_batch=1"}))));
-    for (const std::string& run : {"three_" + kind, "split_" + kind})
+    trains(by(2, "shared_" + kind, pairs(with(settings, {"parallel.context=2"}))));
+    trains(
+        by(6, "both_" + kind,
+           pairs(with(settings, {"parallel.context=2", "parallel.shard=weights", "train.micro_batch=1"}))));
+    for (const std::string& run : {"three_" + kind, "split_" + kind, "shared_" + kind, "both_" + kind})
       for (const char* key : {"loss", "grad_norm", "validation_loss"})
         expect_near(values(run, key), values("one_" + kind, key));
+  }
+}
+
+// The folder of a bad step has what a loss of pairs reads, and the reference is where it was.
+TEST_F(PreferenceRun, ABadStepIsReplayed) {
+  store_log_probs();
+  for (const char* stored : {"false", "true"}) {
+    const std::string run = std::string("bad_") + stored;
+    const ProcessResult stopped = train(
+        by(1, run, pairs({"optimizer.learning_rate=1e30", std::string("train.stored_reference=") + stored})));
+    EXPECT_EQ(stopped.status, 1) << stopped.out;
+    std::string bad;
+    for (const auto& one : fs::directory_iterator(folder / run))
+      if (const std::string name = one.path().filename().string(); name.starts_with("bad_step_")) bad = name;
+    ASSERT_NE(bad, "") << stopped.error;
+    const ProcessResult again = run_process(TRAIN_BINARY, {"--replay", run + "/" + bad}, {.folder = folder});
+    EXPECT_NE((again.out + again.error).find("the step is bad again"), std::string::npos)
+        << again.out << again.error;
   }
 }
 
@@ -183,11 +206,32 @@ TEST_F(PreferenceRun, APlanSaysWhatTheReferenceTakes) {
   EXPECT_EQ(plan({"device=cuda", "train.stored_reference=true"}).find("of it the"), std::string::npos);
 }
 
-TEST_F(PreferenceRun, TheReportDrawsRewards) {
-  trains(by(1, "dpo", pairs()));
+TEST_F(PreferenceRun, TheReportAndTensorBoardHaveRewards) {
+  trains(by(1, "dpo", pairs({"train.tensorboard=true"})));
+  std::string events;
+  for (const auto& file : fs::directory_iterator(folder / "dpo/tensorboard"))
+    events += read_file(file.path());
+  for (const char* of : {"train", "validation"})
+    for (const char* figure : {"reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy",
+                               "logp_chosen", "logp_rejected"})
+      EXPECT_NE(events.find(fmt::format("{}/{}", of, figure)), std::string::npos) << of << ", " << figure;
   const std::string page = read_file(folder / "dpo/report.html");
-  for (const char* part : {"\"pairs\":{", "\"pair_evaluations\":{", "\"reward_accuracy\":{\"mean\":["})
+  for (const char* part : {"\"pairs\":{", "\"pair_evaluations\":{", "\"reward_accuracy\":{\"mean\":[",
+                           "\"logp_rejected\":{\"mean\":["})
     EXPECT_NE(page.find(part), std::string::npos) << part;
+  if (const std::string browser = find_browser(); !browser.empty()) {
+    const ProcessResult drawn = open_in_browser(browser, folder, "dpo/report.html");
+    for (const char* chart :
+         {"Reward accuracy", "Reward margin", "Reward of chosen answers", "Reward of rejected answers",
+          "Log-probability of chosen answers", "Log-probability of rejected answers"}) {
+      const size_t label = drawn.out.find(fmt::format("aria-label=\"{} over step: ", chart));
+      ASSERT_NE(label, std::string::npos) << chart;
+      for (const char* line : {"training ends at", "validation ends at"})
+        EXPECT_NE(drawn.out.substr(label, 400).find(line), std::string::npos) << chart;
+    }
+    for (const char* card : {"reward accuracy, training", "reward margin, validation"})
+      EXPECT_NE(drawn.out.find(card), std::string::npos) << card;
+  }
   trains(by(1, "plain", {"train.steps=3", "evaluation.every=0", "sampling.every=0"}));
   EXPECT_EQ(read_file(folder / "plain/report.html").find("\"pairs\":{"), std::string::npos);
 }
@@ -208,9 +252,19 @@ TEST_F(PreferenceRun, WeightedPairsOfThreeRanksHaveTheLossesOfOne) {
   EXPECT_NEAR(values("one", "loss")[0], std::log(2.0), 1e-6);  // a mean, whatever the weights are
   trains(by(3, "three", pairs()));
   trains(by(3, "split", pairs({"parallel.shard=weights", "train.micro_batch=1"})));
-  for (const char* run : {"three", "split"})
+  trains(by(2, "shared", pairs({"parallel.context=2"})));
+  for (const char* run : {"three", "split", "shared"})
     for (const char* key : {"loss", "grad_norm", "validation_loss"})
       expect_near(values(run, key), values("one", key));
+}
+
+// With adapters the reference is the model without them, of which each rank of a context has some tokens.
+TEST_F(PreferenceRun, AdaptersOfASharedContextHaveTheLossesOfOneRank) {
+  const Words lora = pairs({"train.lora.rank=4", "optimizer.learning_rate=5e-2"});
+  trains(by(1, "one", lora));
+  trains(by(3, "shared", with(lora, {"parallel.context=3"})));
+  for (const char* key : {"loss", "grad_norm", "validation_loss", "reward_margin", "logp_rejected"})
+    expect_near(values("shared", key), values("one", key));
 }
 
 TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {
@@ -237,8 +291,9 @@ TEST_F(PreferenceRun, AnswersWithLabelsOfThreeRanksHaveTheLossesOfOne) {
   trains(by(3, "three", kto));
   trains(by(3, "split", with(stored, {"parallel.shard=weights"})));
   trains(by(1, "small", with(stored, {"train.micro_batch=1"})));
-  for (const std::string& run :
-       {std::string("stored"), std::string("three"), std::string("split"), std::string("small")})
+  trains(by(2, "shared", with(kto, {"parallel.context=2", "train.micro_batch=1"})));
+  trains(by(6, "both", with(stored, {"parallel.context=2"})));
+  for (const char* run : {"stored", "three", "split", "small", "shared", "both"})
     for (const char* key : {"loss", "grad_norm", "validation_loss"})
       expect_near(values(run, key), values("one", key));
   EXPECT_NE(read_file(folder / "one/metrics.jsonl").find("\"divergence\":0."), std::string::npos);

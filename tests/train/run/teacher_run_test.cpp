@@ -85,7 +85,9 @@ TEST_F(TeacherRun, AllStoredLogitsAreTheTeacherInMemory) {
   trains(by(3, "three", stored(257)));
   trains(by(2, "split", stored(257, {"parallel.shard=weights", "train.micro_batch=1"})));
   trains(by(1, "small", stored(257, {"train.micro_batch=1", "train.classifier_chunk=7"})));
-  for (const char* run : {"named", "three", "split", "small"}) expect_near(run, "all");
+  trains(by(2, "shared", stored(257, {"parallel.context=2"})));
+  trains(by(4, "both", taught({"train.teacher=teacher", "parallel.context=2", "parallel.shard=weights"})));
+  for (const char* run : {"named", "three", "split", "small", "shared", "both"}) expect_near(run, "all");
   const std::string one = file();
   store(257, {"--ranks", "2", "--batch", "3"});
   EXPECT_EQ(file(), one);
@@ -134,6 +136,15 @@ TEST_F(TeacherRun, StaleLogitsAreRefused) {
   EXPECT_FALSE(fs::exists(folder / "mine/teacher.logits.tmp"));
 }
 
+// A teacher that reads other ids than those of the data
+TEST_F(TeacherRun, AnotherTokenizerIsRefusedByName) {
+  fs::copy_file(std::string(TESSERA_SOURCE_DIR) + "/tests/fixtures/tokenizers/gpt2.json",
+                folder / "other/tokenizer.json");
+  refused(sets(taught({"train.teacher=other"})),
+          {"mine, is encoded by the tokenizer `bytes` (257 ids)",
+           "train.teacher, other, has the tokenizer `bpe-", "./prepare --tokenizer other"});
+}
+
 TEST_F(TeacherRun, AResumedRunHasTheSameLogits) {
   store(8);
   trains(by(1, "whole", stored(8, {"train.teacher=teacher"})));
@@ -163,8 +174,35 @@ TEST_F(TeacherRun, SamplesHaveWeights) {
   trains(by(3, "three", mine()));
   trains(by(2, "split", mine({"parallel.shard=weights", "train.micro_batch=1"})));
   trains(by(1, "small", mine({"train.micro_batch=1", "train.classifier_chunk=7"})));
-  for (const char* run : {"three", "split", "small"}) expect_near(run, "one");
+  trains(by(2, "shared", mine({"parallel.context=2"})));
+  trains(by(4, "both", mine({"parallel.context=2", "parallel.shard=weights", "train.micro_batch=1"})));
+  for (const char* run : {"three", "split", "small", "shared", "both"}) expect_near(run, "one");
   refused(sets(mine({"data.documents=join"})), {"mine has samples with weights", "data.documents=mask"});
+}
+
+// Weights take 4 bytes a token, which a plan knows from the data: it is what the run then has, to the byte.
+TEST_F(TeacherRun, APlanCountsTheWeightsOfItsData) {
+  const auto planned = [&](const Words& more) {
+    const ProcessResult plan =
+        train(with({"--plan", "--json", "plan.json"}, with(sets(mine({"train.micro_batch=2"})), more)));
+    EXPECT_EQ(plan.status, 0) << plan.error;
+    return nlohmann::json::parse(read_file(folder / "plan.json"));
+  };
+  const auto plain = planned({});
+  write_samples(40, [](int i) { return 0.25 * (i % 7 + 1); });
+  prepare();
+  const auto weighted = planned({});
+  EXPECT_EQ(weighted["peak_bytes"].get<int64_t>() - plain["peak_bytes"].get<int64_t>(), 4 * 192);
+  trains(by(1, "out", mine({"train.micro_batch=2"})));
+  std::istringstream lines(read_file(folder / "out/metrics.jsonl"));
+  std::string found;
+  for (std::string line; std::getline(lines, line);)
+    if (const auto json = nlohmann::json::parse(line); json.contains("bytes_by_tag"))
+      found = json["bytes_by_tag"].dump();
+  EXPECT_EQ(found, weighted["bytes_by_tag"].dump());
+  // The search for what fits counts them too: the largest that fits does so by its plan.
+  const auto fit = planned({"--fit", "batch", "--device-memory", "8MiB"});
+  EXPECT_EQ(fit["fits"], true);
 }
 
 // The sequences in its folder have the weights that they had.
