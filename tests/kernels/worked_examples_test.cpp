@@ -121,6 +121,22 @@ TEST_F(WorkedExamples, SparseBlocks) {
   expect(row, 5.1587, {1.0998, 2.5754, 1.8220, 0.1936}, 5);
 }
 
+// Blocks of two, of which the last query sees its own and one that it chooses: the second, which scores as high
+// as the third and stands before it
+TEST_F(WorkedExamples, AMixtureOfBlocks) {
+  AttentionShape s{1, kKeys, 1, kWidth, AttentionMask(true), 1};
+  s.mask.choice = {.size = 2, .count = 2};
+  AttentionPlan plan = plan_for(AttentionKind::kFlash, s);
+  plan.scale = 1;
+  const Inputs in = inputs();
+  const Result r{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), {}, {}, {}};
+  cpu.run(forward(plan, in, r, workspace_of(plan)));
+  EXPECT_NEAR(floats(r.saved)[kKeys - 1], 4.4402, kDigits);
+  const double out[] = {0.7672, 1.3750, 0.8808, 0.9770};
+  for (int64_t d = 0; d < kWidth; ++d)
+    EXPECT_NEAR(floats(r.y)[static_cast<size_t>((kKeys - 1) * kWidth + d)], out[d], kDigits) << d;
+}
+
 // Section 8: 512 tokens in blocks of 128, of which each sees itself, the one before, and the first
 TEST(WorkedLists, OfFourBlocks) {
   const BlockLists lists(128, 1, 512, 512, [](int64_t, int64_t query, int64_t key) {

@@ -61,7 +61,8 @@ void visit_model(Section& model, Visit& visit) {
   visit(
       "model.sparse", model.sparse, SparseAttention{},
       "Which blocks of block:N (128) keys a block of as many queries sees: the last window:N, its own among "
-      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; full: all. "
+      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; or "
+      "chosen:N, of which each query chooses all but its own; full: all. "
       "A pattern repeats over the blocks of the model, as that of model.window does");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
