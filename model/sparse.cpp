@@ -135,11 +135,11 @@ SparsePattern read_pattern(std::string_view text) {
     const std::string_view name = part.substr(0, colon);
     const auto* word = std::ranges::find(kSparseWords, name, &SparseWord::name);
     int64_t number = 0;
-    check(
-        word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
-        "expected full, window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus between "
-        "them, or chosen:N and block:N, found {}",
-        in_quotes(part));
+    check(word != std::end(kSparseWords) && colon != part.npos && read_whole(part.substr(colon + 1), number),
+          "expected full, window:N and others of global:N, stride:N, random:N, seed:N, block:N with a plus "
+          "between "
+          "them, or chosen:N and block:N, found {}",
+          in_quotes(part));
     check(std::ranges::find(given, name) == given.end(), "{} is given twice in {}", name, in_quotes(text));
     given.push_back(name);
     check_number(*word, number);
@@ -152,8 +152,8 @@ SparsePattern read_pattern(std::string_view text) {
         "{} has no window:N, the last blocks that a block of queries sees, its own among them: at least "
         "window:1; or chosen:N, the blocks that each query chooses",
         in_quotes(text));
-  check(pattern.chosen == 0 || pattern.block <= 65536, "block:{} is out of range, expected 128 to 65536 with chosen:N",
-        pattern.block);
+  check(pattern.chosen == 0 || pattern.block <= 65536,
+        "block:{} is out of range, expected 128 to 65536 with chosen:N", pattern.block);
   check((pattern.block & (pattern.block - 1)) == 0,
         "block:{} is no power of two: 128, 256, 512 and so on tokens make a block", pattern.block);
   check(pattern.random > 0 || pattern.seed == 0, "seed:{} draws nothing without random:N", pattern.seed);
@@ -164,9 +164,10 @@ SparsePattern read_pattern(std::string_view text) {
 
 void SparseRun::check(const SparsePattern& p) {
   if (p == SparsePattern()) return;
-  tessera::check((p.window > 0 || p.chosen > 0) && p.global >= 0 && p.stride >= 0 && p.random >= 0 && p.block > 0,
-                 "a sparse pattern needs a window or chosen blocks of at least 1, and no negative number, found {}",
-                 text(p));
+  tessera::check(
+      (p.window > 0 || p.chosen > 0) && p.global >= 0 && p.stride >= 0 && p.random >= 0 && p.block > 0,
+      "a sparse pattern needs a window or chosen blocks of at least 1, and no negative number, found {}",
+      text(p));
 }
 
 std::string SparseRun::text(const SparsePattern& pattern) {

@@ -175,9 +175,9 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
       for (int64_t i = 0; i < d; ++i) sum += x[i] * y[i];
       return sum;
     };
-    const std::vector<uint8_t> chosen =
-        c.choice.size > 0 ? chosen_keys(c, b, head % c.heads, &q[base * d], &k[kv_base * d])
-                          : std::vector<uint8_t>{};
+    const std::vector<uint8_t> chosen = c.choice.size > 0
+                                            ? chosen_keys(c, b, head % c.heads, &q[base * d], &k[kv_base * d])
+                                            : std::vector<uint8_t>{};
     const auto sees = [&](int64_t i, int64_t j) {
       return c.sees(b, head % c.heads, i, j) && (chosen.empty() || chosen[i * m + j]);
     };
@@ -190,10 +190,9 @@ inline AttentionReference reference_attention(const AttentionCase& c, const std:
         if (!sees(i, j)) continue;
         const double product = dot(&q[(base + i) * d], &k[(kv_base + j) * d]);
         const double score = c.scale * product;
-        pi[j] = product < -FLT_MAX
-                    ? -INFINITY
-                    : (c.cap > 0 ? c.cap * std::tanh(score / c.cap) : score) -
-                          c.slope(head % c.heads) * c.distance(b, i, j);
+        pi[j] = product < -FLT_MAX ? -INFINITY
+                                   : (c.cap > 0 ? c.cap * std::tanh(score / c.cap) : score) -
+                                         c.slope(head % c.heads) * c.distance(b, i, j);
         of_cap[i * m + j] = c.cap > 0 ? 1 - std::pow(pi[j] / c.cap, 2) : 1;
         max = std::fmax(max, pi[j]);
       }

@@ -92,13 +92,14 @@ void check_choice(const AttentionShape& s) {
   const AttentionMask& m = s.mask;
   const auto& [size, count] = m.choice;
   if (size == 0) return;
-  check(size > 0 && size <= attention::kLargestChoice && (size & (size - 1)) == 0 &&
-            count >= 1 && count <= attention::kMostChosen,
+  check(size > 0 && size <= attention::kLargestChoice && (size & (size - 1)) == 0 && count >= 1 &&
+            count <= attention::kMostChosen,
         "queries choose among blocks of a power of two up to {} tokens, and see 1 to {}, found blocks of {} "
         "and {}",
         attention::kLargestChoice, attention::kMostChosen, size, count);
   check(m.causal && m.window == 0 && m.offset >= 0 && m.blocks.size == 0,
-        "queries choose blocks with a causal mask, and without a window, a negative offset or sparse blocks; found "
+        "queries choose blocks with a causal mask, and without a window, a negative offset or sparse blocks; "
+        "found "
         "{}",
         to_string(m));
 }

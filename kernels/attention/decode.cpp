@@ -45,8 +45,10 @@ DecodePlan choose_decode(const DecodeShape& s, DType dtype, const DeviceTraits& 
   check(!is_small(s.cache) || (!s.ring && !s.one_cache && s.blocks.size == 0),
         "a cache of {} serves neither a ring of a window nor sparse blocks: use a cache of auto",
         name_of(s.cache));
-  check(!s.choice || (!s.ring && !s.one_cache && b.size == 0 && !is_small(s.cache) && s.scores.alibi_heads == 0),
-        "decode attention whose queries choose blocks needs a cache of auto of one text, without a window, sparse "
+  check(!s.choice ||
+            (!s.ring && !s.one_cache && b.size == 0 && !is_small(s.cache) && s.scores.alibi_heads == 0),
+        "decode attention whose queries choose blocks needs a cache of auto of one text, without a window, "
+        "sparse "
         "blocks or ALiBi; found a cache of {}{}",
         name_of(s.cache), s.ring ? ", a ring" : "");
   if (device.device == Device::kCpu) return plan;

@@ -150,9 +150,9 @@ bool blocks_served(const AttnDecodeProblem& p) {
 }  // namespace
 
 std::span<const KernelFamily* const> families() {
-  static constexpr const KernelFamily* kFamilies[] = {&sm90::kFamily, &sm90::kFp8Family, &sm80::kFamily,
-                                                      &f32::kFamily, &row::kFamily, &mixture::kFamily,
-                                                      &mixture::kF32Family};
+  static constexpr const KernelFamily* kFamilies[] = {
+      &sm90::kFamily, &sm90::kFp8Family, &sm80::kFamily,      &f32::kFamily,
+      &row::kFamily,  &mixture::kFamily, &mixture::kF32Family};
   return kFamilies;
 }
 
@@ -297,7 +297,8 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "products in FP8 need bf16 on compute capability 9.0";
     case ATTN_BAD_CHOICE:
       return "the blocks to choose from must have a power of two up to 65536 tokens, and 1 to 32 of them "
-             "are seen, with causal or seen_by and without a window, a negative offset, sparse blocks, dropout, "
+             "are seen, with causal or seen_by and without a window, a negative offset, sparse blocks, "
+             "dropout, "
              "ALiBi or fp8; or no kernel serves the choice with this problem";
     case ATTN_BAD_STRUCT:
       return "struct_size must be sizeof(AttnProblem), or sizeof(AttnDecodeProblem), of this library's "

@@ -50,8 +50,8 @@ void choose_slots(const float* query, const float* means, int64_t D, int first, 
   for (int i = 0; i < others; ++i) chosen[i] = i < kept ? largest[i].slot : -1;
 }
 
-ChosenBlocks::ChosenBlocks(const AttentionPlan& plan, const Heads& q, const Heads& k, const MaskTables& tables,
-                           const Tensor& workspace)
+ChosenBlocks::ChosenBlocks(const AttentionPlan& plan, const Heads& q, const Heads& k,
+                           const MaskTables& tables, const Tensor& workspace)
     : heads_(plan.shape.heads), tokens_(plan.shape.tokens) {
   const AttentionShape& s = plan.shape;
   if (!s.mask.choice) return;
@@ -77,8 +77,9 @@ ChosenBlocks::ChosenBlocks(const AttentionPlan& plan, const Heads& q, const Head
         const Span seen = mask.keys_of(query);
         const int first = choice.first_slot(seen);
         int32_t* chosen = own.first_keys + ((b * s.heads + h) * s.tokens + query) * choice.others;
-        choose_slots(heads_of<float>(q).one_head(b, h).row_begin(query), own.means + h / group * own.slots * D, D,
-                     first, choice.candidates(seen), choice.others, chosen);
+        choose_slots(heads_of<float>(q).one_head(b, h).row_begin(query),
+                     own.means + h / group * own.slots * D, D, first, choice.candidates(seen), choice.others,
+                     chosen);
         for (int i = 0; i < choice.others; ++i)
           if (chosen[i] >= 0) chosen[i] = seen.begin + (chosen[i] - first) * choice.size;
       }

@@ -66,9 +66,10 @@ void each_chosen_run(const DecodeAttention& a, int64_t b, int64_t head, int64_t 
   const auto& [size, count] = s.choice;
   const auto whole = static_cast<int>((keys - 1) / size), others = static_cast<int>(count) - 1;
   int32_t chosen[attention::kMostChosen];
-  choose_slots(heads_of<const float>(a.q).head_begin(b, head),
-               a.means.as<float>() + (b * s.kv_heads + head / (s.heads / s.kv_heads)) * s.slots() * s.head_dim,
-               s.head_dim, 0, whole, others, chosen);
+  choose_slots(
+      heads_of<const float>(a.q).head_begin(b, head),
+      a.means.as<float>() + (b * s.kv_heads + head / (s.heads / s.kv_heads)) * s.slots() * s.head_dim,
+      s.head_dim, 0, whole, others, chosen);
   chosen[others] = whole;
   for (int i = 0; i <= others; ++i) {
     if (chosen[i] < 0) continue;
@@ -80,7 +81,8 @@ void each_chosen_run(const DecodeAttention& a, int64_t b, int64_t head, int64_t 
 // visit(tile) for what query head `head` of sequence b, and those that read the same keys, see of a head of
 // `keys` keys and values
 template <class Visit>
-void each_tile(const DecodeAttention& a, int64_t b, int64_t head, int64_t kv_head, int64_t keys, const Visit& visit) {
+void each_tile(const DecodeAttention& a, int64_t b, int64_t head, int64_t kv_head, int64_t keys,
+               const Visit& visit) {
   const DecodeShape& s = a.plan.shape;
   if (is_small(s.cache)) return each_small_tile(a, b, kv_head, keys, visit);
   const View<const float> k = heads_of<const float>(a.k_cache, kv_head),
@@ -178,7 +180,8 @@ void run(const RotaryAppend& a, const Launch& on) {
 void run(const DecodeAttention& a, const Launch& /*on*/) {
   const DecodeShape& s = a.plan.shape;
   // Each head sees keys of its own where it chooses them.
-  const int64_t group = s.heads / s.kv_heads, at_once = s.choice ? 1 : kHeads, parts = (group + at_once - 1) / at_once;
+  const int64_t group = s.heads / s.kv_heads, at_once = s.choice ? 1 : kHeads,
+                parts = (group + at_once - 1) / at_once;
   for (int64_t b = 0; b < s.batch; ++b)
     check(s.ring || a.starts.as<int32_t>()[b] < s.capacity,
           "{}: sequence {} has a token at {}, and the cache room for {}", a.kName, b,

@@ -59,7 +59,9 @@ struct OwnScores {
 
 // Without sparse blocks
 struct NoBlocks {
-  __device__ bool sees(int64_t /*row*/, int64_t /*head*/, int /*position*/, int64_t /*key*/) const { return true; }
+  __device__ bool sees(int64_t /*row*/, int64_t /*head*/, int /*position*/, int64_t /*key*/) const {
+    return true;
+  }
 };
 struct ListedBlocks {
   attention::Blocks blocks;
@@ -75,7 +77,8 @@ struct ChosenKeys {
 
   __device__ bool sees(int64_t row, int64_t /*head*/, int /*position*/, int64_t key) const {
     const attention::Mask own = mask.of_sequence(row / (heads * mask.queries));
-    return chosen.sees(row, chosen.choice.own(own, static_cast<int>(row % mask.queries)), static_cast<int>(key));
+    return chosen.sees(row, chosen.choice.own(own, static_cast<int>(row % mask.queries)),
+                       static_cast<int>(key));
   }
 };
 
@@ -327,8 +330,8 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
 }
 
 // What the queries of naive attention choose, sequence by sequence
-attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const Heads& k, const MaskTables& tables,
-                              const Tensor& workspace, cudaStream_t stream) {
+attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const Heads& k,
+                              const MaskTables& tables, const Tensor& workspace, cudaStream_t stream) {
   if (!plan.shape.mask.choice) return {};
   const AttnProblem all = attn_problem(plan, {}, tables);
   AttnProblem one = attention::part_of(all, all.kv_heads);
@@ -336,7 +339,8 @@ attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const H
   const attention::Chosen chosen{attention::choice_of(all), own.first_keys};
   const auto of_sequence = [&](const Heads& heads, int64_t b) {
     AttnTensor tensor = attn_tensor(heads);
-    tensor.data = static_cast<char*>(tensor.data) + b * tensor.batch * static_cast<int64_t>(size_of(plan.dtype));
+    tensor.data =
+        static_cast<char*>(tensor.data) + b * tensor.batch * static_cast<int64_t>(size_of(plan.dtype));
     return tensor;
   };
   for (int64_t b = 0; b < all.batch; ++b) {
@@ -456,9 +460,9 @@ void CudaBackend::naive_attention_backward(const AttentionBackward& a, const Lau
     with_row_step(dtype, N, [&]<class E, int kStep>() {
       const auto kernel =
           a.dsinks ? softmax_backward_kernel<E, kStep, true> : softmax_backward_kernel<E, kStep, false>;
-      kernel<<<s.heads * T, kThreads, 0, on.stream>>>(a.saved.as<E>() + b * s.heads * T * N,
-                                                      reinterpret_cast<E*>(matrices), s.heads,
-                                                      mask.of_sequence(b), a.plan.scale, of_sinks + b * s.heads * T);
+      kernel<<<s.heads * T, kThreads, 0, on.stream>>>(
+          a.saved.as<E>() + b * s.heads * T * N, reinterpret_cast<E*>(matrices), s.heads, mask.of_sequence(b),
+          a.plan.scale, of_sinks + b * s.heads * T);
     });
     TESSERA_CUDA_LAUNCHED();
     if (s.scores.cap > 0) {

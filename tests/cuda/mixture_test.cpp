@@ -1,5 +1,5 @@
-// attention.h with blocks that queries choose, beside every other mask that may be there, of every family that
-// the device runs, against fp64; naive attention's choice against the CPU's.
+// attention.h with blocks that queries choose, beside every other mask that may be there, of every family
+// that the device runs, against fp64; naive attention's choice against the CPU's.
 #include <algorithm>
 
 #include "tests/cuda/attention_problem.h"
@@ -7,7 +7,8 @@
 namespace tessera::test {
 namespace {
 
-class MixtureAttention : public AttentionKernels, public ::testing::WithParamInterface<std::tuple<bool, int>> {
+class MixtureAttention : public AttentionKernels,
+                         public ::testing::WithParamInterface<std::tuple<bool, int>> {
  protected:
   static bool bf16() { return std::get<0>(GetParam()); }
   static int head_dim() { return std::get<1>(GetParam()); }
@@ -21,10 +22,10 @@ class MixtureAttention : public AttentionKernels, public ::testing::WithParamInt
   }
   static std::string text_of(const AttentionCase& c, int arch) {
     std::ostringstream text;
-    text << "arch " << arch << ", " << c.batch << " x " << c.tokens << ", " << c.heads << " heads of " << c.head_dim
-         << ", " << c.kv_heads << " of keys, offset " << c.mask.offset
-         << (c.mask.documents.empty() ? "" : ", documents") << (c.mask.seen_by.empty() ? "" : ", dealt") << ", "
-         << c.choice.count << " blocks of " << c.choice.size;
+    text << "arch " << arch << ", " << c.batch << " x " << c.tokens << ", " << c.heads << " heads of "
+         << c.head_dim << ", " << c.kv_heads << " of keys, offset " << c.mask.offset
+         << (c.mask.documents.empty() ? "" : ", documents") << (c.mask.seen_by.empty() ? "" : ", dealt")
+         << ", " << c.choice.count << " blocks of " << c.choice.size;
     return text.str();
   }
   static void expect_fp64(const AttentionCase& c, Packing packing = Packing::kSeparate) {
@@ -41,7 +42,8 @@ class MixtureAttention : public AttentionKernels, public ::testing::WithParamInt
 
 TEST_P(MixtureAttention, AgreesWithFp64) {
   for (int64_t tokens : {1, 16, 17, 65, 128, 129, 300, 500})
-    for (const ChoiceCase& choice : {ChoiceCase{16, 1}, ChoiceCase{16, 4}, ChoiceCase{64, 2}, ChoiceCase{128, 3}})
+    for (const ChoiceCase& choice :
+         {ChoiceCase{16, 1}, ChoiceCase{16, 4}, ChoiceCase{64, 2}, ChoiceCase{128, 3}})
       expect_fp64(shape(tokens < 200 ? 2 : 1, tokens, {true}, choice));
 }
 

@@ -78,7 +78,8 @@ TEST_F(Mixture, EqualBlocksAreChosenInTheirOrder) {
     for (int64_t d = 0; d < 8; ++d) {
       double sum = 0;
       for (int64_t t = 0; t < 100; ++t)
-        if (t < 32 || t >= 96) sum += static_cast<double>(heads_of<float>(in.v).one_head(0, 0).row_begin(t)[d]);
+        if (t < 32 || t >= 96)
+          sum += static_cast<double>(heads_of<float>(in.v).one_head(0, 0).row_begin(t)[d]);
       EXPECT_NEAR(floats(r.y)[static_cast<size_t>(99 * 8 + d)], sum / 36, 1e-6);
     }
   }
@@ -124,7 +125,8 @@ TEST_F(Mixture, OtherProblemsAreRefused) {
   mask.causal = false;
   refused(mask, {"a causal mask"});
   const AttentionShape shape{1, 100, 2, 8, choosing(16, 2), 1};
-  EXPECT_TRUE(says(message_of([&] { plan_for(AttentionKind::kFlash, shape, 1, true); }), {"neither dropout nor"}));
+  EXPECT_TRUE(
+      says(message_of([&] { plan_for(AttentionKind::kFlash, shape, 1, true); }), {"neither dropout nor"}));
 
   const auto on_gpu = [&](AttentionKind kind, int arch, const AttentionShape& s, DType dtype = DType::kBF16) {
     return message_of([&] {

@@ -232,13 +232,15 @@ class ReferenceModel {
   // Whether query t of a document chooses the block of key s, of head_dim elements each
   bool chooses(int64_t layer, const Values& q, const Values& k, int64_t t, int64_t s) const {
     const SparsePattern p = config_.sparse.at(static_cast<size_t>(layer));
-    const int64_t D = config_.head_dim, own = t / std::max<int64_t>(p.block, 1), asked = s / std::max<int64_t>(p.block, 1);
+    const int64_t D = config_.head_dim, own = t / std::max<int64_t>(p.block, 1),
+                  asked = s / std::max<int64_t>(p.block, 1);
     if (p.chosen == 0 || asked == own) return true;
     std::vector<double> scores;
     for (int64_t block = 0; block < own; ++block) {
       double sum = 0;
       for (int64_t j = block * p.block; j < (block + 1) * p.block; ++j)
-        for (int64_t d = 0; d < D; ++d) sum += q[static_cast<size_t>(t * D + d)] * k[static_cast<size_t>(j * D + d)];
+        for (int64_t d = 0; d < D; ++d)
+          sum += q[static_cast<size_t>(t * D + d)] * k[static_cast<size_t>(j * D + d)];
       scores.push_back(sum);
     }
     const double score = scores[static_cast<size_t>(asked)];

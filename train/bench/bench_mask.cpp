@@ -79,14 +79,16 @@ BenchMask parse_mask(const std::string& name, int64_t batch, int64_t tokens) {
     return made;
   }
   if (const size_t times = size.find('x'); kind == "chosen" && times != size.npos) {
-    const int64_t count = number_in(size.substr(0, times)), tokens_of_block = number_in(size.substr(times + 1));
+    const int64_t count = number_in(size.substr(0, times)),
+                  tokens_of_block = number_in(size.substr(times + 1));
     check(count > 0 && tokens_of_block > 0, "expected chosen:KxN, as in chosen:8x512, found \"{}\"", name);
     made.mask.choice = {.size = static_cast<int>(tokens_of_block), .count = static_cast<int>(count)};
     return made;
   }
   check(kind == "documents" && (number > 0 || size == "mixed"),
         "unknown mask \"{}\"; known: causal, full, window:N, documents:N (N tokens, as in window:1024), "
-        "documents:mixed, blocks:W+G+R (blocks of 128, as in blocks:8+2) and chosen:KxN (K blocks of N tokens, as "
+        "documents:mixed, blocks:W+G+R (blocks of 128, as in blocks:8+2) and chosen:KxN (K blocks of N "
+        "tokens, as "
         "in chosen:8x512)",
         name);
   made.documents = number > 0 ? documents_of(batch, tokens, [&](int64_t) { return number; })

@@ -80,9 +80,11 @@ void check_chosen(const SourcedConfig& sourced) {
   const char *const key = "model.sparse", *const chosen = "chooses blocks, which has no kernels with";
   sourced.require(model.dropout.attention == 0, key, chosen, "model.dropout.attention",
                   "set model.dropout.attention=0");
-  sourced.require(model.positions != Positions::kAlibi, key, chosen, "model.positions", "set model.positions=rope");
-  sourced.require(config.optimizer.qk_clip == 0, key, "chooses blocks, of which no largest score is known, and so not",
-                  "optimizer.qk_clip", "set optimizer.qk_clip=0");
+  sourced.require(model.positions != Positions::kAlibi, key, chosen, "model.positions",
+                  "set model.positions=rope");
+  sourced.require(config.optimizer.qk_clip == 0, key,
+                  "chooses blocks, of which no largest score is known, and so not", "optimizer.qk_clip",
+                  "set optimizer.qk_clip=0");
   sourced.require(config.train.inside_every == 0, key,
                   "chooses blocks, of which no entropy is known, and so not", "train.inside_every",
                   "set train.inside_every=0");
@@ -109,7 +111,8 @@ void check_sparse(const SourcedConfig& sourced) {
              naive = config.model.attention == AttentionKind::kNaive;
   sourced.require(flash || naive, key, "has no kernels with", "model.attention", "set model.attention=flash");
   const std::vector<SparseRun> runs = sparse.runs();
-  if (std::ranges::any_of(runs, [](const SparseRun& run) { return run.pattern.chosen > 0; })) check_chosen(sourced);
+  if (std::ranges::any_of(runs, [](const SparseRun& run) { return run.pattern.chosen > 0; }))
+    check_chosen(sourced);
   if (std::ranges::none_of(runs, [](const SparseRun& run) { return run.pattern.window > 0; })) return;
   sourced.require(
       config.parallel.context == 1, key, "cannot be dealt over ranks with", "parallel.context",

@@ -154,12 +154,14 @@ void RowCheck::list_blocks(int64_t block) {
   const SparsePattern pattern = shape_.sparse.at(static_cast<size_t>(block));
   if (pattern == pattern_) return;
   pattern_ = pattern, listed_.clear();
-  for (int64_t row = 0; pattern.window > 0 && row * pattern.block < T_; ++row) listed_.push_back(pattern.keys_of(row));
+  for (int64_t row = 0; pattern.window > 0 && row * pattern.block < T_; ++row)
+    listed_.push_back(pattern.keys_of(row));
 }
 
 bool RowCheck::shows(int64_t query, int64_t key) const {
-  return pattern_.window == 0 || std::ranges::binary_search(listed_[static_cast<size_t>(query / pattern_.block)],
-                                                 key / pattern_.block);
+  return pattern_.window == 0 ||
+         std::ranges::binary_search(listed_[static_cast<size_t>(query / pattern_.block)],
+                                    key / pattern_.block);
 }
 
 RowCheck::Shown RowCheck::shown_to(const Of& of, const Row& row, const Keys& keys) const {
@@ -174,7 +176,8 @@ RowCheck::Shown RowCheck::shown_to(const Of& of, const Row& row, const Keys& key
   for (int64_t block = 0; block < own; ++block) {
     double sum = 0, sizes = 0;  // the mean of products is the product with the mean
     for (int64_t j = keys.begin + block * size; j < keys.begin + (block + 1) * size; ++j) {
-      const double product = dot(of.in.q.at(row.b, row.i, row.h), of.in.k.at(row.b, j, row.h / of.group), of.head_dim);
+      const double product =
+          dot(of.in.q.at(row.b, row.i, row.h), of.in.k.at(row.b, j, row.h / of.group), of.head_dim);
       sum += product, sizes += std::abs(product);
     }
     blocks.emplace_back(-sum / static_cast<double>(size), block);

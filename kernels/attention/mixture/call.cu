@@ -1,8 +1,8 @@
-// Attention with a mixture of blocks: rows of queries, one for each block that a query sees, are gathered in the
-// order of blocks, and attended to their keys by the kernels for dealt queries, which then meet one block a tile.
-// The forward merges the rows of each query by their LSE. The backward gathers out, dout and the query's LSE
-// with q, so that every row's gradients are its share of the whole query's; dq of a query is the sum of its
-// rows'. A sequence and some key/value heads at a time.
+// Attention with a mixture of blocks: rows of queries, one for each block that a query sees, are gathered in
+// the order of blocks, and attended to their keys by the kernels for dealt queries, which then meet one block
+// a tile. The forward merges the rows of each query by their LSE. The backward gathers out, dout and the
+// query's LSE with q, so that every row's gradients are its share of the whole query's; dq of a query is the
+// sum of its rows'. A sequence and some key/value heads at a time.
 #include "kernels/attention/mixture/choose.h"
 #include "kernels/attention/mixture/kernels.h"
 #include "kernels/attention/mixture/rows.h"
@@ -17,7 +17,8 @@ AttnTensor part(AttnTensor t, const AttnProblem& p, int64_t b, int64_t head) {
 }
 
 AttnTensor rows_tensor(void* data, const AttnProblem& p, const RowTables& tables) {
-  return {.data = data, .batch = tables.rows * p.head_dim, .row = p.head_dim, .head = tables.rows * p.head_dim};
+  return {
+      .data = data, .batch = tables.rows * p.head_dim, .row = p.head_dim, .head = tables.rows * p.head_dim};
 }
 // Key/value heads as sequences of one head
 AttnTensor heads_as_batch(AttnTensor t) {
@@ -77,16 +78,20 @@ AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
                            .workspace_bytes = w.own_bytes,
                            .problem = problem_of_rows(p, one.tables)};
     float* lse = f.lse + (b * whole.heads + one.head) * whole.tokens;
-    return in_turn([&] { return gather_rows(p, one.tables, {part(f.q, p, b, one.head), w.q}, stream); },
-                   [&] { return attn_forward(&rows, arch, stream); },
-                   [&] { return merge_rows(p, one.tables, w, part(f.out, p, b, one.head), lse, stream); });
+    return in_turn(
+        [&] {
+          return gather_rows(p, one.tables, {part(f.q, p, b, one.head), w.q}, stream);
+        },
+        [&] { return attn_forward(&rows, arch, stream); },
+        [&] { return merge_rows(p, one.tables, w, part(f.out, p, b, one.head), lse, stream); });
   };
   AttnStatus status = ATTN_OK;
   for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
     const AttnProblem p = sequence_of(whole, b);
-    status = in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
-                     [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
-                     [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+    status =
+        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
+                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
   }
   return status;
 }
@@ -124,9 +129,10 @@ AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   AttnStatus status = ATTN_OK;
   for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
     const AttnProblem p = sequence_of(whole, b);
-    status = in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
-                     [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
-                     [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+    status =
+        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
+                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
   }
   return status;
 }

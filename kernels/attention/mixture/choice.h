@@ -1,17 +1,17 @@
 // Mixture of blocks: see AttnChoice of attention.h. Which block a token is in, and which blocks a query may
 // choose from, for the CPU and for GPUs.
 //
-// Blocks are named by their first key. A block that a query may choose has `size` keys, all of them before the
-// query. No two blocks overlap, so that at most one such block begins in each interval of `size` keys from a
-// multiple of `size` on, its slot: slot p / size for a block that begins at key p. The blocks that one query
-// may choose from have slots that follow one another.
+// Blocks are named by their first key. A block that a query may choose has `size` keys, all of them before
+// the query. No two blocks overlap, so that at most one such block begins in each interval of `size` keys
+// from a multiple of `size` on, its slot: slot p / size for a block that begins at key p. The blocks that one
+// query may choose from have slots that follow one another.
 #pragma once
 
 #include "kernels/attention/mask.h"
 
 namespace tessera::attention {
 
-inline constexpr int kMostChosen = 32;  // blocks that a query sees
+inline constexpr int kMostChosen = 32;          // blocks that a query sees
 inline constexpr int kLargestChoice = 1 << 16;  // tokens of a block
 
 struct Choice {
@@ -36,7 +36,7 @@ struct Choice {
 
   // The block of a key: as far as the last query that sees the key sees the block
   struct Block {
-    Span keys;     // begin: -1 if no query sees the key
+    Span keys;       // begin: -1 if no query sees the key
     bool choosable;  // whether a query may choose it: it stands behind the block
   };
   TESSERA_HOST_DEVICE Block block_of(const Mask& mask, int key) const {

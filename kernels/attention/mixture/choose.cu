@@ -2,10 +2,10 @@
 //
 //   means_kernel   a CTA a slot and key/value head. Groups of threads take every kGroups-th key of the block,
 //                  a thread 16 bytes of each; their sums are added in order.
-//   choose_kernel  a CTA takes kRows queries of a head past the means, kSlots at a time: products in fp32, each
-//                  summed from the first element to the last, so that the CPU gets the same. Those above
-//                  what a query has kept are marked; a thread a query then keeps the largest, the earlier of
-//                  equal ones first.
+//   choose_kernel  a CTA takes kRows queries of a head past the means, kSlots at a time: products in fp32,
+//                  each summed from the first element to the last, so that the CPU gets the same. Those
+//                  above what a query has kept are marked; a thread a query then keeps the largest, the
+//                  earlier of equal ones first.
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture/choose.h"
@@ -104,8 +104,8 @@ __device__ __forceinline__ void load_tile(const T* first, int64_t stride, int ro
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    choose_kernel(View<const T> q, Mask mask, Choice choice, int head_dim, int group, int slots, const float* means,
-                  int32_t* first_keys) {
+    choose_kernel(View<const T> q, Mask mask, Choice choice, int head_dim, int group, int slots,
+                  const float* means, int32_t* first_keys) {
   extern __shared__ float kept[];  // [kRows, others] scores, then as many slots
   __shared__ union {
     struct {
@@ -116,7 +116,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int first, end;
   __shared__ float least[kRows];  // a score of the row has to be above it to be kept; NaN: any is
   __shared__ unsigned above[kRows][kSlots / 32];
-  const int me = static_cast<int>(threadIdx.x), head = blockIdx.y, row = static_cast<int>(blockIdx.x) * kRows + me;
+  const int me = static_cast<int>(threadIdx.x), head = blockIdx.y,
+            row = static_cast<int>(blockIdx.x) * kRows + me;
   const bool has_row = me < kRows && row < mask.queries;
   if (me == 0) first = slots, end = 0;
   if (me < kRows) least[me] = NAN, above[me][0] = above[me][1] = 0;
@@ -130,7 +131,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   Largest largest{kept + me % kRows * choice.others,
-                  reinterpret_cast<int*>(kept + kRows * choice.others) + me % kRows * choice.others, choice.others};
+                  reinterpret_cast<int*>(kept + kRows * choice.others) + me % kRows * choice.others,
+                  choice.others};
   const T* queries = q.head_begin(0, head) + int64_t{blockIdx.x} * kRows * q.row;
   const float* of_head = means + int64_t{head / group} * slots * head_dim;
   const int rows = min(kRows, mask.queries - static_cast<int>(blockIdx.x) * kRows), i0 = me / kSide * kEach,
@@ -184,19 +186,19 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-AttnStatus choose(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k, const ChoiceWorkspace& workspace,
-                  CUstream_st* stream) {
+AttnStatus choose(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,
+                  const ChoiceWorkspace& workspace, CUstream_st* stream) {
   const Choice choice = choice_of(p);
   const Mask mask = mask_of(p);
   const int head_dim = p.head_dim, group = static_cast<int>(p.heads / p.kv_heads), slots = workspace.slots;
   const dim3 of_slots(static_cast<unsigned>(slots), static_cast<unsigned>(p.kv_heads));
-  const AttnStatus status = launch(means_kernel<T>, of_slots, kThreads, 0, stream, view<const T>(k), mask, choice,
-                                   head_dim, workspace.means);
+  const AttnStatus status = launch(means_kernel<T>, of_slots, kThreads, 0, stream, view<const T>(k), mask,
+                                   choice, head_dim, workspace.means);
   if (status != ATTN_OK) return status;
   const dim3 of_rows(static_cast<unsigned>((p.tokens + kRows - 1) / kRows), static_cast<unsigned>(p.heads));
   const int kept = kRows * choice.others * static_cast<int>(sizeof(float) + sizeof(int));
-  return launch(choose_kernel<T>, of_rows, kThreads, kept, stream, view<const T>(q), mask, choice, head_dim, group,
-                slots, static_cast<const float*>(workspace.means), workspace.first_keys);
+  return launch(choose_kernel<T>, of_rows, kThreads, kept, stream, view<const T>(q), mask, choice, head_dim,
+                group, slots, static_cast<const float*>(workspace.means), workspace.first_keys);
 }
 
 }  // namespace

@@ -237,11 +237,11 @@ AttnStatus decode_in(const MixtureDecode& a, CUstream_st* stream) {
                 .cap = p.score_cap};
   const auto heads = static_cast<unsigned>(p.heads), batch = static_cast<unsigned>(p.batch);
   const View<const T> q = view<const T>(a.call.q);
-  AttnStatus status = launch(choose_kernel<T>, dim3(heads, batch), kThreads, 0, stream, q, a.call.starts, a.means,
-                             s, w.scores, w.chosen);
+  AttnStatus status = launch(choose_kernel<T>, dim3(heads, batch), kThreads, 0, stream, q, a.call.starts,
+                             a.means, s, w.scores, w.chosen);
   if (status == ATTN_OK)
-    status = launch(attend_kernel<T>, dim3(static_cast<unsigned>(w.tiles), heads, batch), kThreads, 0, stream, q,
-                    view<const T>(a.call.k), view<const T>(a.call.v), a.call.starts, s,
+    status = launch(attend_kernel<T>, dim3(static_cast<unsigned>(w.tiles), heads, batch), kThreads, 0, stream,
+                    q, view<const T>(a.call.k), view<const T>(a.call.v), a.call.starts, s,
                     static_cast<const int32_t*>(w.chosen), w.most, w.sums, w.values);
   if (status == ATTN_OK)
     status = launch(merge_kernel<T>, dim3(heads, batch), kThreads, 0, stream, view<T>(a.call.out),
@@ -257,7 +257,8 @@ AttnStatus complete_means(const CompleteMeans& a, CUstream_st* stream) {
 }
 
 AttnStatus decode(const MixtureDecode& a, CUstream_st* stream) {
-  return a.call.problem.dtype == ATTN_BF16 ? decode_in<__nv_bfloat16>(a, stream) : decode_in<float>(a, stream);
+  return a.call.problem.dtype == ATTN_BF16 ? decode_in<__nv_bfloat16>(a, stream)
+                                           : decode_in<float>(a, stream);
 }
 
 }  // namespace tessera::attention::mixture

@@ -1,5 +1,5 @@
-// A mixture of blocks over a cache: the means of whole blocks, which the cache keeps, and attention of one new
-// token of each sequence. Blocks are counted from the first token of a sequence, as of one document.
+// A mixture of blocks over a cache: the means of whole blocks, which the cache keeps, and attention of one
+// new token of each sequence. Blocks are counted from the first token of a sequence, as of one document.
 #pragma once
 
 #include <cstddef>

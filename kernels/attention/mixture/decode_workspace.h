@@ -22,10 +22,10 @@ struct DecodeWorkspace {
   }
 
   int tiles, slots;
-  float* scores;         // [B, H, slots]: of the query with the means
-  int32_t* chosen;       // [B, H, count]: first keys of what is seen, its own block last; -1: none
-  float *most, *sums;    // [B, H, tiles]: the largest score; the sum of exp(score - it)
-  float* values;         // [B, H, tiles, D]: the sum of exp(score - it) v
+  float* scores;       // [B, H, slots]: of the query with the means
+  int32_t* chosen;     // [B, H, count]: first keys of what is seen, its own block last; -1: none
+  float *most, *sums;  // [B, H, tiles]: the largest score; the sum of exp(score - it)
+  float* values;       // [B, H, tiles, D]: the sum of exp(score - it) v
   size_t bytes;
 };
 

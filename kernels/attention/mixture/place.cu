@@ -8,8 +8,8 @@
 // have the same bits every time.
 //
 //   count_kernel   chosen blocks of kChunk queries, by slot
-//   first_kernel   a CTA a key/value head: counts become sums over the chunks before, and a scan over the keys
-//                  gives the first row of each block
+//   first_kernel   a CTA a key/value head: counts become sums over the chunks before, and a scan over the
+//                  keys gives the first row of each block
 //   own_kernel     a thread a query and head: its row of its own block
 //   chosen_kernel  a warp a chunk: rows of chosen blocks; lanes with the same block count one another
 //   gap_kernel     a thread a row: nobody's rows see no key, behind those of the row before
@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(kThreads) own_kernel(Tables all) {
     return;
   }
   const int before = query - t.mask.queries_of(own.begin).begin;  // queries of the block
-  t.write(int64_t{t.first_rows[own.begin]} + before * t.group + source % t.group, source, t.choice.others, own);
+  t.write(int64_t{t.first_rows[own.begin]} + before * t.group + source % t.group, source, t.choice.others,
+          own);
 }
 
 __global__ void __launch_bounds__(32) chosen_kernel(Tables all) {
@@ -223,7 +224,8 @@ __global__ void __launch_bounds__(kThreads) key_kernel(Tables all) {
 
 }  // namespace
 
-AttnStatus place_rows(const AttnProblem& p, const int32_t* first_keys, const RowTables& r, CUstream_st* stream) {
+AttnStatus place_rows(const AttnProblem& p, const int32_t* first_keys, const RowTables& r,
+                      CUstream_st* stream) {
   const Choice choice = choice_of(p);
   const Tables tables{.mask = mask_of(p),
                       .choice = choice,
@@ -241,9 +243,11 @@ AttnStatus place_rows(const AttnProblem& p, const int32_t* first_keys, const Row
                       .totals = r.totals,
                       .used = r.used};
   const auto kv_heads = static_cast<unsigned>(p.kv_heads);
-  const size_t heads = kv_heads, counts = heads * static_cast<size_t>(r.chunks) * static_cast<size_t>(r.slots);
+  const size_t heads = kv_heads,
+               counts = heads * static_cast<size_t>(r.chunks) * static_cast<size_t>(r.slots);
   if (cudaMemsetAsync(r.counts, 0, counts * sizeof(int32_t), stream) != cudaSuccess ||
-      cudaMemsetAsync(r.sources, 0xff, heads * static_cast<size_t>(r.rows) * sizeof(int32_t), stream) != cudaSuccess)
+      cudaMemsetAsync(r.sources, 0xff, heads * static_cast<size_t>(r.rows) * sizeof(int32_t), stream) !=
+          cudaSuccess)
     return ATTN_LAUNCH_FAILED;
   const auto ctas = [&](int64_t threads) {
     return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads), kv_heads);

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gather_lse_kernel(const float* lse, const int32_t* sources, int64_t rows, int group, int64_t tokens, float* to) {
+    gather_lse_kernel(const float* lse, const int32_t* sources, int64_t rows, int group, int64_t tokens,
+                      float* to) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= rows) return;
   const int source = sources[blockIdx.y * rows + row];
@@ -51,8 +52,8 @@ struct RowsOfQuery {
   int count;
   int64_t first;  // row of the key/value head
 
-  __device__ __forceinline__ RowsOfQuery(const int32_t* all, int64_t query, int64_t tokens, int group, int rows_each,
-                                         int64_t rows)
+  __device__ __forceinline__ RowsOfQuery(const int32_t* all, int64_t query, int64_t tokens, int group,
+                                         int rows_each, int64_t rows)
       : places(all + ((blockIdx.y / group * tokens + query) * group + blockIdx.y % group) * rows_each),
         count(rows_each),
         first(blockIdx.y / group * rows) {}
@@ -118,12 +119,13 @@ int pieces_of(const AttnProblem& p) {
 
 }  // namespace
 
-AttnStatus gather_rows(const AttnProblem& p, const RowTables& tables, const GatheredRows& rows, CUstream_st* stream) {
+AttnStatus gather_rows(const AttnProblem& p, const RowTables& tables, const GatheredRows& rows,
+                       CUstream_st* stream) {
   return with_type(p, [&]<class T>(T) {
     const int pieces = pieces_of<T>(p);
     return launch(gather_kernel<T>, ctas_of(tables.rows, pieces, p.kv_heads), kThreads, 0, stream,
-                  view<const T>(rows.from), static_cast<const int32_t*>(tables.sources), tables.rows, group_of(p),
-                  pieces, static_cast<T*>(rows.to));
+                  view<const T>(rows.from), static_cast<const int32_t*>(tables.sources), tables.rows,
+                  group_of(p), pieces, static_cast<T*>(rows.to));
   });
 }
 

@@ -39,8 +39,8 @@ struct RowTables {
     slots = choice.slots(static_cast<int>(p.kv_tokens));
     chunks = static_cast<int>((p.tokens + kChunk - 1) / kChunk);
     // A block that queries may choose begins and ends at a multiple of kAlignment.
-    const int64_t most = p.tokens * static_cast<int64_t>(G) * (choice.others + 1) +
-                         int64_t{2} * (kAlignment - 1) * slots;
+    const int64_t most =
+        p.tokens * static_cast<int64_t>(G) * (choice.others + 1) + int64_t{2} * (kAlignment - 1) * slots;
     rows = (most + kAlignment - 1) / kAlignment * kAlignment;
     const auto R = static_cast<size_t>(rows), S = static_cast<size_t>(slots);
     keys = carver.take<int32_t>(K * R * 2);
@@ -57,7 +57,8 @@ struct RowTables {
   RowTables from_head(int64_t head, const AttnProblem& p) const {
     const int64_t N = p.kv_tokens, of_queries = p.tokens * (p.heads / p.kv_heads) * (choice_of(p).others + 1);
     RowTables t = *this;
-    t.keys += head * rows * 2, t.seen_by += head * N * 2, t.sources += head * rows, t.places += head * of_queries;
+    t.keys += head * rows * 2, t.seen_by += head * N * 2, t.sources += head * rows,
+        t.places += head * of_queries;
     t.first_rows += head * N, t.counts += head * chunks * slots, t.totals += head * slots, t.used += head;
     return t;
   }
@@ -114,7 +115,8 @@ struct MixtureWorkspace {
     const size_t element = p.dtype == ATTN_BF16 ? 2 : 4, count = static_cast<size_t>(kv_heads * tables.rows),
                  row_bytes = static_cast<size_t>(p.head_dim) * element;
     q = carver.take<uint8_t>(count * row_bytes), out = carver.take<uint8_t>(count * row_bytes);
-    if (backward) dout = carver.take<uint8_t>(count * row_bytes), dq = carver.take<uint8_t>(count * row_bytes);
+    if (backward)
+      dout = carver.take<uint8_t>(count * row_bytes), dq = carver.take<uint8_t>(count * row_bytes);
     lse = carver.take<float>(count);
     own_bytes = bytes_of_rows(problem_of_rows(part_of(p, kv_heads), tables), backward);
     own = carver.take<uint8_t>(own_bytes);
@@ -126,7 +128,8 @@ struct MixtureWorkspace {
     rows.mask.documents = rows.mask.seen_by = &kNone;
     size_t most = 0;
     for (const int arch : {80, 90})
-      most = std::max(most, backward ? attn_backward_workspace(&rows, arch) : attn_forward_workspace(&rows, arch));
+      most = std::max(most,
+                      backward ? attn_backward_workspace(&rows, arch) : attn_forward_workspace(&rows, arch));
     return most;
   }
 };

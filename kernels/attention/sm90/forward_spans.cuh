@@ -2,8 +2,8 @@
 // each sequence: first those that are more than twice as long as the mean, the longest first, or they could
 // begin last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
-// The first CTAs take a sequence each. The place of a long tile is the number of long ones that come before it,
-// counted by one thread; that of another tile comes from a scan. The other CTAs take rows.
+// The first CTAs take a sequence each. The place of a long tile is the number of long ones that come before
+// it, counted by one thread; that of another tile comes from a scan. The other CTAs take rows.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(kSpansThreads)
   const auto is_long = [&](int tile) {
     return static_cast<unsigned long long>(lengths[tile]) * tiles > 2 * total;
   };
-  const int each = (tiles + kSpansThreads - 1) / kSpansThreads, begin = min(static_cast<int>(threadIdx.x) * each, tiles),
-            end = min(begin + each, tiles);
+  const int each = (tiles + kSpansThreads - 1) / kSpansThreads,
+            begin = min(static_cast<int>(threadIdx.x) * each, tiles), end = min(begin + each, tiles);
   int others = 0;
   for (int tile = begin; tile < end; ++tile) others += !is_long(tile);
   __shared__ int before[2][kSpansThreads];  // of the other tiles, those of all threads up to one
@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kSpansThreads)
   for (int step = 1; step < kSpansThreads; step *= 2) {
     __syncthreads();
     const int own = before[from][threadIdx.x];
-    before[1 - from][threadIdx.x] = static_cast<int>(threadIdx.x) < step ? own : own + before[from][threadIdx.x - step];
+    before[1 - from][threadIdx.x] =
+        static_cast<int>(threadIdx.x) < step ? own : own + before[from][threadIdx.x - step];
     from = 1 - from;
   }
   __syncthreads();
@@ -81,7 +82,8 @@ __global__ void __launch_bounds__(kSpansThreads)
     }
     int place = 0;
     for (int other = 0; other < tiles; ++other)
-      place += is_long(other) && (lengths[other] > lengths[tile] || (lengths[other] == lengths[tile] && other < tile));
+      place += is_long(other) &&
+               (lengths[other] > lengths[tile] || (lengths[other] == lengths[tile] && other < tile));
     order[place] = tile;
   }
 }
