@@ -68,7 +68,7 @@ struct Best {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     choose_kernel(View<const T> q, const int32_t* starts, const float* means, Shape s, float* all_scores,
                   int32_t* all_chosen) {
   __shared__ float query[kMostHeadDim];
