@@ -30,6 +30,7 @@ const std::vector<Module> kModules{
     {"kernels/attention/common", {"kernels/base", "kernels/attention"}},
     {"kernels/attention/row", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/f32", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
+    {"kernels/attention/mixture", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/sm80", {"kernels/base", "kernels/attention", "kernels/attention/common"}},
     {"kernels/attention/decode",
      {"kernels/base", "kernels/attention", "kernels/attention/common", "kernels/attention/sm80"}},

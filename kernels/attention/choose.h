@@ -11,7 +11,7 @@
 #include "kernels/attention/attention_kind.h"
 #include "kernels/attention/block_lists.h"
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/mixture/workspace.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/base/device_traits.h"
 #include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"

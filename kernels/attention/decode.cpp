@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention/family.h"
-#include "kernels/attention/mixture/decode.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/base/check.h"
 
 namespace tessera {

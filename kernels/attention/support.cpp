@@ -7,7 +7,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/family.h"
 #include "kernels/attention/mask.h"
-#include "kernels/attention/mixture/workspace.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/attention/sinks.h"
 #include "kernels/base/dropout.h"
 

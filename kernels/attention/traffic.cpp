@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/mixture/choice.h"
+#include "kernels/attention/choice.h"
 
 namespace tessera::attention {
 namespace {

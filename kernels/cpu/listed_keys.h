@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/attention/blocks.h"
-#include "kernels/attention/mixture/choice.h"
+#include "kernels/attention/choice.h"
 
 namespace tessera::cpu {
 

@@ -18,7 +18,7 @@
 #include "kernels/attention/blocks.h"
 #include "kernels/attention/cudnn.h"
 #include "kernels/attention/mask.h"
-#include "kernels/attention/mixture/choose.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"

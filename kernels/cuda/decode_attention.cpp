@@ -1,6 +1,6 @@
 // Attention of one new token of each sequence over the cache: the call of attention.h.
 #include "kernels/attention/family.h"
-#include "kernels/attention/mixture/decode.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/attention_status.h"
 #include "kernels/cuda/cuda_backend.h"

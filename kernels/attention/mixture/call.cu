@@ -3,7 +3,7 @@
 // a tile. The forward merges the rows of each query by their LSE. The backward gathers out, dout and the
 // query's LSE with q, so that every row's gradients are its share of the whole query's; dq of a query is the
 // sum of its rows'. A sequence and some key/value heads at a time.
-#include "kernels/attention/mixture/choose.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/attention/mixture/kernels.h"
 #include "kernels/attention/mixture/rows.h"
 

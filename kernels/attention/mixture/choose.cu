@@ -8,7 +8,7 @@
 //                  earlier of equal ones first.
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
-#include "kernels/attention/mixture/choose.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/attention/mixture/values.cuh"
 
 namespace tessera::attention {

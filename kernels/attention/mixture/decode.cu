@@ -7,7 +7,7 @@
 //   merge_kernel     a CTA a query head and sequence: the tiles' results, in their order
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
-#include "kernels/attention/mixture/decode.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/attention/mixture/decode_workspace.h"
 #include "kernels/attention/mixture/values.cuh"
 

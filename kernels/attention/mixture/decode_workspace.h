@@ -1,7 +1,7 @@
 // What decoding with a mixture of blocks keeps in its workspace. Plain C++.
 #pragma once
 
-#include "kernels/attention/mixture/choice.h"
+#include "kernels/attention/choice.h"
 #include "kernels/attention/workspace.h"
 
 namespace tessera::attention::mixture {

@@ -1,9 +1,8 @@
 #include "kernels/attention/family.h"
 
-#include "kernels/attention/mixture/decode.h"
+#include "kernels/attention/mixture.h"
 #include "kernels/attention/mixture/decode_workspace.h"
 #include "kernels/attention/mixture/kernels.h"
-#include "kernels/attention/mixture/workspace.h"
 
 namespace tessera::attention::mixture {
 namespace {

@@ -2,7 +2,7 @@
 // one: one sequence, and some of its key/value heads, whose tables begin with the first of these.
 #pragma once
 
-#include "kernels/attention/mixture/workspace.h"
+#include "kernels/attention/mixture.h"
 
 namespace tessera::attention {
 

@@ -1,9 +1,10 @@
-// What a mixture of blocks keeps in its workspace. Plain C++: the size is asked for on machines without CUDA.
+// A mixture of blocks: what it keeps in its workspace, whose size is asked for on machines without CUDA as
+// well; the choice by itself; decoding.
 #pragma once
 
 #include <algorithm>
 
-#include "kernels/attention/mixture/choice.h"
+#include "kernels/attention/choice.h"
 #include "kernels/attention/workspace.h"
 
 namespace tessera::attention {
@@ -145,4 +146,33 @@ inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
   return std::min(p.kv_heads, 1 + static_cast<int64_t>(more));
 }
 
+// The choice of a problem of one sequence, to workspace.first_keys. `q` and `k` begin with its first heads.
+AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,
+                         const ChoiceWorkspace& workspace, CUstream_st* stream);
+
+// Over a cache blocks are counted from the first token of a sequence, as of one document. The cache keeps the
+// means of whole blocks.
+namespace mixture {
+
+// The means of the blocks that tokens starts[b] to starts[b] + tokens - 1 complete; idle where starts[b] < 0
+struct CompleteMeans {
+  AttnDtype dtype;
+  AttnTensor k;           // [batch, capacity, kv_heads, head_dim]
+  const int32_t* starts;  // [batch], device memory
+  int64_t batch, capacity, kv_heads, tokens;
+  int head_dim, size;  // of a block
+  float* means;        // [batch, kv_heads, slots, head_dim], slots = capacity / size rounded up
+};
+AttnStatus complete_means(const CompleteMeans& a, CUstream_st* stream);
+
+// As attn_decode(), where each query head chooses blocks; a.problem.blocks is not read
+struct MixtureDecode {
+  AttnDecode call{};
+  AttnChoice choice{};
+  const float* means = nullptr;  // of every whole block before the new token's
+};
+size_t decode_workspace(const AttnDecodeProblem& p, const AttnChoice& choice);  // bytes
+AttnStatus decode(const MixtureDecode& a, CUstream_st* stream);
+
+}  // namespace mixture
 }  // namespace tessera::attention
