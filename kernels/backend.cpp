@@ -174,7 +174,7 @@ class PoisoningHostCopyQueue final : public CopyQueue {
   int64_t done_ = 0;
 };
 
-// Runs at once.
+// Runs operations as soon as they are started.
 class HostSideQueue final : public SideQueue {
  public:
   void wait_for(int64_t) override {}

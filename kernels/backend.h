@@ -82,17 +82,17 @@ class CopyQueue {
 };
 enum class Poison : uint8_t { kNo, kTargets, kYes };
 
-// Operations beside those of a stream, one start() after the other, in a queue of their own. They own what
-// they write until wait_for() says that this is done. A graph (make_graph()) may have starts, if it waits for
-// them. Where an observer watches, they run on the stream itself.
+// A queue of operations that run beside those of a stream, one start() after the other. They own the tensors
+// that they write until the stream has waited for them (wait_for()). A graph (make_graph()) may contain
+// starts if it also waits for them. While an observer watches, they run on the stream itself.
 //
-// A queue that poisons, for tests, fills with NaN what will be written, and on the CPU writes it as late as a
-// device may.
+// A queue that poisons, for tests, fills with NaN what will be written. On the CPU it also runs operations as
+// late as a device may.
 class SideQueue {
  public:
-  using Operations = std::function<void(const Launch&)>;  // of a launch without a workspace
+  using Operations = std::function<void(const Launch&)>;  // they get a launch without a workspace
   virtual ~SideQueue() = default;
-  // Begins when the operations that the stream was given before are done.
+  // The operations begin when those that the stream was given before are done.
   void start(const Tensor& written, const Operations& operations) {
     do_start(written, operations);
     ++started_;
@@ -152,7 +152,7 @@ class Backend {
   // The backend and the tensors must outlive it. Its copies cannot be captured in a graph.
   virtual std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison);
 
-  // The backend must outlive it, and what its operations refer to, until they are done.
+  // The backend must outlive the queue. What the operations refer to must exist until they are done.
   virtual std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison poison);
 
   // The model says where it is, for observers alone.

@@ -329,17 +329,17 @@ struct FourBitMatrix {
   FourBits format;
   Tensor data;    // [N C / 4] uint16, of bytes with two numbers each
   Tensor scales;  // [words_of_scales()] words of 32 bits, fp32 in name
-  // Of NF4: the rows of each matrix that it is made of, whose scales are in 8 bits
-  // (kernels/base/small_scales.h); none: they are fp32
+  // NF4 with scales in 8 bits (kernels/base/small_scales.h): the rows of each matrix that this one is made
+  // of. None: the scales of NF4 are fp32
   LayerParts small_scales = {};
 
   bool has_small_scales() const { return small_scales[0] > 0; }
 };
-// The scales of each of these matrices, of so many columns
+// The number of scales of each of these matrices in NF4, which have `columns` columns
 LayerParts scales_of_each(const LayerParts& rows, int64_t columns);
 int64_t words_of_scales(FourBits format, const Shape& matrix, const LayerParts& small_scales);
 
-// y = x, rounded. Scales in 8 bits are made afterwards, by RoundScales.
+// y = x, rounded. Scales in 8 bits need RoundScales afterwards.
 struct RoundToFourBits {
   static constexpr const char* kName = "round to 4 bits";
   Tensor x;  // [N, C]
@@ -348,7 +348,7 @@ struct RoundToFourBits {
   void check_on(Device device) const;
 };
 
-// The scales of NF4 in 8 bits, see SmallScalePlaces
+// y = x, the scales of NF4, rounded to 8 bits: see SmallScalePlaces
 struct RoundScales {
   static constexpr const char* kName = "round scales";
   Tensor x;           // [S] fp32
@@ -565,8 +565,8 @@ struct CacheAppend {
   Tensor starts;            // [B] int32; starts[b] + T is at most the capacity, unless it is a ring
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
   bool ring = false;        // with T = 1
-  // Of a cache for queries that choose blocks of `block` tokens: [B, K, capacity / block rounded up, D] fp32.
-  // The means of the keys of blocks that the new tokens complete are written; none: they are not wanted
+  // Where queries choose blocks of `block` tokens: [B, K, capacity / block rounded up, D] fp32. The mean key
+  // of each block that the new tokens complete is written there. None: queries do not choose
   Tensor means = {};
   int64_t block = 0;
 
@@ -621,7 +621,7 @@ struct DecodeAttention {
   Tensor workspace = {};    // plan.workspace_bytes
   Tensor sinks = {};        // [H], where the plan has sinks, and only there
   Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
-  Tensor means = {};        // [B, K, DecodeShape::slots(), D] fp32, where queries choose blocks: see CacheAppend
+  Tensor means = {};        // [B, K, DecodeShape::slots(), D] fp32, where queries choose: see CacheAppend
   Tensor groups = {};       // [B, K, G, words] int32, of a small cache: see QuantiseCache
 
   void check_on(Device device) const;

@@ -1,15 +1,16 @@
-// Rows of numbers, one for each token, where the ranks of a context have some tokens each: all of them in the
-// order of the sequences, and the other way. Without a context a rank has all.
+// Rows, one number for each token, where the ranks of a context have some of the tokens each. These functions
+// bring the rows of all tokens together, in the order of the sequences, and take a rank's own rows from them.
+// Without a context a rank has all rows.
 #pragma once
 
 #include "model/model.h"
 
 namespace tessera {
 
-// Of the rows that this rank has, [N] fp32, those of all tokens, [B T_all]: memory of the caller's scope, or
-// `own` itself. All ranks of the context call it.
+// The rows of all tokens, [B T_all], from the rows `own` [N] fp32 of each rank. The result lies in memory of
+// the caller's scope; without a context it is `own`. All ranks of the context have to call it.
 Tensor rows_of_all_tokens(Arena& arena, const Pass& pass, const Tensor& own);
-// This rank's of `all`; 0 in its padding
+// Copies this rank's rows of `all` to `own`; padding becomes 0.
 void take_own_rows(const Pass& pass, const Tensor& all, const Tensor& own);
 
 }  // namespace tessera

@@ -13,7 +13,7 @@ int64_t rows_of(const ModelConfig& config, int64_t layer, int64_t capacity) {
   return window == Windows::kFull ? capacity : std::min(window, capacity);
 }
 
-// Tokens of the blocks that queries choose in a cache for so many tokens; 0: they see all of them
+// The size of the blocks that queries choose in a cache of `capacity` tokens; 0: they see all tokens
 int64_t block_of_choice(const ModelConfig& config, int64_t layer, int64_t capacity) {
   const SparsePattern pattern = config.sparse.at(static_cast<size_t>(layer));
   return pattern.chosen > 0 && !pattern.shows_all(capacity) ? pattern.block : 0;

@@ -50,7 +50,7 @@ struct KvCache {
     // Of a small cache: older tokens [slots, K, G, words] int32; k and v are then rings of the newest
     Tensor groups = {};
     CacheFormat format = {};
-    // Where queries choose blocks of `block` tokens: the means of the keys of whole blocks, see CacheAppend
+    // Where queries choose blocks of `block` tokens: the mean key of each whole block, see CacheAppend
     Tensor means = {};
     int64_t block = 0;
     int64_t rows() const { return k.shape[1]; }

@@ -36,7 +36,7 @@ class AdaptedParts {
 enum class LoraBase : uint8_t {
   kAuto,  // what they are multiplied in: train.precision, or FP8 by train.gemm_dtype
   kNf4,
-  kNf4Double,  // with scales in 8 bits
+  kNf4Double,  // NF4 with scales in 8 bits
   kMxfp4,
 };
 constexpr auto words_of(LoraBase) {
@@ -44,11 +44,11 @@ constexpr auto words_of(LoraBase) {
                     Word{"nf4_double", LoraBase::kNf4Double}, Word{"mxfp4", LoraBase::kMxfp4}};
 }
 
-// Which of them, where that is in 4 bits, the words of train.lora.base_parts
+// The matrices that a base in 4 bits applies to: the words of train.lora.base_parts
 enum class LoraBaseParts : uint8_t {
-  kAuto,     // kExperts of a model with experts in MXFP4, as gpt-oss is published; else kBlocks
-  kBlocks,   // all but routers
-  kExperts,  // those of experts
+  kAuto,     // kExperts if the base is MXFP4 and the model has experts, as gpt-oss; else kBlocks
+  kBlocks,   // all matrices of blocks but routers
+  kExperts,  // only those of experts
 };
 constexpr auto words_of(LoraBaseParts) {
   return std::array{Word{"auto", LoraBaseParts::kAuto}, Word{"blocks", LoraBaseParts::kBlocks},

@@ -41,8 +41,8 @@ struct Batch {
   Tensor weights = {};
   Tensor counted = {};  // [B, T] int32: 0 for tokens that routers' losses leave out; none: there are no such
   const KvCache* cache = nullptr;  // of B slots, whose texts the batch continues: see decode.h
-  // Of a loss of pairs where a context has several ranks: the documents and targets of all tokens of its
-  // sequences, [B, T_all, 2] and [B, T_all] int32; there kinds, figures, log_probs and weights are of all too
+  // For a loss of pairs where a context has several ranks: the documents [B, T_all, 2] and targets [B, T_all]
+  // int32 of all tokens of its sequences. kinds, figures, log_probs and weights then have all tokens as well
   Tensor all_documents = {}, all_targets = {};
   // Where a context has several ranks, each with T of a sequence's tokens. [B, T] int32: the places of these
   // in the sequence; and see AttentionForward, context.h

@@ -124,7 +124,7 @@ struct StorageRule {
   Fp8Config config = {};
   bool trained = false;
   bool frozen_blocks = false;  // all frozen matrices of blocks but routers, whatever `config` says
-  bool experts_only = false;   // of these the experts' only
+  bool experts_only = false;   // of these only those of experts
   StoredAs of(const ParamPlace& place, const ModelConfig& model) const;
 };
 

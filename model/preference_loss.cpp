@@ -22,8 +22,9 @@ const char* name_of(PreferenceKind kind) {
   return "";
 }
 
-// A pair is scored where all of its tokens are known. The ranks of a context have some each: they gather the
-// losses of all, every rank scores all pairs, and takes what belongs to its own rows (context_rows.h).
+// The score of a pair needs the losses of all its tokens, and each rank of a context has some of them. So the
+// ranks gather these losses, every rank scores all pairs, and takes what belongs to its own rows
+// (context_rows.h).
 int64_t rows_of_all(const Batch& batch) {
   return batch.all_targets ? batch.all_targets.numel() : batch.targets.numel();
 }
@@ -64,7 +65,8 @@ PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& wei
           .figures = batch.figures};
 }
 
-// The sum of the divergences of a batch, by way of its figures; of a context, of the pairs that begin here
+// Sums the divergences of a batch, which are among its figures. A rank of a context sums those of its own
+// rows.
 void sum_divergence(Arena& arena, const Pass& pass, const PreferenceLoss& loss, const Tensor& sum) {
   pass.stream.run(loss);
   Arena::Scope scope(arena);

@@ -1,5 +1,5 @@
-// SparsePattern: which blocks of keys queries see in causal attention, by rules that no data changes, or as
-// each query chooses them. SparseBlocks: the pattern of each block of a model (model.sparse).
+// SparsePattern: the blocks of keys that queries see in causal attention, either by rules that no data
+// changes, or by the choice of each query. SparseBlocks: the pattern of each block of a model (model.sparse).
 //
 // Query block i sees key block j, neither later than itself, where one of these holds:
 //
@@ -12,8 +12,9 @@
 // stride); Beltagy et al., "Longformer", arXiv:2004.05150 (window and global); Zaheer et al., "Big Bird",
 // arXiv:2007.14062 (all but stride).
 //
-// With `chosen` none of these rules holds: each query of each head sees its own block and the chosen - 1 blocks
-// before it whose mean keys score highest, see AttnChoice of attention.h. Blocks begin anew with each document.
+// With `chosen` none of these rules holds. Each query of each head sees its own block, and of the blocks
+// before it the chosen - 1 whose mean keys score highest: see AttnChoice of attention.h. Blocks begin anew
+// with each document.
 #pragma once
 
 #include <compare>
@@ -34,7 +35,7 @@ struct SparsePattern {
   explicit operator bool() const { return window > 0 || chosen > 0; }
   auto operator<=>(const SparsePattern&) const = default;
 
-  // The key blocks that a query block sees, rising; not with `chosen`, as the next
+  // The key blocks that a query block sees, rising. Neither this nor lists() may be called with `chosen`.
   std::vector<int64_t> keys_of(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
   // Pairs of a query and a key that it sees, both among the tokens `begin` to `end` - 1 of a sequence

@@ -16,9 +16,9 @@ class SparseLists {
   // Makes lists for sequences of up to `tokens` tokens. A pattern that shows all of these gets no lists.
   SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens);
 
-  // The lists' sizes, for a call whose queries are the tokens `offset` to `end` - 1 of a sequence. Size 0,
-  // no lists, if the pattern shows all of the first `end` tokens or queries choose their blocks. Error: `end` is above the constructor's
-  // `tokens`.
+  // The sizes of the lists for a call whose queries are the tokens `offset` to `end` - 1 of a sequence. Size
+  // 0 means no lists: the pattern shows all of the first `end` tokens, or queries choose their blocks. Error:
+  // `end` is above the constructor's `tokens`.
   BlockShape shape_of(const SparsePattern& pattern, int64_t offset, int64_t end) const;
   const Tensor& numbers_of(const SparsePattern& pattern) const;  // int32, see MaskTables; none: no lists
 

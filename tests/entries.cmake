@@ -1,6 +1,7 @@
-# Read by ctest when it starts: the entries of a test program. One for each test, or, where TESSERA_ENTRIES is "suites"
-# (tools/test sets it unless tests are chosen by name), one for each suite: a process for each of 2,800 tests takes a
-# minute. Suites that take long have an entry for each test in any case, which ctest starts first.
+# ctest reads this when it starts. It makes the entries of a test program: one for each test, or, where
+# TESSERA_ENTRIES is "suites", one for each suite, since a process for each of 2,800 tests takes a minute.
+# tools/test sets "suites" unless tests are chosen by name. Suites that take long always have an entry for
+# each test; ctest starts these first.
 #
 # tessera_entries(MODULE name PROGRAM path LONG suites... LEFT_OUT filters... PROPERTIES properties...)
 # LEFT_OUT: GoogleTest's filters of tests that have entries elsewhere, or none.

@@ -31,8 +31,8 @@ inline std::vector<ModelConfig> models_for_four_bits(int64_t channels, int64_t r
   return models;
 }
 
-// What is left of a weight by the definition: the nearest of 16 values times the block's largest, and of
-// MXFP4 the nearest of 15 times a power of two, of two that are equally near the one with an even code
+// A weight after rounding, by the definition: in NF4 the nearest of 16 values times the scale, in MXFP4 the
+// nearest of 15 values times a power of two, and of two that are equally near the one with an even code
 inline float to_nf4(float value, float largest, float scale) {
   const float inverse = 1 / std::max(largest, 1e-38f);
   uint32_t code = 0;  // those whose bound to the next one lies below
@@ -45,8 +45,8 @@ inline float to_mxfp4(float value, float largest) {
   const double step = magnitude < 2 ? 0.5 : magnitude < 4 ? 1 : 2;  // between values of E2M1
   return static_cast<float>(std::copysign(std::nearbyint(magnitude / step) * step * scale, value));
 }
-// Scales of a matrix in 8 bits: of each group the nearest of 256 values times the largest distance from the
-// mean
+// Rounds the scales of a matrix to 8 bits: the distance from the mean becomes the nearest of 256 values times
+// the largest distance of its group.
 inline void round_scales(std::span<float> scales) {
   double sum = 0;
   for (const float scale : scales) sum += static_cast<double>(scale);
@@ -66,7 +66,7 @@ inline void round_scales(std::span<float> scales) {
     }
   }
 }
-// `rows`: of each of the matrices that the weight is made of
+// `rows`: the rows of each matrix that the weight is made of
 inline void round_to_four_bits(LoraBase base, const Tensor& weight, const LayerParts& rows) {
   const std::span<float> all = floats(weight);
   const auto count = static_cast<size_t>(block_of(format_of(base)));

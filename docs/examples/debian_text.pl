@@ -38,7 +38,7 @@ sub text_of_html {
   return $text;
 }
 
-# What only lists names, is another language, or is there a second time
+# Files that only list names, are in another language, or are there a second time
 my $passed_over = qr{/(?:genindex|py-modindex|searchindex|search|sitemap|print|all|index-all|all\w+-\w+
     |package-(?:tree|use|summary))(?:-[A-Z0-9]+)?\.html
   |/translations/|/index-files/|/class-use/|/src/[a-z_]+/.*\.rs\.html|/unstable-book/compiler-flags/|/licenses?/

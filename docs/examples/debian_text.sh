@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Text to pretrain on that any Debian has: the documentation of 27 packages and the heart of Linux's sources,
-# as JSON lines for ./prepare. 420 MB of downloads, 3 GB of disk for a while, some five minutes. Needs perl.
+# Makes text to pretrain on from packages of Debian 12: documentation of 27 packages and the core of Linux's
+# sources, as JSON lines for ./prepare. It downloads 420 MB, takes 3 GB of disk for a while, and some five
+# minutes. Needs perl.
 #   docs/examples/debian_text.sh OUTPUT [MEGABYTES]
 # OUTPUT gets train.jsonl and validation.jsonl, a document a line, and packages.txt, which has the versions.
-# MEGABYTES: train.jsonl ends before it has more, by default 215. All is 251.
+# MEGABYTES: train.jsonl ends before it has more than this, by default 215. All of the text is 251.
 # - HTML becomes text: no markup, scripts, styles, navigation. POD, reStructuredText, C and others stay.
-# - A paragraph of 60 letters or more that occurred before is left out; then documents below 500 letters.
+# - A paragraph of 60 letters or more that occurred before is left out, then each document below 500 letters.
 # - The order, and which documents are held out (1 in 100), follow from a checksum of each file's name.
 set -euo pipefail
 [[ $# -ge 1 ]] || { sed -n '2,/^set/{/^set/d;s/^# \?//;p}' "$0" && exit 2; }

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # A race: GPT-2 124M by llm.c and by Tessera, from the same weights, on the same tokens in the same order, in
-# the same batches, by the same schedule. Two GPUs of one machine, each has one; some 12 minutes on H200.
+# the same batches, by the same schedule. Each has one of two GPUs of a machine; some 12 minutes on H200.
 #   docs/examples/race_llmc.sh BUILD LLMC TOKENIZER TEXT OUTPUT
 # BUILD: the folder with the programs. LLMC: llm.c, as `git clone https://github.com/karpathy/llm.c` makes it.
 # This builds it, with cuDNN if its headers and those of cudnn-frontend are found (`tools/install --cudnn`).
 # CUDNN_HOME: where cuDNN is, if not in a usual place. TOKENIZER: a folder with GPT-2's.
 # TEXT: what docs/examples/debian_text.sh writes.
-# OUTPUT gets shards, weights, logs; race.svg, race.md and samples.txt. What is there is not made again, so
-# the same command goes on with a race that was stopped, from the last checkpoints.
+# OUTPUT gets shards, weights, logs, race.svg, race.md and samples.txt. What is there already is not made
+# again, so the same command resumes a race that was stopped, from the last checkpoints.
 # STEPS=1150 of TOKENS=262144, in micro-batches of BATCH=64 sequences of LENGTH=1024; WARMUP=100;
 # LEARNING_RATE=6e-4; a validation loss every EVERY=50 steps, on VALIDATION=8 micro-batches;
 # GPUS="0 1": llm.c's and Tessera's.
-# llm.c recomputes nothing (-r 0), and runs with the fastest of its settings of -ge, which are timed first.
+# llm.c recomputes nothing (-r 0), and runs with the fastest value of -ge: all are timed first.
 set -euo pipefail
 [[ $# -eq 5 ]] || { sed -n '2,/^set/{/^set/d;s/^# \?//;p}' "$0" && exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,9 @@
-// Writes the tokens that llm.c trains on, in the order in which it reads them: its own reader, compiled into this.
+// Writes the tokens that llm.c trains on, in the order in which it reads them. llm.c's own reader is compiled
+// into this.
 //   order PATTERN BATCH LENGTH COUNT FILE
-// COUNT micro-batches of BATCH sequences of LENGTH tokens go into FILE, a shard. At the end of a micro-batch the next
-// token of the file is another than the target that llm.c has for it: one token of BATCH x LENGTH.
+// COUNT micro-batches of BATCH sequences of LENGTH tokens go into FILE, a shard. The last target of
+// a micro-batch differs: in the file the next micro-batch follows, not the token that llm.c has there. That
+// is one target in BATCH x LENGTH.
 #include "llmc/dataloader.h"
 
 int main(int argc, char** argv) {

@@ -61,9 +61,9 @@ typedef enum {
                           decoding with several lists; or no kernel serves sparse blocks here */
   ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
                           dropout, ALiBi, a cap, sparse blocks or blocks that queries choose */
-  ATTN_BAD_CHOICE,    /* the size of blocks to choose from is no power of two up to 65536, or their number
-                          is not 1 to 32; without causal and without seen_by; with a window, a negative
-                          offset, sparse blocks, dropout or ALiBi; or no kernel serves it here */
+  ATTN_BAD_CHOICE,    /* AttnChoice has a size that is no power of two up to 65536, or a count that is not 1
+                          to 32; or the mask has neither causal nor seen_by, or has a window, a negative
+                          offset or sparse blocks; or dropout or ALiBi; or no kernel serves it here */
   ATTN_BAD_STRUCT     /* struct_size is not sizeof(AttnProblem), or sizeof(AttnDecodeProblem): the caller has
                           another attention.h */
 } AttnStatus;
@@ -93,19 +93,20 @@ typedef struct {
   const int32_t* places;      /* of each of these: the place of the key block among those it sees, from 0 */
 } AttnBlocks;
 
-/* Mixture of blocks, Lu et al., "MoBA", arXiv:2502.13189: each query of each head chooses which blocks of keys
- * it sees. The keys that the rest of the mask shows to a query are cut into blocks, from the first of them on:
- * so blocks begin anew with each document. The query sees its own block, the last one, up to itself. Of the
- * blocks before, it sees those `count` - 1 with the largest product of the query and the mean of the block's
- * keys, computed in fp32; of equal ones the earlier. The backward chooses the same blocks, and no gradient goes
- * through the choice. */
+/* Mixture of blocks (Lu et al., "MoBA", arXiv:2502.13189): each query of each head chooses the blocks of keys
+ * that it sees. The rest of the mask shows the query an interval of keys. This is cut into blocks, from its
+ * first key on, so blocks begin anew with each document. The query sees its own block, the last one, as far
+ * as the interval goes. Of the blocks before, it sees those `count` - 1 whose mean keys have the largest
+ * product with the query, computed in fp32; if products are equal, the earlier block counts as the larger.
+ * The backward chooses the same blocks, and no gradient goes through the choice. */
 typedef struct {
   int size;  /* tokens of a block: a power of two up to 65536; 0: every block is seen */
   int count; /* blocks that a query sees, its own among them: 1 to 32 */
 } AttnChoice;
 
-/* Which keys a query sees: an interval of them, of which neither end falls from one query to the next; with
- * `blocks`, of this those in listed blocks. All zeros: every key. The conditions add up. */
+/* The keys that a query sees are an interval, and neither end of it falls from one query to the next. With
+ * `blocks` a query sees only those in listed blocks, with `choice` those in the blocks that it chooses. All
+ * zeros: every key. The conditions add up. */
 typedef struct {
   int causal;     /* 1: query i sees the keys 0 to i + offset */
   int64_t offset; /* where the first query stands among the keys; may be negative. 0 as a rule */
@@ -125,7 +126,7 @@ typedef struct {
   const int32_t* query_tokens;
   AttnBlocks blocks ATTN_OR_0; /* sparse blocks; without seen_by, with an offset that is a multiple of
                                   their size */
-  AttnChoice choice ATTN_OR_0; /* with causal or seen_by */
+  AttnChoice choice ATTN_OR_0; /* needs causal or seen_by */
 } AttnMask;
 
 /* Dropout of the probabilities, after the softmax: some are set to 0 at random, and the others multiplied by

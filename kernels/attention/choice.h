@@ -1,10 +1,10 @@
-// Mixture of blocks: see AttnChoice of attention.h. Which block a token is in, and which blocks a query may
-// choose from, for the CPU and for GPUs.
+// Mixture of blocks (AttnChoice of attention.h): the block of a token, and the blocks that a query may
+// choose, for the CPU and for GPUs.
 //
-// Blocks are named by their first key. A block that a query may choose has `size` keys, all of them before
-// the query. No two blocks overlap, so that at most one such block begins in each interval of `size` keys
-// from a multiple of `size` on, its slot: slot p / size for a block that begins at key p. The blocks that one
-// query may choose from have slots that follow one another.
+// A block's name is its first key. A block that a query may choose has `size` keys, all of them before the
+// query. Such blocks do not overlap, so at most one of them begins in each interval of `size` keys from a
+// multiple of `size` on. These intervals are called slots: a block that begins at key p is in slot p / size.
+// The blocks that one query may choose are in successive slots.
 #pragma once
 
 #include "kernels/attention/mask.h"
@@ -19,25 +19,25 @@ struct Choice {
   int others = 0;  // blocks that a query chooses beside its own
 
   TESSERA_HOST_DEVICE explicit operator bool() const { return size > 0; }
-  // The keys of a query's own block that it sees; empty if it sees no key
+  // The keys that a query sees in its own block; empty if it sees no key
   TESSERA_HOST_DEVICE Span own(const Mask& mask, int query) const {
     const Span keys = mask.keys_of(query);
     return {keys.begin + candidates(keys) * size, keys.end};
   }
-  // The slots of the blocks that a query may choose from: candidates(), from first_slot() on
+  // A query that sees `keys` may choose candidates(keys) blocks, in the slots from first_slot(keys) on.
   TESSERA_HOST_DEVICE int candidates(Span keys) const { return keys.empty() ? 0 : (keys.size() - 1) / size; }
   TESSERA_HOST_DEVICE int first_slot(Span keys) const { return keys.begin / size; }
-  // Keys that a query sees
+  // The number of keys that a query sees
   TESSERA_HOST_DEVICE int64_t visible(const Mask& mask, int query) const {
     const int behind = candidates(mask.keys_of(query));
     return own(mask, query).size() + int64_t{behind < others ? behind : others} * size;
   }
   TESSERA_HOST_DEVICE int slots(int keys) const { return (keys + size - 1) / size; }
 
-  // The block of a key: as far as the last query that sees the key sees the block
+  // The block of a key, up to the last of its keys that any query sees
   struct Block {
     Span keys;       // begin: -1 if no query sees the key
-    bool choosable;  // whether a query may choose it: it stands behind the block
+    bool choosable;  // whether a query may choose it: some query stands after the whole block
   };
   TESSERA_HOST_DEVICE Block block_of(const Mask& mask, int key) const {
     const Span seeing = mask.queries_of(key);
@@ -59,8 +59,8 @@ inline Choice choice_of(const AttnProblem& p) {
   return c.size == 0 ? Choice{} : Choice{.size = c.size, .others = c.count - 1};
 }
 
-// What was chosen: of each row [batch, heads, queries] the first keys of `others` blocks, in rising order; -1
-// behind the last
+// The chosen blocks of each row of [batch, heads, queries]: the first keys of up to `others` blocks in rising
+// order, then -1
 struct Chosen {
   Choice choice;
   const int32_t* first_keys = nullptr;

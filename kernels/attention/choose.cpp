@@ -22,7 +22,7 @@ std::string request_text(const AttentionPlan& plan, const DeviceTraits& device) 
                      name_of(plan.dtype), mask, device.name, device.arch / 10, device.arch % 10);
 }
 
-// What naive attention and the CPU need to choose blocks lies before the rest.
+// Adds the buffers in which naive attention and the CPU choose blocks. They come first in a workspace.
 void plan_choice(AttentionPlan& plan) {
   if (!plan.shape.mask.choice) return;
   check(!plan.dropout && plan.shape.scores.alibi_heads == 0,

@@ -38,7 +38,7 @@ struct AttentionMask {
   // which those tables already obey
   bool dealt = false;
   BlockShape blocks = {};   // sparse blocks: each call gives their lists
-  BlockChoice choice = {};  // with `causal`
+  BlockChoice choice = {};  // needs `causal`
 
   AttentionMask(bool is_causal = true, bool has_documents = false)
       : causal(is_causal), documents(has_documents) {}
@@ -103,7 +103,7 @@ struct AttentionPlan {
   Shape saved_shape = {};
   const char* saved_name = "";  // for the memory report: "log-sum-exp", "probabilities"
   int64_t forward_workspace_bytes = 0, backward_workspace_bytes = 0;
-  int64_t choice_bytes = 0;  // of both, at their beginning: see choice_of()
+  int64_t choice_bytes = 0;  // the first bytes of both workspaces: see choice_of()
 };
 
 struct AttentionRequest {
@@ -131,8 +131,8 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout = {},
 // The planned mask of the first sequence, and its sparse blocks
 attention::Mask mask_of(const AttentionPlan& plan, const MaskTables& tables);
 attention::Blocks blocks_of(const AttentionPlan& plan, const MaskTables& tables);
-// Where a plan whose queries choose blocks keeps what it needs to choose, in the workspace of a call on the CPU
-// or of naive attention
+// The buffers in which queries choose blocks, at the beginning of a call's workspace: on the CPU, and for
+// naive attention
 attention::ChoiceWorkspace choice_of(const AttentionPlan& plan, const Tensor& workspace);
 // Tables before there is any memory: addresses that nothing reads, where the plan's mask has tables
 MaskTables planned_tables(const AttentionPlan& plan);

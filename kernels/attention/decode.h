@@ -15,7 +15,7 @@ struct DecodeShape {
   // The queries are tokens of one sequence, whose cache all of them read: `batch` of them
   bool one_cache = false;
   BlockShape blocks = {};   // sparse blocks: each call gives their list; not of a ring
-  BlockChoice choice = {};  // blocks that queries choose: each call gives the means of whole blocks; likewise
+  BlockChoice choice = {};  // blocks that queries choose, not of a ring: each call gives the means
   // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
   CacheDtype cache = CacheDtype::kAuto;
 

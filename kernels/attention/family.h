@@ -92,7 +92,7 @@ struct KernelFamily {
   // The largest head dim that it serves sparse blocks of, without dropout, a bias or a cap; 0: none
   int most_with_blocks = 0;
   bool in_fp8 = false;   // it serves the problems with `fp8`, and no others
-  bool chooses = false;  // likewise those whose queries choose blocks
+  bool chooses = false;  // it serves the problems whose queries choose blocks, and no others
 
   bool built() const { return forward != nullptr; }
 };

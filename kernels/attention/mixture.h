@@ -9,7 +9,7 @@
 
 namespace tessera::attention {
 
-// To choose blocks
+// The buffers in which blocks are chosen
 struct ChoiceWorkspace {
   ChoiceWorkspace(void* memory, const AttnProblem& p) {
     const Choice choice = choice_of(p);
@@ -22,15 +22,15 @@ struct ChoiceWorkspace {
   }
 
   int slots;
-  float* means;         // [kv_heads, slots, head_dim] of a sequence: of the keys of the block in each slot
+  float* means;         // [kv_heads, slots, head_dim] of one sequence: the mean key of the block in each slot
   int32_t* first_keys;  // [batch, heads, tokens, others], see Chosen
   size_t bytes;
 };
 
-// Rows of an attention in which each query of a key/value head has a row for each block that it sees. All
-// tables are of one sequence and of some of its key/value heads, K; G query heads read each of them.
+// The tables of an attention in which a query has a row for each block that it sees. They are for one
+// sequence and K of its key/value heads, each of which G query heads read.
 struct RowTables {
-  static constexpr int kAlignment = 128;  // where rows of a block begin that queries may choose
+  static constexpr int kAlignment = 128;  // the rows of a block that queries may choose begin at a multiple
   static constexpr int kChunk = 1024;     // queries whose blocks are counted together
 
   RowTables(Carver& carver, const AttnProblem& p) {
@@ -39,7 +39,7 @@ struct RowTables {
                T = static_cast<size_t>(p.tokens), N = static_cast<size_t>(p.kv_tokens);
     slots = choice.slots(static_cast<int>(p.kv_tokens));
     chunks = static_cast<int>((p.tokens + kChunk - 1) / kChunk);
-    // A block that queries may choose begins and ends at a multiple of kAlignment.
+    // The rows of a block that queries may choose begin and end at a multiple of kAlignment.
     const int64_t most =
         p.tokens * static_cast<int64_t>(G) * (choice.others + 1) + int64_t{2} * (kAlignment - 1) * slots;
     rows = (most + kAlignment - 1) / kAlignment * kAlignment;
@@ -54,7 +54,7 @@ struct RowTables {
     used = carver.take<int32_t>(K);
   }
 
-  // Those of key/value heads `head` and later; `p`: the problem of all of them
+  // The tables of key/value heads `head` and later. `p` is the problem of all of them.
   RowTables from_head(int64_t head, const AttnProblem& p) const {
     const int64_t N = p.kv_tokens, of_queries = p.tokens * (p.heads / p.kv_heads) * (choice_of(p).others + 1);
     RowTables t = *this;
@@ -66,18 +66,18 @@ struct RowTables {
 
   int64_t rows;  // of each key/value head: enough for any choice
   int slots, chunks;
-  int32_t* keys;        // [K, rows, 2]: the keys that a row sees, AttnMask::documents
+  int32_t* keys;        // [K, rows, 2]: the keys that a row sees, as AttnMask::documents
   int32_t* seen_by;     // [K, N, 2]: the rows that see each key
-  int32_t* sources;     // [K, rows]: query x G + query head of a row; -1: it is nobody's, and sees nothing
-  int32_t* places;      // [K, T, G, others + 1]: rows of a query, its own block last; -1: none
+  int32_t* sources;     // [K, rows]: query x G + query head of a row; -1: an unused row, which sees no key
+  int32_t* places;      // [K, T, G, others + 1]: the rows of a query, its own block's last; -1: none
   int32_t* first_rows;  // [K, N]: the first row of the block that begins at a key
-  // [K, chunks, slots]: of the queries of a chunk those that chose a block; then of all chunks before it
+  // [K, chunks, slots]: how many queries of a chunk chose a block; later, how many of all chunks before it
   int32_t* counts;
-  int32_t* totals;  // [K, slots]: and of all chunks
-  int32_t* used;    // [K]: rows up to the last one of a query
+  int32_t* totals;  // [K, slots]: how many queries of all chunks chose a block
+  int32_t* used;    // [K]: rows up to the end of the last block
 };
 
-// The attention of those rows: one sequence for each key/value head
+// The problem of the rows: each key/value head is a sequence with one head.
 inline AttnProblem problem_of_rows(const AttnProblem& p, const RowTables& tables) {
   AttnProblem rows = p;
   rows.batch = p.kv_heads, rows.heads = rows.kv_heads = 1;
@@ -88,14 +88,14 @@ inline AttnProblem problem_of_rows(const AttnProblem& p, const RowTables& tables
   return rows;
 }
 
-// One sequence of a problem, and `kv_heads` of its key/value heads
+// The problem of one sequence and `kv_heads` of its key/value heads
 inline AttnProblem part_of(const AttnProblem& p, int64_t kv_heads) {
   AttnProblem part = p;
   part.batch = 1, part.heads = p.heads / p.kv_heads * kv_heads, part.kv_heads = kv_heads;
   return part;
 }
 
-// The choice and the tables of one sequence; rows of `kv_heads` of its key/value heads
+// The choice and the tables of one sequence, and the rows of `kv_heads` of its key/value heads at a time
 struct MixtureWorkspace {
   MixtureWorkspace(void* memory, const AttnProblem& p, bool backward, int64_t heads_at_once)
       : MixtureWorkspace(Carver(memory), part_of(p, p.kv_heads), backward, heads_at_once) {}
@@ -105,7 +105,7 @@ struct MixtureWorkspace {
   int64_t kv_heads;
   void *q, *out, *dout = nullptr, *dq = nullptr;  // [kv_heads, rows, head_dim] in the problem's dtype
   float* lse;                                     // [kv_heads, rows]
-  void* own;                                      // of the attention of rows
+  void* own;                                      // the workspace of the attention of rows
   size_t own_bytes, bytes;
 
  private:
@@ -123,7 +123,7 @@ struct MixtureWorkspace {
     own = carver.take<uint8_t>(own_bytes);
     bytes = carver.used();
   }
-  // The largest of all devices': which one will run is not asked here.
+  // The most that any device needs, since the device is not known here
   static size_t bytes_of_rows(AttnProblem rows, bool backward) {
     static const int32_t kNone = 0;  // where tables will be
     rows.mask.documents = rows.mask.seen_by = &kNone;
@@ -135,8 +135,8 @@ struct MixtureWorkspace {
   }
 };
 
-// Key/value heads of which rows are gathered at a time: as many as fit kMostBytes, and at least one. The more,
-// the less a call ends with few CTAs at work.
+// The number of key/value heads whose rows are gathered at a time: as many as fit kMostBytes, and at least
+// one. More of them in a call keep more multiprocessors busy at its end.
 inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
   constexpr size_t kMostBytes = size_t{4} << 30;
   if (p.kv_heads == 1) return 1;
@@ -146,7 +146,8 @@ inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
   return std::min(p.kv_heads, 1 + static_cast<int64_t>(more));
 }
 
-// The choice of a problem of one sequence, to workspace.first_keys. `q` and `k` begin with its first heads.
+// Writes the choice of a problem of one sequence to workspace.first_keys. `q` and `k` begin at the first head
+// of the sequence.
 AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,
                          const ChoiceWorkspace& workspace, CUstream_st* stream);
 
@@ -154,13 +155,14 @@ AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTe
 // means of whole blocks.
 namespace mixture {
 
-// The means of the blocks that tokens starts[b] to starts[b] + tokens - 1 complete; idle where starts[b] < 0
+// Writes the means of the blocks that the tokens starts[b] to starts[b] + tokens - 1 complete. Sequences with
+// starts[b] < 0 are idle.
 struct CompleteMeans {
   AttnDtype dtype;
   AttnTensor k;           // [batch, capacity, kv_heads, head_dim]
   const int32_t* starts;  // [batch], device memory
   int64_t batch, capacity, kv_heads, tokens;
-  int head_dim, size;  // of a block
+  int head_dim, size;  // size: tokens of a block
   float* means;        // [batch, kv_heads, slots, head_dim], slots = capacity / size rounded up
 };
 AttnStatus complete_means(const CompleteMeans& a, CUstream_st* stream);
@@ -169,7 +171,7 @@ AttnStatus complete_means(const CompleteMeans& a, CUstream_st* stream);
 struct MixtureDecode {
   AttnDecode call{};
   AttnChoice choice{};
-  const float* means = nullptr;  // of every whole block before the new token's
+  const float* means = nullptr;  // of every whole block before the new token's block
 };
 size_t decode_workspace(const AttnDecodeProblem& p, const AttnChoice& choice);  // bytes
 AttnStatus decode(const MixtureDecode& a, CUstream_st* stream);

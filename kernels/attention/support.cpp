@@ -125,7 +125,7 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
          p.score_cap == 0;
 }
 
-// Whether the queries of a problem may choose blocks, and where the kernels for the rows of a mixture run
+// Whether a problem may have its AttnChoice, and kernels serve the attention of its rows on this device
 bool choice_served(const AttnProblem& p, int arch) {
   const AttnChoice& c = p.mask.choice;
   if (c.size < 1 || c.size > kLargestChoice || (c.size & (c.size - 1)) != 0) return false;

@@ -1,8 +1,9 @@
-// Scales of NF4 in 8 bits ("double quantisation", Dettmers et al., arXiv:2305.14314, section 3). The scales
-// of a matrix minus their mean are rounded as numbers are: kScaleGroup of them share an fp32, the largest
-// magnitude among them, and each is the nearest of 256 values between -1 and 1 times that. 127 of these are
-// positive, i = 0 to 6 times 2^i that lie evenly between 10^(i - 7) and 10^(i - 6), as many are negative, and
-// the others are 0 and 1. Values and rounding are those of bitsandbytes. The mean is that of fp64.
+// The scales of NF4 in 8 bits ("double quantisation", Dettmers et al., arXiv:2305.14314, section 3). The mean
+// of a matrix's scales is subtracted from them, and the differences are rounded. kScaleGroup of them share an
+// fp32 number, the largest magnitude among them, and each becomes the nearest of 256 values between -1 and 1
+// times that number. The values are 0, 1, 127 positive and 127 negative ones: for each i from 0 to 6, 2^i lie
+// evenly between 10^(i - 7) and 10^(i - 6). Values and rounding are those of bitsandbytes, but the mean is
+// computed in fp64.
 #pragma once
 
 #include <array>
@@ -14,9 +15,9 @@
 namespace tessera {
 
 inline constexpr int kScaleGroup = 256;
-inline constexpr int kMostMatrices = 3;  // that are stored as one, each with a mean and groups of its own
+inline constexpr int kMostMatrices = 3;  // that are stored as one; each has its own mean and groups
 
-// The value of a code: in the order of the codes
+// The value of a code. Values rise with their codes.
 TESSERA_HOST_DEVICE constexpr float small_scale_value(int code) {
   constexpr int kZero = 127;
   constexpr float kTens[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
@@ -25,8 +26,8 @@ TESSERA_HOST_DEVICE constexpr float small_scale_value(int code) {
   int which = code > kZero ? code - kZero - 1 : kZero - 1 - code;  // of the 127
   int exponent = 0;
   for (; which >= 1 << exponent; ++exponent) which -= 1 << exponent;
-  // Bounds of 2^i parts of [0.1, 1], counted from the nearer end; fp64 only keeps a product from being
-  // rounded.
+  // A value is the middle of one of 2^i equal parts of [0.1, 1], times a power of ten. bound() is a border of
+  // these parts, computed from the nearer end. fp64 is there only to keep its product from being rounded.
   const int parts = 1 << exponent;
   const float step = (1.0f - 0.1f) / static_cast<float>(parts);
   const auto bound = [&](int i) {
@@ -37,8 +38,7 @@ TESSERA_HOST_DEVICE constexpr float small_scale_value(int code) {
   return code > kZero ? value : -value;
 }
 
-// fl(fl(value largest) + offset): no multiplication and addition in one rounding, which compilers make of
-// them
+// value x largest + offset with two roundings. Compilers would make one operation with one rounding of it.
 TESSERA_HOST_DEVICE inline float small_scale(float value, float largest, float offset) {
 #ifdef __CUDA_ARCH__
   return __fadd_rn(__fmul_rn(value, largest), offset);
@@ -48,12 +48,13 @@ TESSERA_HOST_DEVICE inline float small_scale(float value, float largest, float o
 #endif
 }
 
-// The code of the value nearest to x, a scale minus the mean, times 1 / its group's largest; of two that are
-// equally near the even one, and where all are 0 that of 0. `values`: of all codes
+// The code of the value nearest to x / largest. x is a scale minus the mean, `largest` belongs to its group,
+// and the quotient is computed as x (1 / largest). Of two values that are equally near, the one with the even
+// code is taken. If `largest` is 0, the code is that of 0. `values`: the values of all codes
 TESSERA_HOST_DEVICE inline int small_scale_code(const float* values, float x, float largest) {
   if (largest == 0) return 127;
   const float normed = x * (1.0f / largest);
-  int low = 0, high = 255;  // bounds between values: the code is above those below `low`
+  int low = 0, high = 255;  // the code is at least `low` and at most `high`
   while (low < high) {
     const int middle = (low + high) / 2;
     const float bound = (values[middle] + values[middle + 1]) / 2;
@@ -65,15 +66,15 @@ TESSERA_HOST_DEVICE inline int small_scale_code(const float* values, float x, fl
   return low;
 }
 
-// The mean of a matrix's scales is a sum of so many sums, lane by lane: lane i has scales i, i + kMeanLanes,
-// ...
+// The mean of a matrix's scales adds up the sums of this many lanes, in order. Lane i has the scales i,
+// i + kMeanLanes, i + 2 kMeanLanes, ...
 inline constexpr int kMeanLanes = 1024;
 
-// Where all of it lies, in words of 32 bits: a byte for each scale, the largest of each group, the mean of
-// each matrix
+// The layout in words of 32 bits: a byte for each scale, then the largest magnitude of each group, then the
+// mean of each matrix
 struct SmallScalePlaces {
-  int64_t first[kMostMatrices + 1] = {};   // scale of each matrix, and of what follows
-  int64_t groups[kMostMatrices + 1] = {};  // likewise, their groups
+  int64_t first[kMostMatrices + 1] = {};   // the first scale of each matrix; last: the number of scales
+  int64_t groups[kMostMatrices + 1] = {};  // likewise, of groups
   int matrices = 0;
 
   explicit SmallScalePlaces(const std::array<int64_t, kMostMatrices>& scales) {
@@ -86,11 +87,11 @@ struct SmallScalePlaces {
   TESSERA_HOST_DEVICE int64_t largest_at() const { return (first[kMostMatrices] + 3) / 4; }
   TESSERA_HOST_DEVICE int64_t means_at() const { return largest_at() + groups[kMostMatrices]; }
   int64_t words() const { return means_at() + matrices; }
-  // Of a scale; those that are there come first.
+  // The matrix of a scale. Matrices without scales come last.
   TESSERA_HOST_DEVICE int matrix_of(int64_t scale) const {
     return static_cast<int>(scale >= first[1]) + static_cast<int>(scale >= first[2]);
   }
-  // Without an index that only a thread knows, which would put the arrays into its local memory
+  // No index here depends on the thread, since that would put the arrays into its local memory.
   TESSERA_HOST_DEVICE int64_t group_of(int64_t scale) const {
     const int matrix = matrix_of(scale);
     const int64_t begin = matrix == 2   ? first[2]

@@ -114,7 +114,8 @@ void naive_attention_backward(const AttentionBackward& a) {
         const View<float> q = heads_of<float>(a.q).one_head(b, h), dq = heads_of<float>(a.dq).one_head(b, h);
         const View<float> dy = heads_of<float>(a.dy).one_head(b, h);
         const float* P = a.saved.as<float>() + (b * H + h) * T * N;
-        float* dS = reinterpret_cast<float*>(matrices) + h * T * N;  // before it, with dropout, the probabilities kept
+        // Before it, with dropout, the probabilities kept
+        float* dS = reinterpret_cast<float*>(matrices) + h * T * N;
         float* scores = capped + h * T * N;
         if (rule.cap > 0) rule.of_rows(q, {0, mask.queries}, k, {0, mask.keys}, mask, D, scores);
         if (a.dropout) keep_probabilities(a, dropped, b, h, dS);

@@ -14,7 +14,7 @@ using attention::Span;
 
 namespace {
 
-// As kernels for GPUs sum a product: from the first element to the last, each rounded once
+// Sums in the order of the kernels for GPUs: from the first element to the last, with one rounding each
 float product(const float* x, const float* y, int64_t D) {
   float sum = 0;
   for (int64_t d = 0; d < D; ++d) sum = std::fma(x[d], y[d], sum);

@@ -59,7 +59,7 @@ void each_small_tile(const DecodeAttention& a, int64_t b, int64_t kv_head, int64
   }
 }
 
-// visit(first row, rows) for the tiles of the blocks that query head `head` of sequence b chooses, and its own
+// Calls visit(first row, rows) for the tiles of the blocks that query head `head` of sequence b sees.
 template <class Visit>
 void each_chosen_run(const DecodeAttention& a, int64_t b, int64_t head, int64_t keys, const Visit& visit) {
   const DecodeShape& s = a.plan.shape;
@@ -78,8 +78,8 @@ void each_chosen_run(const DecodeAttention& a, int64_t b, int64_t head, int64_t 
   }
 }
 
-// visit(tile) for what query head `head` of sequence b, and those that read the same keys, see of a head of
-// `keys` keys and values
+// Calls visit(tile) for the keys and values of head `kv_head` that query head `head` of sequence b sees,
+// among the first `keys`. Without a choice, the other query heads that read `kv_head` see the same.
 template <class Visit>
 void each_tile(const DecodeAttention& a, int64_t b, int64_t head, int64_t kv_head, int64_t keys,
                const Visit& visit) {
@@ -139,7 +139,7 @@ void attend(const DecodeAttention& a, int64_t b, int64_t kv_head, int64_t first,
 
 namespace {
 
-// Of the blocks of sequence b that its tokens start to end - 1 complete
+// Writes the mean keys of the blocks that the tokens start to end - 1 of sequence b complete.
 void complete_means(const CacheAppend& a, int64_t b, int64_t start, int64_t end) {
   const int64_t K = a.k_cache.shape[2], D = a.k_cache.shape[3], slots = a.means.shape[2];
   const View<const float> k = heads_of<const float>(a.k_cache);
@@ -179,7 +179,7 @@ void run(const RotaryAppend& a, const Launch& on) {
 // cache, goes past all of them before the next.
 void run(const DecodeAttention& a, const Launch& /*on*/) {
   const DecodeShape& s = a.plan.shape;
-  // Each head sees keys of its own where it chooses them.
+  // Heads that choose blocks see different keys, so each is computed by itself.
   const int64_t group = s.heads / s.kv_heads, at_once = s.choice ? 1 : kHeads,
                 parts = (group + at_once - 1) / at_once;
   for (int64_t b = 0; b < s.batch; ++b)

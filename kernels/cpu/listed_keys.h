@@ -1,5 +1,5 @@
-// ListedKeys: what the list of sparse blocks of a query head shows (kernels/attention/blocks.h), and of a
-// mixture of blocks what its queries chose (kernels/attention/mixture/choice.h).
+// ListedKeys: the keys that a query head sees by its list of sparse blocks (kernels/attention/blocks.h), or
+// by what its queries chose in a mixture of blocks (kernels/attention/choice.h).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace tessera::cpu {
 struct ListedKeys {
   attention::Blocks blocks;
   int list;
-  attention::Chosen chosen;  // rows of this head
+  attention::Chosen chosen;  // of the rows of this head
 
   ListedKeys(const attention::Blocks& of_call, int64_t head, const attention::Chosen& chosen_by_head = {})
       : blocks(of_call), list(of_call.list_of(head)), chosen(chosen_by_head) {}
@@ -35,7 +35,7 @@ struct ListedKeys {
             float nothing) const {
     if (chosen) {
       for (int i = queries.begin; i < queries.end; ++i, scores += keys.size()) {
-        int hidden = keys.begin;  // from here on
+        int hidden = keys.begin;  // keys before it are done
         each_shown(i, keys, mask, [&](attention::Span shown) {
           std::fill(scores + hidden - keys.begin, scores + shown.begin - keys.begin, nothing);
           hidden = shown.end;
@@ -58,7 +58,7 @@ struct ListedKeys {
   }
 
  private:
-  // visit(span) for what a query chose of `keys`, in rising order
+  // Calls visit(span) for the parts of `keys` in the blocks that a query sees, in rising order.
   template <class Visit>
   void each_shown(int query, attention::Span keys, const attention::Mask& mask, const Visit& visit) const {
     const auto show = [&](attention::Span block) {

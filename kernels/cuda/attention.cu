@@ -329,7 +329,7 @@ void CudaBackend::run_op(const AttentionBackward& a, const Launch& on) {
   check_attention(attn_backward(&args, a.plan.arch, on.stream), a.kName, a.plan);
 }
 
-// What the queries of naive attention choose, sequence by sequence
+// Computes the choice of the queries of naive attention, one sequence after the other.
 attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const Heads& k,
                               const MaskTables& tables, const Tensor& workspace, cudaStream_t stream) {
   if (!plan.shape.mask.choice) return {};

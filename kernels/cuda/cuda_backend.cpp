@@ -280,7 +280,7 @@ class CudaCopyQueue final : public CopyQueue {
   int64_t waited_for_ = 0;
 };
 
-// As CudaCopyQueue, in a stream that comes second: its kernels run where those of the backend's leave room.
+// As CudaCopyQueue, on a stream of lower priority: its kernels run where the backend's kernels leave room.
 class CudaSideQueue final : public SideQueue {
  public:
   CudaSideQueue(const Backend& backend, cudaStream_t stream, Poison poison)

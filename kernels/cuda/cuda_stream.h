@@ -1,4 +1,4 @@
-// Streams of CUDA that do not wait for the default stream. Where kernels of both priorities wait for
+// CUDA streams that do not wait for the default stream. When kernels of both priorities wait for
 // multiprocessors, those of kFirst get them.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tessera::cuda {
 enum class StreamPriority : uint8_t { kFirst, kBeside };
 
 inline cudaStream_t create_stream(StreamPriority priority) {
-  int least = 0, greatest = 0;  // a number below has a higher priority
+  int least = 0, greatest = 0;  // a smaller number is a higher priority
   TESSERA_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaStream_t stream = nullptr;
   TESSERA_CUDA(cudaStreamCreateWithPriority(

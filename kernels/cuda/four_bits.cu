@@ -1,6 +1,6 @@
 // RoundToFourBits: a thread takes two numbers of a block, whose codes are a byte. WidenFourBits: a thread
-// takes eight codes at a time, and looks their values up in shared memory. RoundScales: a CTA finds the mean
-// of a matrix, then one rounds a group.
+// takes eight codes at a time, and looks their values up in shared memory. RoundScales: first a CTA computes
+// the mean of each matrix, then a CTA rounds each group.
 #include <algorithm>
 
 #include "kernels/base/four_bits.h"
@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// A thread that widens takes kEights times kNumbers numbers, kThreads kNumbers apart.
+// A thread that widens takes kNumbers successive numbers, kEights times, kThreads x kNumbers numbers apart.
 constexpr int kThreads = 256, kNumbers = 8, kEights = 4, kWidened = kEights * kThreads;
 
 template <class Format, class T>
@@ -39,7 +39,7 @@ __global__ __launch_bounds__(kThreads) void round_kernel(const T* x, int64_t pai
   if (pair % kPairs == 0) scales[places.of(pair / kPairs)] = scale;
 }
 
-// Where a thread that widens finds the scale of a block
+// The scale of a block, for a thread that widens
 template <class Format>
 struct PlainScales {
   const typename Format::Scale* scales;
@@ -63,7 +63,7 @@ struct SmallScales {
   __device__ float of(int64_t block) const { return places.scale(words, kSmallScaleValues.of_code, block); }
 };
 
-// All codes and scales of a thread are read before it writes.
+// A thread reads all its codes and scales before it writes.
 template <class Format, class T, class Scales>
 __global__ __launch_bounds__(kThreads) void widen_kernel(const uint32_t* codes, Scales scales, int64_t eights,
                                                          T* y) {

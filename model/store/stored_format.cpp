@@ -57,7 +57,7 @@ class FourBitFormat : public StoredFormat {
   FourBits format_;
 };
 
-// Values are rounded by scales in fp32, as those of NF4 are, and these are rounded then.
+// Values are rounded by scales in fp32, as in NF4. Then these scales are rounded.
 class Nf4DoubleFormat final : public FourBitFormat {
  public:
   Nf4DoubleFormat() : FourBitFormat(FourBits::kNf4) {}

@@ -9,14 +9,15 @@
 
 namespace tessera {
 
-// A matrix of a block, and the rows of each of the model's files' matrices that it is made of: of q, k and v
+// A matrix of a block. It may be made of several matrices of the model's files, as of q, k and v: `rows` of
+// each
 struct StoredShape {
   Shape shape;
   LayerParts rows;
 };
 struct StoredValues {
   Tensor data;           // [O, C] where an element has a unit of its own, else [units]
-  Tensor scales;         // [scales_of()] fp32, of small scales words of four bytes
+  Tensor scales;         // [scales_of()] fp32; MXFP4 and small scales: words of four bytes
   LayerParts rows = {};  // as StoredShape::rows
 };
 
@@ -36,8 +37,9 @@ class StoredFormat {
   // Error: what it cannot store
   virtual void check_matrix(const std::string& /*name*/, const Shape& /*matrix*/) const {}
   virtual void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const = 0;
-  // Where scales are made from those of the whole matrix: how many fp32 ones round() writes of a matrix of
-  // this shape, some rows at a time, and how they become what is stored. 0: round() writes what is stored.
+  // A format may make its scales from those of the whole matrix. Then round(), called for some rows at a
+  // time, writes this many fp32 scales for a matrix of this shape, and finish() makes what is stored of all
+  // of them. 0: round() writes what is stored.
   virtual int64_t scales_before(const Shape& /*matrix*/) const { return 0; }
   virtual void finish(const Stream& /*stream*/, const Tensor& /*scales*/, const StoredValues& /*to*/) const {}
   virtual void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const = 0;

@@ -225,7 +225,7 @@ void StoredForms::make_alone(size_t bucket, const std::vector<int64_t>& leases) 
   widen(setting_.stream, bucket);
 }
 
-// The block after this one in a forward, before it in a backward
+// Starts to widen the block after this one, in a backward the block before it.
 void StoredForms::widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
   const size_t next = use == LeaseFor::kBackward ? bucket - 1 : bucket + 1;
   if (next >= setting_.layout.buckets.size() || setting_.layout.buckets[next].stored != StoredAs::kOnly)
@@ -274,7 +274,7 @@ void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
   Tensor room = with_dtype(buffer, from);
   room.shape = {static_cast<int64_t>(buffer.bytes() / size_of(from))};
   Tensor scales = to.values.scales;
-  if (scales_before > 0) {  // at the end of the room
+  if (scales_before > 0) {  // they lie at the end of the room
     const int64_t left = room.numel() - scales_before;
     scales = with_dtype(room.rows(left, scales_before), DType::kF32), room = room.rows(0, left);
   }

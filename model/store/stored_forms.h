@@ -5,10 +5,10 @@
 //     of the others; where GEMMs do not read the format, each lease does.
 //   - kBeside: each rank rounds its part of trained weights that take turns once a step, by a scale that all
 //     ranks agree on, and a lease in training brings these values in place of the others.
-// A lease for a backward has kOnly and kBeside transposed. That, and what is widened, is in a buffer
-// which all parts of the model share. With two of them, blocks take turns in these, and the lease of one
-// starts to widen the next one in the direction of travel, beside its operations; what a buffer still has in
-// a pass is not widened again.
+// A lease for a backward has kOnly and kBeside transposed. Transposed and widened matrices lie in a buffer
+// that all parts of the model share. With two buffers, blocks take turns in them: the lease of a block starts
+// to widen the next block (in a backward, the block before) beside the operations of its own. A block that
+// still lies in a buffer since earlier in the same pass is not widened again.
 #pragma once
 
 #include <functional>
@@ -37,10 +37,10 @@ struct StoredMatrix {
   Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
 
-// In which format, and how matrices are widened
+// The format of the matrices, and how they are widened
 struct StoredFormsPlan {
   const StoredFormat* format = nullptr;
-  bool widens_ahead = false;    // in two buffers, where a lease widens weights that are whole on the device
+  bool widens_ahead = false;    // with two buffers, if leases widen weights that are whole on the device
   Poison poison = Poison::kNo;  // of these buffers
 };
 
@@ -56,9 +56,9 @@ class StoredForms {
   bool has_only() const;
   // A pass through the model begins.
   void begin_pass();
-  // The matrices of a part as a lease of a pass needs them. `leases`: that live, of each bucket
+  // Makes the matrices of a part as a lease of a pass needs them. `leases`: how many live, by bucket
   void make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
-  // Likewise, as no training step does, outside of a pass
+  // Likewise for a lease outside of a pass, which no training step has
   void make_alone(size_t bucket, const std::vector<int64_t>& leases);
   void copy(size_t bucket);  // what is kCopied, unless that has been done
   void begin_step();         // copies are those of the step before
@@ -99,12 +99,12 @@ class StoredForms {
   struct Buffer {
     Tensor all = {};
     size_t bucket = Turns::kNobody;  // whose matrices it has, or will have
-    bool in_pass = false;            // and they are as a lease of this pass finds them
-    int64_t start = 0;               // of queue_, that they wait for
+    bool in_pass = false;            // and a lease of this pass finds them there
+    int64_t start = 0;               // the start of queue_ that makes them; 0: none
   };
   Buffer& buffer_of(size_t bucket) { return buffers_[bucket % buffers_.size()]; }
   void allocate_buffers();
-  // Its turn for a bucket. Error: another one that has it is leased
+  // Gives a bucket its buffer. Error: the bucket that has the buffer now is leased
   Buffer& take_buffer(size_t bucket, const std::vector<int64_t>& leases);
   void widen(const Stream& stream, size_t bucket) const;
   void widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);

@@ -46,7 +46,7 @@ class WeightHome {
     Arena* host = nullptr;                       // where they lie, in host memory; none: on the device
     Poison poison = Poison::kNo;                 // of the buffers into which they are copied or widened
     const StoredFormat* format = &fp8_format();  // of matrices that have a stored form
-    bool experts_only = false;                   // a format that is not multiplied is of experts only
+    bool experts_only = false;                   // of a format that GEMMs do not read: experts only
     bool widens_ahead = false;                   // see StoredFormsPlan
   };
   static std::unique_ptr<WeightHome> create(const StoreSetting& setting, const Place& place);

@@ -1,6 +1,6 @@
-// Tensors beyond 2^31 elements: activations, logits, rows of experts and weights of experts. Their rows
-// repeat, so that what lies beyond is compared with the start of the same tensor, and with a step that is
-// small. Each test skips where the device has too little memory.
+// Tensors of more than 2^31 elements: activations, logits, rows of experts and weights of experts. Their rows
+// repeat, so elements beyond 2^31 are compared with the start of the same tensor, and with a small step. A
+// test skips if the device has too little memory.
 #include "kernels/expert_ops.h"
 #include "tests/cuda/twin.h"
 #include "tests/model_families.h"
@@ -15,7 +15,7 @@ constexpr int64_t kDifferent = 3, kSequences = 43 * kDifferent, kTokens = 2048; 
 constexpr double kOfEqualSequences = 1e-4;
 
 struct LargeTensors : CudaTest {
-  // Whether the device has so much memory free
+  // Whether this much of the device's memory is free
   bool has_room(int64_t bytes) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
@@ -99,7 +99,7 @@ struct LargeTensors : CudaTest {
       cuda().run(Copy{block, whole.rows(i * block.shape[0], block.shape[0])});
     return whole;
   }
-  // Whether the last rows of `tensor` have the bits of the first ones
+  // Whether the last rows of `tensor` have the same bits as its first rows
   void expect_repeats(const Tensor& tensor, int64_t rows, const char* what) {
     const std::vector<char> first = bytes_of(tensor.rows(0, rows)),
                             last = bytes_of(tensor.rows(tensor.shape[0] - rows, rows));
@@ -133,7 +133,7 @@ TEST_F(LargeTensors, RowsOfExperts) {
   expect_step_of_few(shape_of(model));
 }
 
-// Of experts whose matrices and rows repeat, results and gradients repeat.
+// If the matrices and rows of experts repeat, so do results and gradients.
 TEST_F(LargeTensors, WeightsOfExperts) {
   constexpr int64_t kBlock = 4, kTimes = 33, kExperts = kBlock * kTimes, kRows = 8, C = 4096, O = 4096;
   static_assert(kExperts * C * O > kBeyond);

@@ -1,5 +1,5 @@
-// attention.h with blocks that queries choose, beside every other mask that may be there, of every family
-// that the device runs, against fp64; naive attention's choice against the CPU's.
+// attention.h with blocks that queries choose, together with every other mask that is allowed, for every
+// kernel family that the device runs, against fp64; and naive attention's choice against the CPU's.
 #include <algorithm>
 
 #include "tests/cuda/attention_problem.h"

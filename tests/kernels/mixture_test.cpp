@@ -1,5 +1,5 @@
-// CPU attention whose queries choose blocks of keys: naive and flash against fp64 over odd sizes, ties,
-// documents, offsets, gradients, choices that are refused.
+// CPU attention whose queries choose blocks of keys: naive and flash against fp64 with odd sizes, ties,
+// documents and offsets; gradients; choices that are refused.
 #include "tests/kernels/attention_heads.h"
 #include "tests/says.h"
 

@@ -1,4 +1,4 @@
-// Operations beside those of a stream: what they compute, and what a queue that poisons makes visible.
+// A queue beside a stream: what its operations compute, and what faults a queue that poisons makes visible.
 #include <cmath>
 
 #include "tests/support.h"

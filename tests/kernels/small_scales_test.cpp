@@ -35,7 +35,7 @@ TEST(SmallScales, BytesAreTheReferences) {
   expect_matrix_of_reference(Stream(*be), DType::kF32);
 }
 
-// A group of equal scales is widened to them, and groups of a matrix have nothing to do with those of
+// A group of equal scales is widened to the same scales, and the groups of one matrix do not affect those of
 // another.
 TEST(SmallScales, MatricesHaveGroupsOfTheirOwn) {
   const std::unique_ptr<Backend> be = make_cpu_backend();

@@ -121,8 +121,8 @@ TEST_F(WorkedExamples, SparseBlocks) {
   expect(row, 5.1587, {1.0998, 2.5754, 1.8220, 0.1936}, 5);
 }
 
-// Blocks of two, of which the last query sees its own and one that it chooses: the second, which scores as high
-// as the third and stands before it
+// Blocks of two, of which the last query sees its own and one that it chooses: the second, which scores as
+// high as the third and stands before it
 TEST_F(WorkedExamples, AMixtureOfBlocks) {
   AttentionShape s{1, kKeys, 1, kWidth, AttentionMask(true), 1};
   s.mask.choice = {.size = 2, .count = 2};

@@ -252,7 +252,7 @@ Options& add_attention(Options& app, Command& c) {
   Options& attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
+      "hopper, hopper_fp8, mixture) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
       "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
       "memory.\n"
       "On the CPU: naive and flash.");

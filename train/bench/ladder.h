@@ -1,5 +1,6 @@
-// The ladder: the same attention seven times, each rung with one idea more than the one below. Read them in
-// this order; `./bench attention` measures them side by side.
+// The ladder: six rungs with the same attention, each with one idea more than the one below, and a seventh
+// for masks whose queries choose blocks. Read them in this order; `./bench attention` measures them side by
+// side.
 //
 //   naive         three matrix operations; the N x N matrix is stored         kernels/cuda/attention.cu
 //   row           a CTA computes one row in shared memory; nothing is stored  kernels/attention/row/
@@ -7,8 +8,8 @@
 //   tensor_cores  mma.sync: operands in registers, with loads ahead           kernels/attention/sm80/
 //   hopper        wgmma: warpgroups, TMA, roles for warps                     kernels/attention/sm90/
 //   hopper_fp8    the products of the forward in FP8, with a scale a block    kernels/attention/sm90/fp8_*
-//   mixture       queries gathered by the blocks that they choose; only such    kernels/attention/mixture/
-//                 masks (chosen:8x512)
+//   mixture       queries gathered by the blocks that they choose             kernels/attention/mixture/
+//                 (only masks such as chosen:8x512)
 //
 // A rung is a family of kernels (kernels/attention/family.h) and the formulas of what it moves.
 #pragma once

@@ -61,8 +61,8 @@ void visit_model(Section& model, Visit& visit) {
   visit(
       "model.sparse", model.sparse, SparseAttention{},
       "Which blocks of block:N (128) keys a block of as many queries sees: the last window:N, its own among "
-      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; or "
-      "chosen:N, of which each query chooses all but its own; full: all. "
+      "them, the first global:N, every stride:N-th one back, and random:N others drawn by seed:N; "
+      "chosen:N: each query sees N blocks, its own and others that it chooses; full: all. "
       "A pattern repeats over the blocks of the model, as that of model.window does");
   visit("model.tied", model.tied, Flag{},
         "The logits use the token table; false: they have their own matrix");
@@ -298,14 +298,14 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
       "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
       "train.precision or FP8; nf4, nf4_double (with scales in 8 bits) and mxfp4: 4.5, 4.127 and 4.25 bits a "
       "number, widened to train.precision a block at a time");
-  visit(
-      "train.lora.base_parts", base.parts, OneOf<LoraBaseParts>{},
-      "LoRA: which matrices are stored in these 4 bits: all of the blocks but routers, or experts only, and "
-      "the others in train.precision; auto: experts only of a model with experts in mxfp4, else all");
+  visit("train.lora.base_parts", base.parts, OneOf<LoraBaseParts>{},
+        "LoRA: which matrices are stored in the 4 bits of train.lora.base; blocks: all of the blocks but "
+        "routers; experts: those of experts, and the others in train.precision; auto: experts where base is "
+        "mxfp4 and the model has experts, else blocks");
   visit(
       "train.lora.widen_ahead", base.widen_ahead, Flag{},
-      "LoRA: widen the matrices of the next block beside the computation of this one, in a second buffer of "
-      "the size of a block; false: one buffer");
+      "LoRA: widen the matrices of the next block while this one computes, in a second buffer of the size of "
+      "a block; false: one buffer");
 }
 
 template <class Section, class Visit>

@@ -300,8 +300,8 @@ Windows WindowPattern::read(const Written& value) const {
 }
 
 std::string SparseAttention::expected() const {
-  return "full, or window:8 and with a plus between them global:1, stride:16, random:2, seed:1, block:128; a "
-         "pattern of blocks: window:8+global:1*3,full";
+  return "full, or window:8 and with a plus between them global:1, stride:16, random:2, seed:1, block:128; or "
+         "chosen:8+block:512; a pattern of blocks: window:8+global:1*3,full";
 }
 
 SparseBlocks SparseAttention::read(const Written& value) const {

@@ -1,12 +1,13 @@
-// The memory of weights of losses, which a run has where its data has some: 4 bytes a token, and their twin
-// on the host. Choices of auto do not depend on so little, and are made before the data is open.
+// The memory of weights of losses, which a run has if its data has weights: 4 bytes a token on the device,
+// and as many on the host. `auto` chooses before the data is open, and so without them: they are too small to
+// matter.
 #pragma once
 
 #include "train/memory/run_plan.h"
 
 namespace tessera {
 
-// `plan`, with room for them if `weights`
+// `plan`, with this memory added if `weights`
 RunPlan with_weights(RunPlan plan, bool weights);
 
 }  // namespace tessera

@@ -20,7 +20,7 @@ constexpr auto words_of(FitSearch) {  // of --fit
 struct PlannedRun {
   std::optional<int64_t> steps;      // of train.epochs they are known once the data can be read
   std::vector<std::string> notices;  // that the run would print
-  bool weights = false;              // its data has weights of losses
+  bool weights = false;              // whether its data has weights of losses
 };
 
 struct PlanOptions {

@@ -37,10 +37,10 @@ std::shared_ptr<gloo::transport::Device> make_device(const Ranks& ranks) {
       ranks.interface.empty() ? find_network(ranks, Device::kCpu).interface : ranks.interface;
   gloo::transport::tcp::attr attributes;
   (interface.empty() ? attributes.hostname : attributes.iface) = interface.empty() ? "127.0.0.1" : interface;
-  // A device starts a thread that reads from all connections, under the scheduling policy of the thread
-  // that creates the device. While another thread of the process holds the lock of a connection, it asks for
-  // events again and again. Under SCHED_BATCH, a message does not interrupt the thread that sent it, which
-  // holds such a lock: three ranks on two cores then need 0.6 of the processor time.
+  // A device starts a thread that reads from all connections. The thread has the scheduling policy of the
+  // thread that creates the device. While another thread holds the lock of a connection, it asks for events
+  // again and again. Under SCHED_BATCH a message does not interrupt its sender, which holds such a lock, so
+  // three ranks on two cores need only 0.6 of the processor time.
   std::shared_ptr<gloo::transport::Device> device;
   std::exception_ptr failure;
   std::thread([&] {

@@ -188,7 +188,7 @@ RowCheck::Shown RowCheck::shown_to(const Of& of, const Row& row, const Keys& key
     shown.blocks[static_cast<size_t>(blocks[static_cast<size_t>(i)].second)] = true;
   if (others == 0 || others == own) return shown;
   const auto last = static_cast<size_t>(others);
-  // As fp32 may round a score: a walk of as many roundings as the mean and the product have
+  // The error of a score in fp32: a random walk of as many roundings as the mean and the product have
   const double rounding = 0x1p-23 * std::sqrt(static_cast<double>(size + of.head_dim)) * largest;
   shown.close = blocks[last].first - blocks[last - 1].first < rounding;
   return shown;
@@ -337,7 +337,7 @@ void RowCheck::after_backward(int64_t block, int64_t first, const AttentionBackw
       sums[static_cast<size_t>(D + d)] = square(sums[static_cast<size_t>(D + d)]) * count;
     settle(found.dq, sums, dq.at(b, i, h), 0, count);
   });
-  // Which queries chose the block of a key is known when all of them have chosen, which takes too long.
+  // dK and dV need to know which queries chose the block of a key, and so the choice of all: too slow.
   if (s.mask.choice) {
     inputs_ = {};
     return;

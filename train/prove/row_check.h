@@ -100,11 +100,11 @@ class RowCheck {
   void list_blocks(int64_t block);
   // Whether the block of sparse attention that list_blocks() has listed sees a key
   bool shows(int64_t query, int64_t key) const;
-  // Of blocks that queries choose, those that a query chose; of other attention all
+  // The keys that a query sees: those of the blocks that it chose, or all where queries do not choose
   struct Shown {
-    int64_t first, size;  // of the keys; of a block, 0: all are shown
+    int64_t first, size;  // the first key; tokens of a block, 0: all keys are shown
     std::vector<char> blocks;
-    bool close;  // two scores differ by less than rounding: which block was chosen is not known
+    bool close;  // two scores differ by less than rounding, so the choice is not known
     bool has(int64_t key) const { return size == 0 || blocks[static_cast<size_t>((key - first) / size)]; }
   };
   Shown shown_to(const Of& of, const Row& row, const Keys& keys) const;

@@ -30,8 +30,8 @@ FileChecksum write_batch(const fs::path& path, const Sequences& batch) {
   return file.commit();
 }
 
-// What else a loss reads of the sequences, each in a file of its own: kinds of documents and
-// log-probabilities of a loss of pairs, and the stored logits of a teacher. visit(name, values)
+// Calls visit(file name, values) for what else a loss reads of the sequences: kinds of documents and
+// log-probabilities for a loss of pairs, and the stored logits of a teacher.
 template <class Of, class Visit>
 void for_each_extra(Of& batch, const Visit& visit) {
   visit("kinds.bin", batch.kinds);
@@ -47,7 +47,7 @@ bool is_extra(const std::string& name) {
   return found;
 }
 
-// As many numbers for each of so many tokens
+// Reads a file that has the same number of values for each of `tokens` tokens.
 template <class T>
 void read_extra(const fs::path& path, size_t tokens, std::vector<T>& to) {
   const MappedFile file(path);

@@ -1,9 +1,9 @@
 // The folder of a bad step that stopped a run, `bad_step_00001234` in the run's folder: all that is needed to
 // compute the step again (--replay), on any machine.
 //   step_00001233/   a checkpoint from before the step; of the first step, step_00000000
-//   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T], and where a sequence
-//                    holds several documents, documents [n, T, 2]; where losses have weights, fp32 [n, T]
-//   kinds.bin, log_probs.bin, teacher_ids.bin, teacher_logits.bin: where the loss has them, as in Sequences
+//   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T]; if a sequence holds
+//                    several documents, documents [n, T, 2]; if losses have weights, weights [n, T] fp32
+//   kinds.bin, log_probs.bin, teacher_ids.bin, teacher_logits.bin: what else the loss reads, as in Sequences
 //   gemms.jsonl      the algorithms of GEMMs, on a GPU
 //   bad_step.json    what happened, and where the sequences come from
 //   checksums.json   the checksums of these files; the checkpoint has its own

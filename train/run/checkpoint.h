@@ -57,7 +57,7 @@ struct CheckpointOptions {
   CopiedFiles copied = {};                    // files of the folder that the run started from
   const nlohmann::json* token_ids = nullptr;  // of its config.json; null: none
   std::string base = "";                      // train.init_from, which adapter/ names
-  bool base_is_kept = false;              // it is stored as train.lora.base says: nothing of it was rounded
+  bool base_is_kept = false;              // it has the form of train.lora.base already: nothing is rounded
   int64_t file_bytes = int64_t{8} << 30;  // of the largest file of tensors, but for one large tensor
   bool any_values = false;  // also NaN, and then in fp32 and without adapter/: for a run to look at alone
   bool replaces = true;     // a checkpoint of the same step that is there

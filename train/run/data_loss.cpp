@@ -49,7 +49,8 @@ void measure_pairs(Session& session, const LossJob& job, int64_t first, int64_t 
   job.data.fetch(first, count, sequences);
   const std::vector<float> losses = session.losses(sequences, count, T),
                            reference = job.reference ? job.reference(sequences, count) : std::vector<float>();
-  // Of a context each rank has the losses of its tokens; what all of them know is the first one's.
+  // Each rank of a context has the losses of its own tokens. What all of them know, only the first one
+  // counts.
   const bool is_first = session.shape().context.rank == 0;
   for (PreferencePair& pair : pairs_in(
            {.rule = *job.pairs, .sequences = sequences, .T = T, .losses = losses, .reference = reference})) {

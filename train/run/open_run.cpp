@@ -83,7 +83,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   keep_tokenizer();
 }
 
-// The form in which train.init_from is stored, and the one in which the run has it
+// Compares the form in which train.init_from is stored with the form in which the run stores its base.
 void OpenRun::compare_forms(const Config& given) {
   const std::string& init_from = config.train.init_from;
   const bool of_experts = given.train.lora_base.of_experts(given.model);

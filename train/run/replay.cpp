@@ -62,7 +62,7 @@ Replay::Replay(const Config& config, const BadStepFolder& folder, RankGroup& ran
   if (ranks.is_rank_0()) check_undamaged(folder.checkpoint);
 }
 
-// Machines without a shared disk wrote a part of the checkpoint each.
+// Machines without a shared disk wrote a part of the checkpoint each. Brings each the files that it lacks.
 void Replay::bring_files() {
   const Disks disks = find_disks(folder_.checkpoint, ranks_);
   if (!disks.several()) return;

@@ -21,7 +21,8 @@ DeviceChoice choose_device(DeviceRequest requested, int local_rank = 0);
 // The GEMM peak: FLOP/s of a large GEMM on this device, measured now; with `fp8` of operands in FP8,
 // which the device must have. MFU is relative to it: in FP8 where the run's GEMMs are, bf16 (fp32 on a CPU)
 // elsewhere. It allocates and releases its own memory, so call it before the run reserves memory.
-// On a CPU the environment variable may give it, in TFLOP/s: the short runs of tests need not measure.
+// On a CPU this environment variable may give the peak, in TFLOP/s, so that short runs of tests need not
+// measure it.
 inline constexpr const char* kCpuPeakVariable = "TESSERA_CPU_PEAK";
 double gemm_peak(Backend& be, bool fp8 = false);
 constexpr const char* name_of_peak(bool fp8) { return fp8 ? "FP8 GEMM peak" : "GEMM peak"; }

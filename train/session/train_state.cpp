@@ -123,8 +123,8 @@ void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule
   }
 }
 
-// What a rank of a context has of numbers of the sequences of a step, `each` of them for a token; 0 for
-// padding
+// The part of a rank of a context, from numbers of all sequences of a step that have `each` numbers a token;
+// 0 for padding
 template <class T>
 std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
   const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
@@ -296,7 +296,7 @@ void TrainState::send(const SequencesView& sequences) {
   if (shape_.loss.pairs) send_pairs(sequences);
 }
 
-// Of all tokens, which each rank of a context has
+// Sends what a loss of pairs reads, for all tokens: every rank of a context has all of it.
 void TrainState::send_pairs(const SequencesView& sequences) {
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);

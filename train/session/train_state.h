@@ -129,7 +129,7 @@ class TrainState {
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  // With a context, what this rank has of them: `own`
+  // Sends rows of `each` numbers a token. `own`: where a context has ranks, the tokens that this rank has
   template <class T>
   void send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own);
   void send_pairs(const SequencesView& sequences);

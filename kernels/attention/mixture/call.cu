@@ -1,8 +1,9 @@
-// Attention with a mixture of blocks: rows of queries, one for each block that a query sees, are gathered in
-// the order of blocks, and attended to their keys by the kernels for dealt queries, which then meet one block
-// a tile. The forward merges the rows of each query by their LSE. The backward gathers out, dout and the
-// query's LSE with q, so that every row's gradients are its share of the whole query's; dq of a query is the
-// sum of its rows'. A sequence and some key/value heads at a time.
+// Attention with a mixture of blocks. A query gets a row for each block that it sees, and rows are gathered
+// in the order of blocks. The kernels for dealt queries then compute attention of the rows, where a tile has
+// one block that queries may choose. The forward merges the rows of each query by their LSE. The backward
+// gathers q, out, dout and the LSE of the whole query, so the gradients of a row are its share of the
+// query's: dq of a query is the sum of dq over its rows. Calls take one sequence and some of its key/value
+// heads at a time.
 #include "kernels/attention/mixture.h"
 #include "kernels/attention/mixture/kernels.h"
 #include "kernels/attention/mixture/rows.h"
@@ -31,7 +32,7 @@ AttnProblem sequence_of(const AttnProblem& p, int64_t b) {
   AttnProblem one = part_of(p, p.kv_heads);
   if (one.mask.documents != nullptr) one.mask.documents += b * p.tokens * 2;
   if (one.mask.seen_by != nullptr) one.mask.seen_by += b * p.kv_tokens * 2;
-  one.mask.query_tokens = nullptr;  // which dropout and ALiBi need
+  one.mask.query_tokens = nullptr;  // only dropout and ALiBi need them
   return one;
 }
 
@@ -41,7 +42,7 @@ struct Part {
   RowTables tables;
   int64_t kv_head, head;  // the first ones
 };
-// visit(part) for `at_once` key/value heads at a time, until one fails
+// Calls visit(part) for w.kv_heads key/value heads at a time, until a call fails.
 template <class Visit>
 AttnStatus each_part(const AttnProblem& sequence, const MixtureWorkspace& w, const Visit& visit) {
   const int64_t group = sequence.heads / sequence.kv_heads;

@@ -1,11 +1,13 @@
-// choose_blocks: the means of the blocks' keys, then for each query those with the largest products.
+// choose_blocks: computes the mean key of each block, then finds the blocks with the largest products for
+// each query.
 //
-//   means_kernel   a CTA a slot and key/value head. Groups of threads take every kGroups-th key of the block,
-//                  a thread 16 bytes of each; their sums are added in order.
-//   choose_kernel  a CTA takes kRows queries of a head past the means, kSlots at a time: products in fp32,
-//                  each summed from the first element to the last, so that the CPU gets the same. Those
-//                  above what a query has kept are marked; a thread a query then keeps the largest, the
-//                  earlier of equal ones first.
+//   means_kernel   a CTA for each slot and key/value head. Its threads form groups. A group adds up every
+//                  `groups`-th key of the block, a thread 16 bytes of each key. The groups' sums are then
+//                  added in order.
+//   choose_kernel  a CTA takes kRows queries of a head past all means, kSlots at a time. Products are in
+//                  fp32, each summed from the first element to the last, so that the CPU gets the same.
+//                  Those above the smallest that a query has kept are marked. Then a thread for each query
+//                  keeps the largest, the earlier of equal ones first.
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture.h"
@@ -58,14 +60,14 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kRows = 64, kSlots = 64, kDepth = 32, kSide = 16, kEach = kRows / kSide;
 static_assert(kRows == kSlots && kSide * kSide == kThreads);
 
-// The largest so far of a query, in falling order; of equal ones the earlier first
+// The largest scores of a query so far, in falling order, the earlier of equal ones first
 struct Largest {
   float* scores;
   int* slots;
   int most, count = 0;
 
   __device__ __forceinline__ void add(float score, int slot) {
-    if (!(score > -INFINITY)) score = -INFINITY;  // NaN, too
+    if (!(score > -INFINITY)) score = -INFINITY;  // NaN counts as -inf
     int place = count;
     if (count == most) {
       if (most == 0 || !(score > scores[most - 1])) return;
@@ -87,8 +89,8 @@ struct Largest {
   }
 };
 
-// Elements [from, from + kDepth) of 64 rows, each `stride` elements behind the one before, transposed; 0 past
-// the row's end and for rows from `rows` on
+// Loads elements [from, from + kDepth) of kRows rows, transposed. Rows are `stride` elements apart. Elements
+// past the end of a row, and rows from `rows` on, become 0.
 template <class T>
 __device__ __forceinline__ void load_tile(const T* first, int64_t stride, int rows, int from, int head_dim,
                                           float (&to)[kDepth][kRows + 4]) {
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
     float scores[kRows][kSlots + 1];
   } shared;
   __shared__ int first, end;
-  __shared__ float least[kRows];  // a score of the row has to be above it to be kept; NaN: any is
+  __shared__ float least[kRows];  // the row keeps only scores above it; NaN: any score
   __shared__ unsigned above[kRows][kSlots / 32];
   const int me = static_cast<int>(threadIdx.x), head = blockIdx.y,
             row = static_cast<int>(blockIdx.x) * kRows + me;

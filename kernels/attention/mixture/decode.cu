@@ -1,10 +1,12 @@
 // Decoding with a mixture of blocks.
 //
-//   complete_kernel  a CTA a block, key/value head and sequence: the mean of a block whose last token is new
-//   choose_kernel    a CTA a query head and sequence: a thread a block computes its product, summed as
-//                    choose.cu does; the largest are taken one by one, the earlier of equal ones first
-//   attend_kernel    a CTA takes up to kDecodeTile keys of a block: a thread a key, then 16 bytes of values
-//   merge_kernel     a CTA a query head and sequence: the tiles' results, in their order
+//   complete_kernel  a CTA for each block, key/value head and sequence: the mean of a block whose last token
+//                    is new
+//   choose_kernel    a CTA for each query head and sequence. A thread computes the product of a block, summed
+//                    as in choose.cu. Then the largest are taken one by one, the earlier of equal ones first
+//   attend_kernel    a CTA takes up to kDecodeTile keys of a block: first each thread takes a key, then 16
+//                    bytes of values
+//   merge_kernel     a CTA for each query head and sequence merges the results of its tiles, in their order
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture.h"
@@ -55,7 +57,7 @@ struct Shape {
   float scale, cap;
 };
 
-// The larger score, of equal ones the earlier slot
+// The slot with the largest score so far, the earlier of equal ones
 struct Best {
   float score = -INFINITY;
   int slot = INT32_MAX;
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   __syncthreads();
   const int whole = start / s.size, others = min(s.count - 1, whole);
   if (me == 0) chosen[s.count - 1] = whole * s.size;
-  float* scores = all_scores + row * s.slots;  // NaN: chosen
+  float* scores = all_scores + row * s.slots;  // NaN: chosen already
   const float* of_head = means + (int64_t{b} * (s.heads / s.group) + head / s.group) * s.slots * s.head_dim;
   for (int slot = me; slot < whole; slot += kThreads) {
     float sum = 0;
@@ -108,11 +110,11 @@ __global__ void __launch_bounds__(kThreads, 4)
     for (int warp = 0; warp < kWarps; ++warp) mine.take(best[warp].score, best[warp].slot);
     if (mine.slot % kThreads == me) scores[mine.slot] = NAN;
     if (me == 0) chosen[place] = mine.slot * s.size;
-    __syncthreads();  // the warps' have been read
+    __syncthreads();  // `best` has been read
   }
 }
 
-// Exchanges a number with all threads: the largest, or the sum, in a fixed order
+// Gives every thread of the CTA the largest x, or the sum of all x in a fixed order.
 template <bool kSum>
 __device__ __forceinline__ float of_cta(float x, float (&warps)[kWarps]) {
   for (int step = 16; step > 0; step /= 2) {
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads)
     p[key] = most == -INFINITY ? 0 : expf(p[key] - most);
     sum += p[key];
   }
-  sum = of_cta<true>(sum, warps);  // and all of p is there
+  sum = of_cta<true>(sum, warps);  // its barriers also complete p
   const int lanes = s.head_dim / kWidth, groups = kThreads / lanes, group = me / lanes, lane = me % lanes;
   float out[kWidth] = {};
   if (group < groups) {

@@ -1,4 +1,4 @@
-// What decoding with a mixture of blocks keeps in its workspace. Plain C++.
+// The workspace of decoding with a mixture of blocks. Plain C++.
 #pragma once
 
 #include "kernels/attention/choice.h"
@@ -22,10 +22,10 @@ struct DecodeWorkspace {
   }
 
   int tiles, slots;
-  float* scores;       // [B, H, slots]: of the query with the means
-  int32_t* chosen;     // [B, H, count]: first keys of what is seen, its own block last; -1: none
-  float *most, *sums;  // [B, H, tiles]: the largest score; the sum of exp(score - it)
-  float* values;       // [B, H, tiles, D]: the sum of exp(score - it) v
+  float* scores;       // [B, H, slots]: products of the query and the means
+  int32_t* chosen;     // [B, H, count]: first keys of the blocks that are seen, its own last; -1: none
+  float *most, *sums;  // [B, H, tiles]: the largest score m; the sum of exp(score - m)
+  float* values;       // [B, H, tiles, D]: the sum of exp(score - m) v
   size_t bytes;
 };
 

@@ -1,19 +1,20 @@
-// place_rows: where each query of a key/value head has a row for each block that it sees.
+// place_rows: gives each query of a key/value head a row for each block that it sees.
 //
-// Rows are in the order of blocks: first those of the queries whose own block it is, token by token, then
-// those of the queries that chose it. So the keys that a row sees are an interval, of which neither end falls
-// from one row to the next, and so are the rows that see a key. Rows of a block that queries may choose begin
-// at a multiple of RowTables::kAlignment, and so do those after it: a tile of rows has one such block. The
-// order is fixed (queries one after the other, in each its heads, in each its blocks), so that sums over rows
-// have the same bits every time.
+// Rows are in the order of blocks. For each block, the queries whose own it is come first, token by token,
+// then the queries that chose it. So a row sees an interval of keys, and neither end of it falls from row to
+// row; likewise an interval of rows sees a key. The rows of a block that queries may choose begin at a
+// multiple of RowTables::kAlignment, and so do the rows after it: a tile of rows has one such block. The
+// order is fixed (by query, then by head, then by block), so sums over rows have the same bits every time.
 //
-//   count_kernel   chosen blocks of kChunk queries, by slot
-//   first_kernel   a CTA a key/value head: counts become sums over the chunks before, and a scan over the
-//                  keys gives the first row of each block
-//   own_kernel     a thread a query and head: its row of its own block
-//   chosen_kernel  a warp a chunk: rows of chosen blocks; lanes with the same block count one another
-//   gap_kernel     a thread a row: nobody's rows see no key, behind those of the row before
-//   key_kernel     a thread a key: the rows that see it
+//   count_kernel   counts the chosen blocks of kChunk queries, by slot
+//   first_kernel   a CTA for each key/value head: counts become sums over the chunks before, and a scan over
+//                  the keys gives the first row of each block
+//   own_kernel     a thread for each query and head: the row of its own block
+//   chosen_kernel  a warp for each chunk: the rows of chosen blocks. Lanes with the same block count the
+//                  lanes before them
+//   gap_kernel     a thread for each row: an unused row sees no key, by an empty interval behind the keys of
+//                  the row before it
+//   key_kernel     a thread for each key: the rows that see it
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/mixture/rows.h"
 
@@ -23,7 +24,7 @@ namespace {
 constexpr int kThreads = 256, kScanThreads = 1024;
 constexpr unsigned kWholeWarp = ~0u;
 
-// Of one key/value head
+// The tables of one key/value head: see of_head()
 struct Tables {
   Mask mask;
   Choice choice;
@@ -40,7 +41,7 @@ struct Tables {
     t.counts += head * chunks * slots, t.totals += head * slots, t.used += head;
     return t;
   }
-  // The chosen block number `i` of those of a chunk: query by query, in each its heads, in each its choice
+  // The choices of the queries of a chunk are numbered by query, then by head, then by place in the choice.
   __device__ __forceinline__ int choices_of_chunk(int chunk) const {
     return (min(RowTables::kChunk, mask.queries - chunk * RowTables::kChunk)) * group * choice.others;
   }
@@ -78,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(Tables all) {
   }
 }
 
-// Where rows go on after some blocks, as a function of where they went on before:
-//   x + before,  or with a block that queries may choose  aligned(x + before) + after
+// The first free row after some blocks, as a function of the first free row x before them:
+//   x + before, or, if queries may choose one of the blocks, aligned(x + before) + after
 struct RowsBehind {
   int before = 0, after = 0;
   bool aligns = false;
@@ -95,7 +96,7 @@ struct RowsBehind {
       (aligns ? after : before) += rows;
     }
   }
-  // These, and then the later ones
+  // The function of these blocks followed by the later ones
   __device__ __forceinline__ RowsBehind then(const RowsBehind& later) const {
     if (!aligns) return {before + later.before, later.after, later.aligns};
     if (!later.aligns) return {before, after + later.before, true};
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads) own_kernel(Tables all) {
     t.places[int64_t{source} * (t.choice.others + 1) + t.choice.others] = -1;
     return;
   }
-  const int before = query - t.mask.queries_of(own.begin).begin;  // queries of the block
+  const int before = query - t.mask.queries_of(own.begin).begin;  // queries of this block
   t.write(int64_t{t.first_rows[own.begin]} + before * t.group + source % t.group, source, t.choice.others,
           own);
 }
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(32) chosen_kernel(Tables all) {
   }
 }
 
-// Fewer than 2 kAlignment rows are nobody's between those of two queries.
+// Fewer than 2 kAlignment unused rows lie between the rows of two queries, so the search back is short.
 __global__ void __launch_bounds__(kThreads) gap_kernel(Tables all) {
   const Tables t = all.of_head(blockIdx.y);
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Of threads that take `pieces` of each of so many rows: which row, and which piece
+// The row and the piece of a thread, where a row has `pieces` pieces
 struct Piece {
   int64_t row;
   int piece;
@@ -46,18 +46,18 @@ __global__ void __launch_bounds__(kThreads)
       source < 0 ? -INFINITY : lse[(int64_t{blockIdx.y} * group + source % group) * tokens + source / group];
 }
 
-// A query of a head: its rows among those of its key/value head
+// The rows of a query of a head, among the rows of its key/value head
 struct RowsOfQuery {
   const int32_t* places;
   int count;
-  int64_t first;  // row of the key/value head
+  int64_t first;  // the first row of the key/value head
 
   __device__ __forceinline__ RowsOfQuery(const int32_t* all, int64_t query, int64_t tokens, int group,
                                          int rows_each, int64_t rows)
       : places(all + ((blockIdx.y / group * tokens + query) * group + blockIdx.y % group) * rows_each),
         count(rows_each),
         first(blockIdx.y / group * rows) {}
-  // visit(row) in their order
+  // Calls visit(row) for each row, in the order of `places`.
   template <class Visit>
   __device__ __forceinline__ void each(const Visit& visit) const {
     for (int i = 0; i < count; ++i)

@@ -1,4 +1,4 @@
-// 16 bytes of a row at a time, computed on as floats.
+// Loads and stores 16 bytes of a row at a time, as floats.
 #pragma once
 
 #include <cuda_bf16.h>

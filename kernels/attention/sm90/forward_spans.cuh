@@ -2,8 +2,9 @@
 // each sequence: first those that are more than twice as long as the mean, the longest first, or they could
 // begin last; then the others as they stand, so that CTAs that work at a time read neighbouring keys.
 //
-// The first CTAs take a sequence each. The place of a long tile is the number of long ones that come before
-// it, counted by one thread; that of another tile comes from a scan. The other CTAs take rows.
+// The first CTAs take a sequence each, and order its tiles. One thread finds the place of a long tile: it
+// counts the long tiles that come before. A scan finds the places of the other tiles. The remaining CTAs take
+// rows.
 #pragma once
 
 #include "kernels/attention/common/launch.cuh"
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(kSpansThreads)
   for (int step = 16; step > 0; step /= 2) own_length += __shfl_xor_sync(~0u, own_length, step);
   if (threadIdx.x % 32 == 0) atomicAdd(&total, own_length);
   __syncthreads();
-  // Long tiles by length, of equal ones the earlier first; then the others, each behind those before it
+  // First the long tiles by length, the earlier of equal ones first; then the others in their order
   const auto is_long = [&](int tile) {
     return static_cast<unsigned long long>(lengths[tile]) * tiles > 2 * total;
   };
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kSpansThreads)
             begin = min(static_cast<int>(threadIdx.x) * each, tiles), end = min(begin + each, tiles);
   int others = 0;
   for (int tile = begin; tile < end; ++tile) others += !is_long(tile);
-  __shared__ int before[2][kSpansThreads];  // of the other tiles, those of all threads up to one
+  __shared__ int before[2][kSpansThreads];  // [.][i]: how many other tiles threads 0 to i have
   int from = 0;
   before[0][threadIdx.x] = others;
   for (int step = 1; step < kSpansThreads; step *= 2) {

@@ -1,5 +1,5 @@
-// The program prove on losses of pairs, and of answers with labels: packed pairs are pairs one by one,
-// several ranks are one; and faults of the loss are found.
+// The program prove with losses of pairs, and of answers with labels: packed pairs agree with pairs one by
+// one, several ranks agree with one, and faults of the loss are found.
 #include "tests/planted_faults.h"
 #include "tests/proofs.h"
 
@@ -65,7 +65,7 @@ TEST_F(ProvePairs, RanksAgree) {
   }
 }
 
-// The rows of packed pairs, but not those of pairs apart, have gradients that are a hundredth too large.
+// A fault: gradients of packed pairs, but not of pairs one by one, are a hundredth too large.
 TEST_F(ProvePairs, FindsALossThatDependsOnThePacking) {
   for (const char* loss : {"dpo", "kto"}) {
     Fault fault({}, [](const AnyOp& op, Backend& be, const Launch& on) {

@@ -63,8 +63,8 @@ TEST_F(RanksOfTwoDisks, BeginPhasesFromTheirParts) {
   EXPECT_EQ(values("a/out", "loss").size(), 4u);
 }
 
-// The folder of a bad step has a part of its checkpoint on each disk. The ranks that compute the step again
-// bring one another what they lack; without a part of it none can.
+// Each disk has a part of the checkpoint in the folder of a bad step. The ranks that compute the step again
+// bring one another what they lack. If a part is on no disk, they cannot.
 TEST_F(RanksOfTwoDisks, ReplayABadStepFromTheirParts) {
   const Words bad = sets({"optimizer.learning_rate=1e30", "train.steps=9"});
   const std::string stopped = run(bad, /*works=*/false).error;

@@ -180,7 +180,7 @@ TEST_F(RanksOfTwoNamespaces, OutliveALinkThatStopsForAWhile) {
   for (const ProcessResult& result : end()) EXPECT_EQ(result.status, 0) << result.error;
 }
 
-// One of a hundred packets is lost, on the way to each machine: the bits are those of a whole link, as TCP
+// One packet in a hundred is lost on the way to each machine. The bits are those of a whole link, as TCP
 // sends again what was lost.
 TEST_F(RanksOfTwoNamespaces, ALinkThatLosesOnePercentChangesNoBit) {
   if (const std::string none = shell("nft --version"); !none.empty()) GTEST_SKIP() << "no nft: " << none;

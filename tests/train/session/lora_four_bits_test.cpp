@@ -35,7 +35,7 @@ TEST_P(LoraFourBits, HasTheBitsOfRoundedWeights) {
       }
 }
 
-// Values in 4 bits are kept as they are: rounding them again changes nothing, unless scales have a mean.
+// Values that are in 4 bits already are kept: rounding them again changes nothing, unless scales have a mean.
 TEST(LoraOverFourBits, RoundsWhatIsRoundedToItself) {
   for (const LoraBase base : {LoraBase::kNf4, LoraBase::kMxfp4}) {
     HostTensors make;
@@ -55,8 +55,8 @@ ModelConfig with_layers(ModelConfig model, int64_t layers) {
   return model;
 }
 
-// Blocks that are widened while the one before computes, as late as a device may, with graphs and without,
-// and with an evaluation between the steps
+// Blocks that are widened while the block before computes, and as late as a device may: with graphs and
+// without, and with an evaluation between the steps
 TEST_P(LoraFourBits, WideningAheadChangesNoBit) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   HostTensors make;
@@ -119,8 +119,9 @@ TEST_P(LoraFourBits, ThePlanIsTheLedger) {
     }
 }
 
-// Half a byte a number, and 4 bytes for 64 of them, one for 64 and 4 for 16,384, or one for 32, in place of
-// two bytes; the matrices of one block in bf16 beside, or of two.
+// In place of two bytes a number takes half a byte, and its scale 4 bytes for 64 numbers (NF4), 1 byte for 64
+// and 4 for 16,384 (NF4 double), or 1 byte for 32 (MXFP4). Beside it are the matrices of one block in bf16,
+// or of two.
 TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
   ModelConfig model =
       with_adapters({.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256}, 16);
