@@ -8,6 +8,9 @@
 //                  fp32, each summed from the first element to the last, so that the CPU gets the same.
 //                  Those above the smallest that a query has kept are marked. Then a thread for each query
 //                  keeps the largest, the earlier of equal ones first.
+#include <cmath>
+#include <cstdint>
+
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture.h"

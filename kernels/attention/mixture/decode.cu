@@ -7,6 +7,9 @@
 //   attend_kernel    a CTA takes up to kDecodeTile keys of a block: first each thread takes a key, then 16
 //                    bytes of values
 //   merge_kernel     a CTA for each query head and sequence merges the results of its tiles, in their order
+#include <cmath>
+#include <cstdint>
+
 #include "kernels/attention/common/launch.cuh"
 #include "kernels/attention/common/view.h"
 #include "kernels/attention/mixture.h"
@@ -99,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (int place = 0; place < others; ++place) {
     Best mine;
     for (int slot = me; slot < whole; slot += kThreads)
-      if (const float score = scores[slot]; !isnan(score)) mine.take(score, slot);
+      if (const float score = scores[slot]; score == score) mine.take(score, slot);
     for (int step = 16; step > 0; step /= 2) {
       const float score = __shfl_xor_sync(kWholeWarp, mine.score, step);
       const int slot = __shfl_xor_sync(kWholeWarp, mine.slot, step);
