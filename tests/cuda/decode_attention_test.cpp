@@ -441,6 +441,62 @@ TEST_F(CudaTest, DecodeAttentionIsThatOfTheCpu) {
     }
 }
 
+// A prompt and then a token, which completes a block in one of the sequences: the means of whole blocks, and
+// attention of queries that choose among them
+TEST_F(CudaTest, DecodeAttentionOfChosenBlocksIsThatOfTheCpu) {
+  struct Size {
+    int64_t heads, kv_heads, head_dim, block, chosen;
+  };
+  constexpr int64_t kSequences = 3;
+  for (const DType dtype : kReal)
+    for (const Size& s : {Size{6, 6, 64, 16, 3}, Size{8, 2, 128, 128, 2}, Size{7, 1, 40, 8, 8},
+                          Size{2, 1, 256, 1024, 2}, Size{2, 2, 64, 32, 1}}) {
+      SCOPED_TRACE(fmt::format("{} {} heads of {}, {} blocks of {}", name_of(dtype), s.heads, s.head_dim,
+                               s.chosen, s.block));
+      const int64_t capacity = 5 * s.block + 3, prompt = 4 * s.block - 1;
+      DecodeShape shape{kSequences, s.heads, s.head_dim, s.kv_heads, capacity};
+      shape.choice = {.size = s.block, .count = s.chosen};
+      const DecodePlan on_cpu = choose_decode(shape, DType::kF32, cpu().backend().traits()),
+                       on_cuda = choose_decode(shape, dtype, cuda().backend().traits());
+      const Shape cache{kSequences, capacity, s.kv_heads, s.head_dim};
+      const Twin k = input(dtype, cache), v = input(dtype, cache),
+                 means = output(DType::kF32, {kSequences, s.kv_heads, shape.slots(), s.head_dim});
+      // Tokens [count] from where each sequence stands; the middle one is idle
+      const auto append = [&](int64_t tokens, int64_t start, int64_t last_start) {
+        const Twin new_k = input(dtype, {kSequences, tokens, s.kv_heads, s.head_dim}),
+                   new_v = input(dtype, new_k.cpu.shape),
+                   starts = indices({kSequences}, [&](int64_t b) {
+                     return static_cast<int32_t>(b == 0 ? start : b == 1 ? -1 : last_start);
+                   });
+        run_on_both({k, v, means}, [&](auto on) {
+          return CacheAppend{.k = all_heads(on(new_k)),
+                             .v = all_heads(on(new_v)),
+                             .starts = on(starts),
+                             .k_cache = on(k),
+                             .v_cache = on(v),
+                             .means = on(means),
+                             .block = s.block};
+        });
+        return starts;
+      };
+      append(prompt, 0, 2);
+      const Twin starts = append(1, prompt, prompt + 2);
+      const Twin q = input(dtype, {kSequences, 1, s.heads, s.head_dim}), y = output(dtype, q.cpu.shape);
+      const Tensor scratch = output(DType::kF32, {(on_cuda.workspace_bytes + 3) / 4}).cuda;
+      run_on_both({y}, [&](auto on) {
+        return DecodeAttention{.plan = on(on_cpu, on_cuda),
+                               .q = all_heads(on(q)),
+                               .k_cache = on(k),
+                               .v_cache = on(v),
+                               .starts = on(starts),
+                               .y = on(y),
+                               .workspace = on(Tensor{}, scratch),
+                               .means = on(means)};
+      });
+      expect_same(y, "y");
+    }
+}
+
 // All tokens of one sequence over its cache, with sparse blocks: a prompt that begins within one
 TEST_F(CudaTest, DecodeAttentionOfOneCacheIsThatOfTheCpu) {
   for (const DType dtype : kReal)

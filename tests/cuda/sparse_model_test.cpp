@@ -1,4 +1,7 @@
 // Models with sparse blocks of attention on CUDA: steps against the CPU, plans, and texts that are continued.
+#include <array>
+#include <span>
+
 #include "tests/cuda/twin.h"
 #include "tests/train_steps.h"
 #include "train/session/decoder.h"
@@ -29,13 +32,23 @@ RunShape shape_of(const ModelConfig& model, DType dtype, AttentionKind attention
           .attention = attention};
 }
 
-TEST_F(SparseModels, StepsAgreeWithTheCpu) {
-  for (const ModelConfig& model : sparse_models()) {
+// The same with blocks that queries choose. In bf16 another rounding may choose another block, so that only
+// fp32 is compared.
+std::vector<ModelConfig> choosing_models() {
+  std::vector<ModelConfig> models = sparse_models();
+  models[0].sparse = read_sparse("chosen:2+block:128,full,chosen:3+block:128");
+  models[1].sparse = read_sparse("chosen:2+block:128");
+  return models;
+}
+
+struct SparseModelSteps : CudaTest {
+  void expect_steps_of_the_cpu(const ModelConfig& model, std::span<const DType> dtypes) {
     HostTensors make;
     const StepsResult cpu = run_steps({}, shape_of(model, DType::kF32, AttentionKind::kFlash), 3, make);
-    for (const DType dtype : kReal)
+    for (const DType dtype : dtypes)
       for (const AttentionKind attention : {AttentionKind::kNaive, AttentionKind::kFlash}) {
-        SCOPED_TRACE(fmt::format("{} heads, {} {}", model.heads, name_of(dtype), name_of(attention)));
+        SCOPED_TRACE(fmt::format("{} heads, {} {}, {}", model.heads, name_of(dtype), name_of(attention),
+                                 text_of(model.sparse)));
         const StepsResult gpu =
             run_steps(cuda().backend().traits(), shape_of(model, dtype, attention), 3, make);
         const bool f32 = dtype == DType::kF32;
@@ -49,10 +62,25 @@ TEST_F(SparseModels, StepsAgreeWithTheCpu) {
               << "step " << i;
       }
   }
+};
+
+TEST_F(SparseModelSteps, AgreeWithTheCpu) {
+  for (const ModelConfig& model : sparse_models()) expect_steps_of_the_cpu(model, kReal);
+}
+
+TEST_F(SparseModelSteps, OfChosenBlocksAgreeWithTheCpu) {
+  for (const ModelConfig& model : choosing_models()) expect_steps_of_the_cpu(model, std::array{DType::kF32});
+}
+
+// Sparse blocks, and blocks that queries choose
+std::vector<ModelConfig> all_models() {
+  std::vector<ModelConfig> all = sparse_models();
+  for (const ModelConfig& model : choosing_models()) all.push_back(model);
+  return all;
 }
 
 TEST_F(SparseModels, GraphsAndASecondRunHaveTheSameBits) {
-  for (const ModelConfig& model : sparse_models()) {
+  for (const ModelConfig& model : all_models()) {
     RunShape shape = shape_of(model, DType::kBF16, AttentionKind::kFlash);
     HostTensors make;
     const StepsResult once = run_steps(cuda().backend().traits(), shape, 4, make);
@@ -63,7 +91,7 @@ TEST_F(SparseModels, GraphsAndASecondRunHaveTheSameBits) {
 }
 
 TEST_F(SparseModels, ThePlanIsTheStep) {
-  for (const ModelConfig& model : sparse_models())
+  for (const ModelConfig& model : all_models())
     for (const DType dtype : kReal)
       expect_plan_is_the_step(cuda().backend().traits(), shape_of(model, dtype, AttentionKind::kFlash));
 }
@@ -71,9 +99,11 @@ TEST_F(SparseModels, ThePlanIsTheStep) {
 // Texts that grow token by token and in pieces that begin and end within blocks: the logits are those of a
 // forward over the whole text.
 TEST_F(SparseModels, DecodersHaveTheLogitsOfAForward) {
-  for (const ModelConfig& model : sparse_models())
+  for (const ModelConfig& model : all_models())
     for (const DType dtype : kReal) {
-      SCOPED_TRACE(fmt::format("{} heads, {}", model.heads, name_of(dtype)));
+      const bool chooses = model.sparse.at(0).chosen > 0;
+      if (chooses && dtype != DType::kF32) continue;  // see choosing_models()
+      SCOPED_TRACE(fmt::format("{} heads, {}, {}", model.heads, name_of(dtype), text_of(model.sparse)));
       Arena arena = Arena::cuda();
       Session session(cuda().backend(), arena,
                       {.model = model, .batch = 1, .sequence_length = model.context, .dtype = dtype});
