@@ -19,14 +19,12 @@
 namespace tessera::attention {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kMeanThreads;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     means_kernel(View<const T> k, Mask mask, Choice choice, int head_dim, float* means) {
-  constexpr int kWidth = kValues<T>;
   __shared__ int begin;
-  __shared__ float sums[kThreads][kWidth];
   const int slot = blockIdx.x, head = blockIdx.y, me = static_cast<int>(threadIdx.x);
   if (me == 0) begin = mask.keys;
   __syncthreads();
@@ -37,27 +35,8 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();
   if (begin == mask.keys) return;  // no query may choose a block that begins here
-  const int lanes = head_dim / kWidth, groups = kThreads / lanes, group = me / lanes, lane = me % lanes;
-  float sum[kWidth] = {};
-  if (group < groups) {
-    for (int row = group; row < choice.size; row += groups) {
-      float values[kWidth];
-      load_values(k.head_begin(0, head) + (int64_t{begin} + row) * k.row + lane * kWidth, values);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) sums[me][i] = sum[i];
-  __syncthreads();
-  if (me >= lanes) return;
-  for (int other = 1; other < groups; ++other) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[i] += sums[other * lanes + me][i];
-  }
-  float* mean = means + (int64_t{head} * gridDim.x + slot) * head_dim + me * kWidth;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) mean[i] = sum[i] / static_cast<float>(choice.size);
+  write_mean(k.head_begin(0, head) + int64_t{begin} * k.row, k.row, choice.size, head_dim,
+             means + (int64_t{head} * gridDim.x + slot) * head_dim);
 }
 
 constexpr int kRows = 64, kSlots = 64, kDepth = 32, kSide = 16, kEach = kRows / kSide;

@@ -19,40 +19,19 @@
 namespace tessera::attention::mixture {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kMostHeadDim = 256;
+constexpr int kThreads = kMeanThreads, kWarps = kThreads / 32, kMostHeadDim = 256;
 constexpr unsigned kWholeWarp = ~0u;
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     complete_kernel(View<const T> k, const int32_t* starts, int tokens, int head_dim, int size, int slots,
                     float* means) {
-  constexpr int kWidth = kValues<T>;
-  __shared__ float sums[kThreads][kWidth];
-  const int head = blockIdx.y, b = blockIdx.z, start = starts[b], me = static_cast<int>(threadIdx.x);
+  const int head = blockIdx.y, b = blockIdx.z, start = starts[b];
   if (start < 0) return;
   const int slot = start / size + static_cast<int>(blockIdx.x);
   if ((slot + 1) * int64_t{size} > int64_t{start} + tokens) return;  // it is not whole yet
-  const int lanes = head_dim / kWidth, groups = kThreads / lanes, group = me / lanes, lane = me % lanes;
-  float sum[kWidth] = {};
-  if (group < groups) {
-    for (int row = group; row < size; row += groups) {
-      float values[kWidth];
-      load_values(k.head_begin(b, head) + (int64_t{slot} * size + row) * k.row + lane * kWidth, values);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) sums[me][i] = sum[i];
-  __syncthreads();
-  if (me >= lanes) return;
-  for (int other = 1; other < groups; ++other) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[i] += sums[other * lanes + me][i];
-  }
-  float* mean = means + ((int64_t{b} * gridDim.y + head) * slots + slot) * head_dim + me * kWidth;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) mean[i] = sum[i] / static_cast<float>(size);
+  write_mean(k.head_begin(b, head) + int64_t{slot} * size * k.row, k.row, size, head_dim,
+             means + ((int64_t{b} * gridDim.y + head) * slots + slot) * head_dim);
 }
 
 struct Shape {

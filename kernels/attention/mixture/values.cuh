@@ -34,4 +34,35 @@ __device__ __forceinline__ void store_values(__nv_bfloat16* to, const float (&fr
   *reinterpret_cast<uint4*>(to) = eight;
 }
 
+// The mean of `size` rows, by a CTA of kMeanThreads threads: groups of them take every so many rows, a thread
+// 16 bytes of each, and their sums are added in order.
+inline constexpr int kMeanThreads = 256;
+template <class T>
+__device__ __forceinline__ void write_mean(const T* first, int64_t stride, int size, int head_dim,
+                                           float* mean) {
+  constexpr int kWidth = kValues<T>;
+  __shared__ float sums[kMeanThreads][kWidth];
+  const int me = static_cast<int>(threadIdx.x), lanes = head_dim / kWidth, groups = kMeanThreads / lanes,
+            group = me / lanes, lane = me % lanes;
+  float sum[kWidth] = {};
+  if (group < groups) {
+    for (int row = group; row < size; row += groups) {
+      float values[kWidth];
+      load_values(first + row * stride + lane * kWidth, values);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum[i] += values[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sums[me][i] = sum[i];
+  __syncthreads();
+  if (me >= lanes) return;
+  for (int other = 1; other < groups; ++other) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[i] += sums[other * lanes + me][i];
+  }
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) mean[me * kWidth + i] = sum[i] / static_cast<float>(size);
+}
+
 }  // namespace tessera::attention
