@@ -25,10 +25,11 @@ AttnProblem problem(int64_t tokens, bool causal, AttnDtype dtype = ATTN_BF16, in
 }
 constexpr double kQ = 2 * 4 * 64 * 2;  // bytes a token of Q in problem()
 
-TEST(Ladder, HasSixRungsWithNamesOfTheirOwn) {
+TEST(Ladder, HasSevenRungsWithNamesOfTheirOwn) {
   std::set<std::string> names;
   for (const Rung& rung : ladder()) names.insert(rung.name);
-  EXPECT_EQ(names, (std::set<std::string>{"naive", "row", "tiled", "tensor_cores", "hopper", "hopper_fp8"}));
+  EXPECT_EQ(names, (std::set<std::string>{"naive", "row", "tiled", "tensor_cores", "hopper", "hopper_fp8",
+                                          "mixture"}));
 }
 
 TEST(Ladder, SaysWhatItDoesNotServe) {
@@ -36,7 +37,8 @@ TEST(Ladder, SaysWhatItDoesNotServe) {
   for (const Rung& rung : ladder()) {
     const std::string name = rung.name;
     const AttnDtype dtype = attn_dtype(rung.dtype());
-    const std::string fine = rung.family && !rung.family->built() ? "not built" : "";
+    const std::string served = rung.family && !rung.family->built() ? "not built" : "";
+    const std::string fine = name == "mixture" ? "choice of blocks" : served;
     EXPECT_EQ(rung.why_not(problem(100, true, dtype), cpu), "needs a GPU");
     EXPECT_EQ(rung.why_not(problem(100, true, dtype), ampere), name == "hopper"       ? "needs sm90"
                                                                : name == "hopper_fp8" ? "needs sm90 in FP8"
@@ -45,6 +47,11 @@ TEST(Ladder, SaysWhatItDoesNotServe) {
     const AttnProblem grouped = problem(100, true, dtype, 2), long_one = problem(100'000, true, dtype);
     EXPECT_EQ(rung.why_not(grouped, hopper), fine) << name;
     EXPECT_EQ(rung.why_not(long_one, hopper), name == "row" ? "too long" : fine) << name;
+    AttnProblem chosen = problem(100, true, dtype);
+    chosen.mask.choice = {.size = 64, .count = 2};
+    if (rung.family) {
+      EXPECT_EQ(rung.why_not(chosen, hopper), name == "mixture" ? served : "choice of blocks") << name;
+    }
     AttnProblem odd = problem(100, true, dtype);
     odd.head_dim = 44;
     EXPECT_EQ(rung.why_not(odd, hopper), name == "naive" ? "" : "head dim") << name;

@@ -401,7 +401,7 @@ TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
     return load("", more);
   };
   for (const char* value : {"full", "window:8+global:1", "window:8+global:1+random:2+seed:3*2,full",
-                            "full,window:4+stride:8+block:256", "block:512+chosen:8"}) {
+                            "full,window:4+stride:8+block:256", "chosen:8+block:512"}) {
     const Config config = loaded(value);
     EXPECT_NE(print_config(config).find("\n  sparse: " + std::string(value) + "\n"), std::string::npos);
     EXPECT_EQ(config.model.sparse, read_sparse(value));
