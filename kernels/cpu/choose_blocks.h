@@ -9,7 +9,6 @@ namespace tessera::cpu {
 // The chosen blocks of a call; none if the plan has no choice
 class ChosenBlocks {
  public:
-  ChosenBlocks() = default;
   // Chooses, at the beginning of `workspace`, which has to live as long as this.
   ChosenBlocks(const AttentionPlan& plan, const Heads& q, const Heads& k, const MaskTables& tables,
                const Tensor& workspace);

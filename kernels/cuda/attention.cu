@@ -12,7 +12,6 @@
 // fixed order, and rounded by each.
 // With a sink s (kernels/attention/sinks.h) a row of P adds up to less than 1; the rest is the sink's:
 //   ds = -(sum over rows of (1 - sum(P)) rowsum(P dP))
-#include <type_traits>
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/blocks.h"

@@ -190,6 +190,17 @@ struct AttentionHeads : ::testing::Test {
             .tables = in.tables};
   }
 
+  void expect_gradients_by_differences(const AttentionPlan& plan, const Inputs& in) {
+    const Result r = run_apart(plan, in);
+    const Result scratch{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), {}, {}, {}};
+    const Tensor workspace = workspace_of(plan);
+    for (const auto& [x, gradient] : {std::pair{in.q, r.dq}, {in.k, r.dk}, {in.v, r.dv}})
+      expect_gradient(x.tensor, gradient.tensor, [&] {
+        cpu.run(forward(plan, in, scratch, workspace));
+        return dot(scratch.y, in.dy);
+      });
+  }
+
   static void expect_same_bits(const Result& a, const Result& b) {
     EXPECT_EQ(values_of(a.y), values_of(b.y));
     EXPECT_EQ(std::memcmp(a.saved.data, b.saved.data, a.saved.bytes()), 0);

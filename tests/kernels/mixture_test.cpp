@@ -97,15 +97,7 @@ TEST_F(Mixture, GradientsMatchFiniteDifferences) {
   for (const AttentionKind kind : kKinds) {
     const AttentionShape s{1, 53, 2, 4, choosing(16, 2), 1};
     const Inputs in = inputs_apart(s);
-    const AttentionPlan plan = plan_for(kind, s);
-    const Result r = run_apart(plan, in);
-    const Result scratch{make.poisoned(in.dy.shape), make.poisoned(plan.saved_shape), {}, {}, {}};
-    const Tensor workspace = workspace_of(plan);
-    for (const auto& [x, gradient] : {std::pair{in.q, r.dq}, {in.k, r.dk}, {in.v, r.dv}})
-      expect_gradient(x.tensor, gradient.tensor, [&] {
-        cpu.run(forward(plan, in, scratch, workspace));
-        return dot(scratch.y, in.dy);
-      });
+    expect_gradients_by_differences(plan_for(kind, s), in);
   }
 }
 

@@ -63,6 +63,22 @@ AttnStatus in_turn(const Calls&... calls) {
   return status;
 }
 
+// Chooses and places the rows of each sequence of a call, an AttnForward or AttnBackward, and calls
+// attend_rows(part, b) for its parts, until one of these fails.
+template <class Call, class Attend>
+AttnStatus each_sequence(const Call& f, const MixtureWorkspace& w, CUstream_st* stream,
+                         const Attend& attend_rows) {
+  AttnStatus status = ATTN_OK;
+  for (int64_t b = 0; b < f.problem.batch && status == ATTN_OK; ++b) {
+    const AttnProblem p = sequence_of(f.problem, b);
+    status =
+        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
+                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+  }
+  return status;
+}
+
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
@@ -86,15 +102,7 @@ AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
         [&] { return attn_forward(&rows, arch, stream); },
         [&] { return merge_rows(p, one.tables, w, part(f.out, p, b, one.head), lse, stream); });
   };
-  AttnStatus status = ATTN_OK;
-  for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
-    const AttnProblem p = sequence_of(whole, b);
-    status =
-        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
-                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
-                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
-  }
-  return status;
+  return each_sequence(f, w, stream, attend_rows);
 }
 
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
@@ -127,15 +135,7 @@ AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
                    [&] { return attn_backward(&rows, arch, stream); },
                    [&] { return sum_rows(p, one.tables, w, part(f.dq, p, b, one.head), stream); });
   };
-  AttnStatus status = ATTN_OK;
-  for (int64_t b = 0; b < whole.batch && status == ATTN_OK; ++b) {
-    const AttnProblem p = sequence_of(whole, b);
-    status =
-        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
-                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
-                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
-  }
-  return status;
+  return each_sequence(f, w, stream, attend_rows);
 }
 
 }  // namespace tessera::attention::mixture

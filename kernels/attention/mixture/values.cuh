@@ -34,8 +34,8 @@ __device__ __forceinline__ void store_values(__nv_bfloat16* to, const float (&fr
   *reinterpret_cast<uint4*>(to) = eight;
 }
 
-// The mean of `size` rows, by a CTA of kMeanThreads threads: groups of them take every so many rows, a thread
-// 16 bytes of each, and their sums are added in order.
+// Writes the mean of `size` rows, for which a CTA has kMeanThreads threads. Each group of threads adds up
+// every so many rows, 16 bytes of a row by a thread. Then the groups' sums are added in order.
 inline constexpr int kMeanThreads = 256;
 template <class T>
 __device__ __forceinline__ void write_mean(const T* first, int64_t stride, int size, int head_dim,
