@@ -14,7 +14,7 @@ AttentionPlans::AttentionPlans(const BlockKinds& kinds, Choose&& choose) : of_bl
 namespace {
 
 BlockChoice choice_of(const SparsePattern& pattern, int64_t tokens) {
-  if (pattern.chosen == 0 || pattern.shows_all(tokens)) return {};
+  if (!pattern.chooses(tokens)) return {};
   return {.size = pattern.block, .count = pattern.chosen};
 }
 

@@ -16,7 +16,7 @@ int64_t rows_of(const ModelConfig& config, int64_t layer, int64_t capacity) {
 // The size of the blocks that queries choose in a cache of `capacity` tokens; 0: they see all tokens
 int64_t block_of_choice(const ModelConfig& config, int64_t layer, int64_t capacity) {
   const SparsePattern pattern = config.sparse.at(static_cast<size_t>(layer));
-  return pattern.chosen > 0 && !pattern.shows_all(capacity) ? pattern.block : 0;
+  return pattern.chooses(capacity) ? pattern.block : 0;
 }
 int64_t means_bytes(const ModelConfig& config, int64_t layer, int64_t capacity) {
   const int64_t block = block_of_choice(config, layer, capacity);

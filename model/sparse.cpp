@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kernels/attention/block_lists.h"
+#include "kernels/attention/choice.h"
 #include "kernels/base/check.h"
 #include "kernels/base/split.h"
 #include "kernels/base/text.h"
@@ -110,7 +111,7 @@ constexpr SparseWord kSparseWords[] = {{"window", &SparsePattern::window, 1, kMo
                                        {"stride", &SparsePattern::stride, 2, kMostOfPattern},
                                        {"random", &SparsePattern::random, 1, kMostOfPattern},
                                        {"seed", &SparsePattern::seed, 0, 1'000'000'000},
-                                       {"chosen", &SparsePattern::chosen, 1, 32},
+                                       {"chosen", &SparsePattern::chosen, 1, attention::kMostChosen},
                                        {"block", &SparsePattern::block, 128, int64_t{1} << 20}};
 
 // Sets `number` if all of `text` is one.
@@ -152,7 +153,7 @@ SparsePattern read_pattern(std::string_view text) {
         "{} has no window:N, the last blocks that a block of queries sees, its own among them: at least "
         "window:1; or chosen:N, the blocks that each query chooses",
         in_quotes(text));
-  check(pattern.chosen == 0 || pattern.block <= 65536,
+  check(pattern.chosen == 0 || pattern.block <= attention::kLargestChoice,
         "block:{} is out of range, expected 128 to 65536 with chosen:N", pattern.block);
   check((pattern.block & (pattern.block - 1)) == 0,
         "block:{} is no power of two: 128, 256, 512 and so on tokens make a block", pattern.block);

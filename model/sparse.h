@@ -41,6 +41,8 @@ struct SparsePattern {
   // Pairs of a query and a key that it sees, both among the tokens `begin` to `end` - 1 of a sequence
   double pairs(int64_t begin, int64_t end) const;
   double pairs(int64_t tokens) const { return pairs(0, tokens); }
+  // Whether queries of a sequence of so many tokens choose blocks, and do not see all
+  bool chooses(int64_t tokens) const { return chosen > 0 && !shows_all(tokens); }
   bool shows_all(int64_t tokens) const {
     return chosen > 0 ? chosen * block >= tokens : window == 0 || window * block >= tokens;
   }

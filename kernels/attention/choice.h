@@ -14,6 +14,12 @@ namespace tessera::attention {
 inline constexpr int kMostChosen = 32;          // blocks that a query sees
 inline constexpr int kLargestChoice = 1 << 16;  // tokens of a block
 
+// Whether an AttnChoice may have this size and count
+constexpr bool is_choice(int64_t size, int64_t count) {
+  return size >= 1 && size <= kLargestChoice && (size & (size - 1)) == 0 && count >= 1 &&
+         count <= kMostChosen;
+}
+
 struct Choice {
   int size = 0;    // 0: none
   int others = 0;  // blocks that a query chooses beside its own

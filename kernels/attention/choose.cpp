@@ -92,8 +92,7 @@ void check_choice(const AttentionShape& s) {
   const AttentionMask& m = s.mask;
   const auto& [size, count] = m.choice;
   if (size == 0) return;
-  check(size > 0 && size <= attention::kLargestChoice && (size & (size - 1)) == 0 && count >= 1 &&
-            count <= attention::kMostChosen,
+  check(attention::is_choice(size, count),
         "queries choose among blocks of a power of two up to {} tokens, and see 1 to {}, found blocks of {} "
         "and {}",
         attention::kLargestChoice, attention::kMostChosen, size, count);
@@ -199,8 +198,7 @@ AttnProblem attn_problem(const AttentionPlan& plan, const Dropout& dropout, cons
                    .seen_by = tables.seen_by.as<int32_t>(),
                    .query_tokens = tables.query_tokens.as<int32_t>(),
                    .blocks = s.mask.blocks.at(tables.blocks.as<int32_t>()),
-                   .choice = {.size = static_cast<int>(s.mask.choice.size),
-                              .count = static_cast<int>(s.mask.choice.count)}},
+                   .choice = attn_choice(s.mask.choice)},
           .scale = plan.scale,
           .dropout = attn_dropout(dropout),
           .sinks = s.scores.sinks,

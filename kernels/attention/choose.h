@@ -123,6 +123,9 @@ inline int64_t naive_backward_bytes(const AttentionPlan& plan) {  // without tho
   return naive_matrix_bytes(plan) * (plan.shape.scores.cap > 0 ? 2 : 1);
 }
 
+inline AttnChoice attn_choice(const BlockChoice& choice) {
+  return {.size = static_cast<int>(choice.size), .count = static_cast<int>(choice.count)};
+}
 AttnDtype attn_dtype(DType dtype);  // fails on a type that attention does not compute in
 AttnDropout attn_dropout(const Dropout& dropout);
 // The planned problem in the terms of attention.h; `tables` where the plan's mask has them

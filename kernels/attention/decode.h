@@ -36,10 +36,6 @@ struct DecodePlan {
 // a size or a device that no kernel serves.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
 
-inline AttnChoice attn_choice(const BlockChoice& choice) {
-  return {.size = static_cast<int>(choice.size), .count = static_cast<int>(choice.count)};
-}
-
 // The planned problem in the terms of attention.h; `blocks`: see MaskTables, none: without addresses
 AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks = {});
 

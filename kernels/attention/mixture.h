@@ -146,6 +146,21 @@ inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
   return std::min(p.kv_heads, 1 + static_cast<int64_t>(more));
 }
 
+// The problem of sequence `b`, with all its heads
+inline AttnProblem sequence_of(const AttnProblem& p, int64_t b) {
+  AttnProblem one = part_of(p, p.kv_heads);
+  if (one.mask.documents != nullptr) one.mask.documents += b * p.tokens * 2;
+  if (one.mask.seen_by != nullptr) one.mask.seen_by += b * p.kv_tokens * 2;
+  one.mask.query_tokens = nullptr;  // only dropout and ALiBi need them
+  return one;
+}
+// The tensor of a problem from sequence `b` and head `head` on
+inline AttnTensor heads_from(AttnTensor t, const AttnProblem& p, int64_t b, int64_t head) {
+  const int64_t element = p.dtype == ATTN_BF16 ? 2 : 4;
+  t.data = static_cast<char*>(t.data) + (b * t.batch + head * t.head) * element;
+  return t;
+}
+
 // Writes the choice of a problem of one sequence to workspace.first_keys. `q` and `k` begin at the first head
 // of the sequence.
 AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,

@@ -127,9 +127,7 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
 
 // Whether a problem may have its AttnChoice, and kernels serve the attention of its rows on this device
 bool choice_served(const AttnProblem& p, int arch) {
-  const AttnChoice& c = p.mask.choice;
-  if (c.size < 1 || c.size > kLargestChoice || (c.size & (c.size - 1)) != 0) return false;
-  if (c.count < 1 || c.count > kMostChosen) return false;
+  if (!is_choice(p.mask.choice.size, p.mask.choice.count)) return false;
   if (p.mask.causal == 0 && p.mask.seen_by == nullptr) return false;
   if (p.mask.window > 0 || p.mask.offset < 0) return false;
   const AttnProblem part = part_of(p, 1);

@@ -333,21 +333,15 @@ attention::Chosen choose_keys(const AttentionPlan& plan, const Heads& q, const H
                               const MaskTables& tables, const Tensor& workspace, cudaStream_t stream) {
   if (!plan.shape.mask.choice) return {};
   const AttnProblem all = attn_problem(plan, {}, tables);
-  AttnProblem one = attention::part_of(all, all.kv_heads);
   attention::ChoiceWorkspace own = choice_of(plan, workspace);
   const attention::Chosen chosen{attention::choice_of(all), own.first_keys};
-  const auto of_sequence = [&](const Heads& heads, int64_t b) {
-    AttnTensor tensor = attn_tensor(heads);
-    tensor.data =
-        static_cast<char*>(tensor.data) + b * tensor.batch * static_cast<int64_t>(size_of(plan.dtype));
-    return tensor;
-  };
+  const AttnTensor queries = attn_tensor(q), keys = attn_tensor(k);
   for (int64_t b = 0; b < all.batch; ++b) {
-    check_attention(attention::choose_blocks(one, of_sequence(q, b), of_sequence(k, b), own, stream),
+    const AttnProblem one = attention::sequence_of(all, b);
+    check_attention(attention::choose_blocks(one, attention::heads_from(queries, one, b, 0),
+                                             attention::heads_from(keys, one, b, 0), own, stream),
                     AttentionForward::kName, plan);
     own.first_keys += all.heads * all.tokens * chosen.choice.others;
-    if (one.mask.documents != nullptr) one.mask.documents += all.tokens * 2;
-    if (one.mask.seen_by != nullptr) one.mask.seen_by += all.kv_tokens * 2;
   }
   return chosen;
 }

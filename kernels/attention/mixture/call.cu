@@ -11,12 +11,6 @@
 namespace tessera::attention::mixture {
 namespace {
 
-AttnTensor part(AttnTensor t, const AttnProblem& p, int64_t b, int64_t head) {
-  const int64_t element = p.dtype == ATTN_BF16 ? 2 : 4;
-  t.data = static_cast<char*>(t.data) + (b * t.batch + head * t.head) * element;
-  return t;
-}
-
 AttnTensor rows_tensor(void* data, const AttnProblem& p, const RowTables& tables) {
   return {
       .data = data, .batch = tables.rows * p.head_dim, .row = p.head_dim, .head = tables.rows * p.head_dim};
@@ -25,15 +19,6 @@ AttnTensor rows_tensor(void* data, const AttnProblem& p, const RowTables& tables
 AttnTensor heads_as_batch(AttnTensor t) {
   t.batch = t.head;
   return t;
-}
-
-// The problem of sequence `b`, with all its heads
-AttnProblem sequence_of(const AttnProblem& p, int64_t b) {
-  AttnProblem one = part_of(p, p.kv_heads);
-  if (one.mask.documents != nullptr) one.mask.documents += b * p.tokens * 2;
-  if (one.mask.seen_by != nullptr) one.mask.seen_by += b * p.kv_tokens * 2;
-  one.mask.query_tokens = nullptr;  // only dropout and ALiBi need them
-  return one;
 }
 
 // Some key/value heads of a sequence
@@ -71,10 +56,12 @@ AttnStatus each_sequence(const Call& f, const MixtureWorkspace& w, CUstream_st* 
   AttnStatus status = ATTN_OK;
   for (int64_t b = 0; b < f.problem.batch && status == ATTN_OK; ++b) {
     const AttnProblem p = sequence_of(f.problem, b);
-    status =
-        in_turn([&] { return choose_blocks(p, part(f.q, p, b, 0), part(f.k, p, b, 0), w.choice, stream); },
-                [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
-                [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
+    status = in_turn(
+        [&] {
+          return choose_blocks(p, heads_from(f.q, p, b, 0), heads_from(f.k, p, b, 0), w.choice, stream);
+        },
+        [&] { return place_rows(p, w.choice.first_keys, w.tables, stream); },
+        [&] { return each_part(p, w, [&](const Part& one) { return attend_rows(one, b); }); });
   }
   return status;
 }
@@ -87,8 +74,8 @@ AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
   const auto attend_rows = [&](const Part& one, int64_t b) {
     const AttnProblem& p = one.problem;
     const AttnForward rows{.q = rows_tensor(w.q, p, one.tables),
-                           .k = heads_as_batch(part(f.k, p, b, one.kv_head)),
-                           .v = heads_as_batch(part(f.v, p, b, one.kv_head)),
+                           .k = heads_as_batch(heads_from(f.k, p, b, one.kv_head)),
+                           .v = heads_as_batch(heads_from(f.v, p, b, one.kv_head)),
                            .out = rows_tensor(w.out, p, one.tables),
                            .lse = w.lse,
                            .workspace = w.own,
@@ -97,10 +84,10 @@ AttnStatus forward(const AttnForward& f, int arch, CUstream_st* stream) {
     float* lse = f.lse + (b * whole.heads + one.head) * whole.tokens;
     return in_turn(
         [&] {
-          return gather_rows(p, one.tables, {part(f.q, p, b, one.head), w.q}, stream);
+          return gather_rows(p, one.tables, {heads_from(f.q, p, b, one.head), w.q}, stream);
         },
         [&] { return attn_forward(&rows, arch, stream); },
-        [&] { return merge_rows(p, one.tables, w, part(f.out, p, b, one.head), lse, stream); });
+        [&] { return merge_rows(p, one.tables, w, heads_from(f.out, p, b, one.head), lse, stream); });
   };
   return each_sequence(f, w, stream, attend_rows);
 }
@@ -110,7 +97,9 @@ AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
   const MixtureWorkspace w(f.workspace, whole, true, kv_heads_at_once(whole, true));
   const auto attend_rows = [&](const Part& one, int64_t b) {
     const AttnProblem& p = one.problem;
-    const auto of_keys = [&](const AttnTensor& t) { return heads_as_batch(part(t, p, b, one.kv_head)); };
+    const auto of_keys = [&](const AttnTensor& t) {
+      return heads_as_batch(heads_from(t, p, b, one.kv_head));
+    };
     const auto rows_of = [&](void* data) { return rows_tensor(data, p, one.tables); };
     const AttnBackward rows{.q = rows_of(w.q),
                             .k = of_keys(f.k),
@@ -127,13 +116,13 @@ AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
                             .problem = problem_of_rows(p, one.tables)};
     const float* lse = f.lse + (b * whole.heads + one.head) * whole.tokens;
     const auto gather = [&](const AttnTensor& from, void* to) {
-      return gather_rows(p, one.tables, {part(from, p, b, one.head), to}, stream);
+      return gather_rows(p, one.tables, {heads_from(from, p, b, one.head), to}, stream);
     };
     return in_turn([&] { return gather(f.q, w.q); }, [&] { return gather(f.out, w.out); },
                    [&] { return gather(f.dout, w.dout); },
                    [&] { return gather_lse(p, one.tables, lse, w.lse, stream); },
                    [&] { return attn_backward(&rows, arch, stream); },
-                   [&] { return sum_rows(p, one.tables, w, part(f.dq, p, b, one.head), stream); });
+                   [&] { return sum_rows(p, one.tables, w, heads_from(f.dq, p, b, one.head), stream); });
   };
   return each_sequence(f, w, stream, attend_rows);
 }
