@@ -59,7 +59,7 @@ __device__ __forceinline__ void gather_rows(const Memory& memory, const ExpertAr
   RingPlace<kSlots> slot;
   ExpertTile at{args.offsets, args.experts};
   TilePlace tile;
-  int number = Gathered::kNone;
+  int number = 0;
   const auto seek = [&](int index) {
     if (!at.seek(index, tiles_of(args))) return false;
     tile = place_of(args, at, index, rank);
@@ -72,10 +72,10 @@ __device__ __forceinline__ void gather_rows(const Memory& memory, const ExpertAr
     const int own_chunk = args.gathered.chunk_of(number), column = tile.column, expert = at.expert;
     int chunks[kCopies];
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
+    for (int i = 0; i < kCopies; ++i)
       chunks[i] = __shfl_sync(0xffffffff, own_chunk, 4 * i + lane / kChunks);
-    }
-    for (int step = 0; step < args.gemm.steps; ++step, slot.next()) {
+    const char* from = args.gathered.data + thread % kChunks * 16;
+    for (int step = 0; step < args.gemm.steps; ++step, slot.next(), from += kPanel * 2) {
       ring.wait_empty(slot);
       if (thread == 0) {
         const uint32_t full = ring.announce(slot, kBBytes);
@@ -85,8 +85,7 @@ __device__ __forceinline__ void gather_rows(const Memory& memory, const ExpertAr
       const uint32_t to = memory.a(slot.slot).base + place;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i)
-        args.gathered.copy(to + i * kRowsAtOnce * kPanel * 2, chunks[i],
-                           step * kChunks + thread % kChunks);
+        ptx::cp_async_16(to + i * kRowsAtOnce * kPanel * 2, from + int64_t{chunks[i]} * 16);
       ring.fill_asynchronously(slot);
       if (step == 0) is_there = seek(index += clusters);
     }
@@ -156,7 +155,7 @@ __global__ __launch_bounds__(kThreads, 1) void expert_products_kernel(
   const uint32_t rank = ptx::cluster_rank();
   const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
-    memory.ring().init(kCluster, kGather ? kGatherFillers : 1);
+    memory.ring().init(kCluster, kGather ? 1 + kWarpgroup : 1);
     ptx::fence_mbarrier_init();
     ptx::prefetch(args.gemm.b), ptx::prefetch(args.gemm.d);
   }

@@ -23,21 +23,13 @@ struct Gathered {
   const int32_t* numbers;  // of rows
   int active, columns;     // the columns are a multiple of 8
 
-  static constexpr int kNone = -1;
-
-  // The number of row r. Its load takes long: nothing should be computed of it at once.
+  // The number of row r, that of the first row where it is not there. Its load takes long: nothing should be
+  // computed of it at once.
   __device__ __forceinline__ int number_of(int row, bool is_there) const {
-    return is_there ? numbers[row] : kNone;
+    return is_there ? numbers[row] : 0;
   }
   // The first of its chunks of 16 bytes
-  __device__ __forceinline__ int chunk_of(int number) const {
-    return number == kNone ? kNone : number / active * (columns / 8);
-  }
-  // Chunk `at` of a row, or zeros
-  __device__ __forceinline__ void copy(uint32_t to, int first, int at) const {
-    const bool is_there = first != kNone;
-    ptx::cp_async_16(to, is_there ? data + static_cast<int64_t>(first + at) * 16 : data, is_there);
-  }
+  __device__ __forceinline__ int chunk_of(int number) const { return number / active * (columns / 8); }
 };
 
 struct ExpertArguments {
@@ -71,8 +63,5 @@ struct ExpertTile {
     return true;
   }
 };
-
-// The fillers of a slot with gathered rows: the thread that uses TMA, and those that copy
-inline constexpr int kGatherFillers = 1 + kWarpgroup;
 
 }  // namespace tessera::gemm

@@ -15,6 +15,7 @@ static_assert(are_there(kGatherRegisters, kGatherConsumerRegisters));
 
 using GatheredTile = Tile<kBlockK, kTileRows>;
 using OtherTile = Tile<kBlockK, kTileColumns>;
+constexpr int kOtherPanels = kTileColumns / kPanel;
 
 // A consumer's sums of a tile: 64 of the gathered columns a strip
 using Strip = float[kTileColumns / 2];
@@ -32,70 +33,87 @@ __device__ __forceinline__ Columns columns_of(const ExpertArguments& args, int i
           index / args.gathered_tiles * kTileColumns};
 }
 
-// The steps of the tiles index, index + clusters, ..
+// The rows of the tiles index, index + clusters, .., two steps at a time
 struct Walk {
   const ExpertArguments& args;
   int index, clusters;
   uint32_t rank;
   ExpertTile at{args.offsets, args.experts};
-  int step = 0, steps = 0;
+  int row = 0, rows = 0;  // of the expert: where the two steps begin, and where they end
   Columns columns = {};
 
   __device__ __forceinline__ bool next() {
-    if (++step < steps) return true;
-    do {
+    row += 2 * kBlockK;
+    while (row >= rows) {
       if (!at.seek(index, tiles_of(args))) return false;
       columns = columns_of(args, index - at.before, rank);
-      index += clusters, step = 0, steps = steps_of(at.rows);
-    } while (steps == 0);
+      index += clusters, row = 0, rows = at.rows;
+    }
     return true;
   }
 };
 
-// By a warpgroup: a thread has the chunk thread % 16 of the rows thread / 16 + 8 i. Of its warp's 16 rows
-// each of 16 lanes loads the number of one, two steps ahead.
+// By a warpgroup: a thread copies the chunk thread % 16 of the rows thread / 16 + 8 i of a step. The 16 threads
+// that copy the same rows load the number of one each, for two steps and two steps ahead. The other operand
+// is loaded by one thread of each of three warps, a panel each.
 __device__ __forceinline__ void gather(const Memory& memory, const ExpertArguments& args, int cluster,
                                        int clusters, uint32_t rank) {
   constexpr int kChunks = kTileRows / 8, kRowsAtOnce = kWarpgroup / kChunks, kCopies = kBlockK / kRowsAtOnce;
+  static_assert(kChunks == 2 * kCopies && kCopies * kRowsAtOnce == kBlockK);
   const Ring<kSlots> ring = memory.ring();
-  const int thread = threadIdx.x, lane = thread % 32;
-  const int own_row = thread / 32 * 2 + lane % 2 + lane % 16 / 2 * kRowsAtOnce;
-  const uint32_t place = GatheredTile{0}.chunk_at(thread / kChunks, thread % kChunks);
-  struct Step {
-    Columns columns;
-    int row, number;
-    bool is_there;
-  };
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int first_row = thread / kChunks, chunk = thread % kChunks;
+  const int own_row = first_row + chunk * kRowsAtOnce;
+  const uint32_t place = GatheredTile{0}.chunk_at(first_row, chunk);
+  const bool loads_panel = lane == 0 && warp < kOtherPanels;
   Walk walk{args, cluster, clusters, rank};
-  const auto next = [&] {
-    Step step{.columns = {}, .row = 0, .number = Gathered::kNone, .is_there = walk.next()};
-    if (!step.is_there) return step;
-    const int row = walk.step * kBlockK;
-    step.columns = walk.columns, step.row = walk.at.first + row;
-    step.number = args.gathered.number_of(step.row + own_row, row + own_row < walk.at.rows);
-    return step;
+  const auto number = [&] {
+    const int row = walk.row + own_row;
+    return args.gathered.number_of(walk.at.first + row, row < walk.rows);
   };
   RingPlace<kSlots> slot;
-  for (Step now = next(), after = next(); now.is_there; now = after, after = next(), slot.next()) {
-    const int own_chunk = args.gathered.chunk_of(now.number),
-              column = now.columns.gathered + thread % kChunks * 8;
-    int chunks[kCopies];
+  bool is_there = walk.next();
+  int numbers = is_there ? number() : 0;
+  while (is_there) {
+    const int chunks = args.gathered.chunk_of(numbers);
+    const Columns columns = walk.columns;
+    const int first = walk.at.first + walk.row, rows = walk.rows - walk.row;
+    is_there = walk.next();
+    if (is_there) numbers = number();
+    const int column = columns.gathered + chunk * 8;
+    const bool has_column = column < args.gathered.columns;
+    const bool all_columns = columns.gathered + kTileRows <= args.gathered.columns;
+    const char* from = args.gathered.data + (has_column ? column * 2 : 0);
+    asm("" : "+l"(from));  // one sum, not one for each copy
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      chunks[i] = __shfl_sync(0xffffffff, own_chunk, 2 * i + lane / kChunks);
-      if (column >= args.gathered.columns) chunks[i] = Gathered::kNone;
-    }
-    ring.wait_empty(slot);
-    if (thread == 0) {
-      const uint32_t full = ring.announce(slot, kBBytes);
-      load_b<Major::kOther>(memory, args.gemm, slot.slot, full, now.row, now.columns.other, rank);
-    }
-    __syncwarp();
-    const uint32_t to = memory.a(slot.slot).base + place;
+    for (int step = 0; step < 2; ++step) {
+      const int left = rows - step * kBlockK;
+      if (left <= 0) break;
+      const char* sources[kCopies];
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i)
-      args.gathered.copy(to + i * kRowsAtOnce * kPanel * 2, chunks[i], column / 8);
-    ring.fill_asynchronously(slot);
+      for (int i = 0; i < kCopies; ++i)
+        sources[i] = from + int64_t{__shfl_sync(0xffffffff, chunks, step * kCopies + i, kChunks)} * 16;
+#pragma unroll
+      for (const char*& source : sources) asm volatile("" : "+l"(source));
+      ring.wait_empty(slot);
+      if (loads_panel) {
+        const uint32_t full = ring.announce(slot, kBBytes / kOtherPanels);
+        load_panel_of_b(memory, args.gemm, slot.slot, full, first + step * kBlockK, columns.other, rank, warp);
+      }
+      __syncwarp();
+      const uint32_t to = memory.a(slot.slot).base + place;
+      const auto copy = [&](auto&& is_there) {
+#pragma unroll
+        for (int i = 0; i < kCopies; ++i)
+          ptx::cp_async_16(to + i * kRowsAtOnce * kPanel * 2, sources[i], is_there(i));
+      };
+      if (left >= kBlockK && all_columns)
+        copy([](int) { return true; });
+      else
+        copy([=](int i) { return has_column && first_row + i * kRowsAtOnce < left; });
+      ring.fill_asynchronously(slot);
+      slot.next();
+    }
   }
 }
 
@@ -213,7 +231,7 @@ __global__ __launch_bounds__(kThreads, 1) void expert_weights_kernel(
   const uint32_t rank = ptx::cluster_rank();
   const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
-    memory.ring().init(kCluster, kGatherFillers);  // each slot is read by one warpgroup of each CTA
+    memory.ring().init(kCluster, kOtherPanels + kWarpgroup);  // each slot is read by one warpgroup of each CTA
     ptx::fence_mbarrier_init();
     ptx::prefetch(args.gemm.b);
   }

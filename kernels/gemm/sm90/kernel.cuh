@@ -27,20 +27,27 @@ using ptx::Major;
 
 // ---- the warpgroup that loads: one thread of it ----
 
+// Half of a panel of b stored as [K, N], into both CTAs
+__device__ __forceinline__ void load_panel_of_b(const Memory& memory, const Arguments& args, int slot,
+                                                uint32_t full, int k, int column, uint32_t rank, int panel) {
+  constexpr int kPart = kBlockK / kCluster;
+  constexpr uint16_t kAll = (1 << kCluster) - 1;
+  ptx::load_box_to(kAll, memory.b(slot) + (panel * kBlockK + rank * kPart) * kPanel * 2, args.b, full,
+                   column + panel * kPanel, k + static_cast<int>(rank) * kPart);
+}
+
 template <Major kB>
 __device__ __forceinline__ void load_b(const Memory& memory, const Arguments& args, int slot, uint32_t full,
                                        int k, int column, uint32_t rank) {
-  constexpr uint16_t kAll = (1 << kCluster) - 1;
-  const auto load = [&](uint32_t to, int x, int y) { ptx::load_box_to(kAll, to, args.b, full, x, y); };
   if constexpr (kB == Major::kSum) {
+    constexpr uint16_t kAll = (1 << kCluster) - 1;
     constexpr int kPart = kTileColumns / kCluster;
-    load(memory.b(slot) + rank * kPart * kPanel * 2, k, column + static_cast<int>(rank) * kPart);
+    ptx::load_box_to(kAll, memory.b(slot) + rank * kPart * kPanel * 2, args.b, full, k,
+                     column + static_cast<int>(rank) * kPart);
   } else {
-    constexpr int kPart = kBlockK / kCluster;
 #pragma unroll
     for (int panel = 0; panel < kTileColumns / kPanel; ++panel)
-      load(memory.b(slot) + (panel * kBlockK + rank * kPart) * kPanel * 2, column + panel * kPanel,
-           k + static_cast<int>(rank) * kPart);
+      load_panel_of_b(memory, args, slot, full, k, column, rank, panel);
   }
 }
 
