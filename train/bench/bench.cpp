@@ -65,9 +65,10 @@ void add_attention_options(Options& command, BenchAttentionOptions& o, std::opti
       .type_name("B,N,H,D")
       .one_at_a_time();
   command
-      .add("--with", o.extras,
-           "Also measure Tessera's kernels with each of these, and what it costs: dropout:P (a share P of the "
-           "probabilities), sinks, alibi, cap:C (scores s as C tanh(s / C))")
+      .add(
+          "--with", o.extras,
+          "Also measure Tessera's kernels with each of these, and what it costs: dropout:P (a share P of the "
+          "probabilities), sinks, alibi, cap:C (scores s as C tanh(s / C))")
       .separated_by(',');
   command.add("--repeats", o.repeats, "Calls timed, of which the median is reported")
       .positive()
@@ -110,7 +111,8 @@ void add_needle_options(Options& command, BenchNeedleOptions& o) {
       .show_default();
   command.add_word("--device", o.device, "auto, cpu or cuda").show_default(name_of(o.device));
   command.add_word("--precision", o.precision, "auto, bf16 or fp32").show_default(name_of(o.precision));
-  command.add_word("--attention", o.attention, "flash, naive, cudnn or flash_fp8").show_default(name_of(o.attention));
+  command.add_word("--attention", o.attention, "flash, naive, cudnn or flash_fp8")
+      .show_default(name_of(o.attention));
   command.add_word("--cache-dtype", o.cache, kCacheDtypes).show_default(name_of(o.cache));
   command.add("--json", o.json, "Also write the figures to this file").type_name("FILE");
   command.add("--svg", o.svg, "Also draw the grid into this file").type_name("FILE");
@@ -171,14 +173,16 @@ Options& add_gemm(Options& app, Command& c) {
   Options& gemm = app.add_subcommand(
       "gemm",
       "The GEMMs of a training step, by each algorithm that cuBLASLt offers: milliseconds of its "
-      "first and of the fastest, TFLOP/s, share of the GEMM peak. train.tune=auto uses the fastest.");
+      "first and of the fastest, TFLOP/s, share of the GEMM peak. train.tune=auto uses the fastest. Of a "
+      "model with experts, the products of a layer of them too.");
   add_common_options(gemm, c, c.gemm.json);
   gemm.add("--write", c.gemm.write, "Add the fastest to this table, as those in configs/gemms")
       .type_name("FILE");
   gemm.footer(
       "Examples:\n"
       "  ./bench gemm gpt2_small.yaml --set train.micro_batch=64\n"
-      "  ./bench gemm gpt2_xl.yaml --set train.micro_batch=16 --write table.jsonl");
+      "  ./bench gemm gpt2_xl.yaml --set train.micro_batch=16 --write table.jsonl\n"
+      "  ./bench gemm qwen3_30b_a3b.yaml --set train.micro_batch=8");
   return gemm;
 }
 
@@ -252,7 +256,8 @@ Options& add_attention(Options& app, Command& c) {
   Options& attention = app.add_subcommand(
       "attention",
       "Attention alone, forward and backward: every rung of the ladder (naive, row, tiled, tensor_cores, "
-      "hopper, hopper_fp8, mixture) and cuDNN side by side, over head dims, masks and sequence lengths. Milliseconds, TFLOP/s, "
+      "hopper, hopper_fp8, mixture) and cuDNN side by side, over head dims, masks and sequence lengths. "
+      "Milliseconds, TFLOP/s, "
       "share of the GEMM peak, times as fast as cuDNN, memory, and by formula the bytes that cross device "
       "memory.\n"
       "On the CPU: naive and flash.");

@@ -24,7 +24,8 @@ struct BenchGemmOptions {
   std::string json;   // file to write; empty: none
 };
 // Every GEMM of a training step: milliseconds by the algorithm that cuBLASLt takes first and by the
-// fastest, TFLOP/s, share of the GEMM peak. Error: a device without a choice, as the CPU.
+// fastest, TFLOP/s, share of the GEMM peak. Of a model with experts, the products of a layer of them too.
+// Error: a device without a choice, as the CPU.
 void bench_gemm(const Config& config, const BenchGemmOptions& options);
 
 struct BenchMemoryOptions {

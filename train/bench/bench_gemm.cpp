@@ -1,9 +1,11 @@
-// ./bench gemm: the GEMMs of a training step, each by the algorithms that cuBLASLt has for it.
+// ./bench gemm: the GEMMs of a training step, each by the algorithms that cuBLASLt has for it, and the products
+// of a layer of experts.
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/output.h"
 #include "train/bench/bench.h"
+#include "train/bench/expert_times.h"
 #include "train/bench/gemm_results.h"
 #include "train/run/gemm_choices.h"
 #include "train/session/device.h"
@@ -29,7 +31,13 @@ void bench_gemm(const Config& config, const BenchGemmOptions& options) {
   for (const StepGemm& gemm : step_gemms(shape, device))
     results.rows.push_back({.key = gemm.key, .calls = gemm.calls, .times = time_on(*be, gemm.key)});
   fmt::print("{}", table_of(results));
-  if (!options.json.empty()) write_output(options.json, to_json(results).dump(2) + "\n");
+  const std::vector<ExpertTime> experts = time_experts(*be, shape);
+  if (!experts.empty()) fmt::print("\n{}", table_of(experts, results.peak_flops));
+  if (!options.json.empty()) {
+    nlohmann::ordered_json json = to_json(results);
+    if (!experts.empty()) json["experts"] = to_json(experts);
+    write_output(options.json, json.dump(2) + "\n");
+  }
   if (options.write.empty()) return;
   add_to_table(options.write, table_from(results));
   fmt::print("written: {}\n", options.write);
