@@ -28,8 +28,8 @@ constexpr std::array kSpeeds{
                 40 * kGiga},
 };
 constexpr double kBackwardOfAttention = 1.2;
-// Products of experts are in their plain form on a GPU: the share of its rate that they reach
-constexpr double kExpertsOfGemm = 0.085;
+// The share of a GPU's rate of GEMMs that products of experts reach: Hopper's kernels in bf16, and the plain form
+constexpr double kHopperExperts = 0.75, kPlainExperts = 0.085;
 constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
 
 // A queue beside the operations: collectives, or copies in one direction. `now`: when the operations that
@@ -129,6 +129,11 @@ struct OpTime {
         op);
   }
 
+  double share_of(const auto& experts) const {
+    if (speed.arch == 0) return 1;
+    return speed.arch >= 90 && experts.x.dtype == DType::kBF16 ? kHopperExperts : kPlainExperts;
+  }
+
   double operator()(const AnyOp& op) const {
     if (const auto* const* rounding = std::get_if<const Quantise*>(&op))
       if (offload.weights && is_of_stored_weight(**rounding))
@@ -139,9 +144,8 @@ struct OpTime {
     double flops = speed.gemm;
     if (std::holds_alternative<const AttentionForward*>(op)) flops = speed.attention;
     if (std::holds_alternative<const AttentionBackward*>(op)) flops = speed.attention / kBackwardOfAttention;
-    const bool of_experts = std::holds_alternative<const ExpertsForward*>(op) ||
-                            std::holds_alternative<const ExpertsBackward*>(op);
-    if (of_experts && speed.arch > 0) flops *= kExpertsOfGemm;
+    if (const auto* const* experts = std::get_if<const ExpertsForward*>(&op)) flops *= share_of(**experts);
+    if (const auto* const* experts = std::get_if<const ExpertsBackward*>(&op)) flops *= share_of(**experts);
     return seconds_of(cost_of(op), speed, flops);
   }
 };
