@@ -60,10 +60,8 @@ enum class Alibis {
   kCausalWithoutDropout,  // those whose queries, none of them dealt, see no later keys
 };
 
-// The head dims that a family serves a cap of scores of: above < D <= most
-struct CapDims {
-  int above, most;
-};
+// Which problems with a cap of scores a family serves
+enum class Caps { kNone, kWithoutDropout, kAll };
 
 struct KernelFamily {
   const char* name;
@@ -77,7 +75,7 @@ struct KernelFamily {
   int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
   int most_with_alibi;    // and ALiBi
   Alibis alibis;
-  CapDims with_cap;
+  Caps with_cap;
   Masks masks;
   TileRows (*tile_rows)(const AttnProblem& problem, int arch);
   size_t (*forward_workspace)(const AttnProblem& problem);   // bytes; null: none

@@ -105,11 +105,14 @@ bool alibi_served(const KernelFamily& family, const AttnProblem& p) {
 }
 
 template <class Problem>  // AttnProblem or AttnDecodeProblem
-bool cap_served(const Problem& p, CapDims dims) {
+bool cap_served(const Problem& p) {
   if (p.score_cap == 0) return true;
-  if (!std::isfinite(p.score_cap) || p.score_cap < 0 || p.alibi_heads != 0) return false;
   // q k^T is capped at c / scale.
-  return p.scale > 0 && p.head_dim > dims.above && p.head_dim <= dims.most;
+  return std::isfinite(p.score_cap) && p.score_cap > 0 && p.alibi_heads == 0 && p.scale > 0;
+}
+bool cap_served(const KernelFamily& family, const AttnProblem& p) {
+  if (p.score_cap == 0 || family.with_cap == Caps::kAll) return cap_served(p);
+  return family.with_cap == Caps::kWithoutDropout && p.dropout.threshold == 0 && cap_served(p);
 }
 
 bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
@@ -163,7 +166,7 @@ AttnStatus supports(const KernelFamily& family, const AttnProblem& p, int arch) 
   if (!std::isfinite(p.scale) || p.scale < 0) return ATTN_BAD_SHAPE;
   if (!dropout_served(family, p)) return ATTN_BAD_DROPOUT;
   if (!mask_served(family, p)) return ATTN_BAD_MASK;
-  if (!cap_served(p, family.with_cap)) return ATTN_BAD_CAP;
+  if (!cap_served(family, p)) return ATTN_BAD_CAP;
   if (!blocks_served(family, p)) return ATTN_BAD_BLOCKS;
   if (!alibi_served(family, p)) return ATTN_BAD_ALIBI;
   return !family.chooses || choice_served(p, arch) ? ATTN_OK : ATTN_BAD_CHOICE;
@@ -239,7 +242,7 @@ extern "C" AttnStatus attn_decode_supports(const AttnDecodeProblem* problem, int
   if (arch < family.lowest_arch) return ATTN_BAD_ARCH;
   if (!family.head_dims.contains(problem->head_dim)) return ATTN_BAD_HEAD_DIM;
   if (!decode_shape_served(family, *problem)) return ATTN_BAD_SHAPE;
-  if (!cap_served(*problem, {.above = 0, .most = family.head_dims.most})) return ATTN_BAD_CAP;
+  if (!cap_served(*problem)) return ATTN_BAD_CAP;
   if (!blocks_served(*problem)) return ATTN_BAD_BLOCKS;
   return slopes_served(*problem, family.head_dims.most) ? ATTN_OK : ATTN_BAD_ALIBI;
 }

@@ -67,11 +67,14 @@ struct AlibiScore : ScaledScore {
 struct CappedScore : ScaledScore {
   static constexpr bool kCapped = true;
   using ScaledScore::ScaledScore;
+  // A cap is only of calls whose scale is above 0.
+  static __device__ __forceinline__ CappedScore positive(const ScoreArgs& a) { return CappedScore(a); }
 };
 
 // A cap in units of x = q k^T: y = (c / scale) tanh(x scale / c)
 struct ScoreCap {
   float share = 0, inverse = 0;  // scale / c, c / scale
+  float of_log2 = 0;             // ln 2 / c
 
   // tanh to some 3e-7, by two operations beside the sum and the product
   __device__ __forceinline__ float fast(float x) const {
@@ -84,10 +87,17 @@ struct ScoreCap {
     const float t = fmaxf(y * share, -1.0f);
     return fmaf(-t, t, 1.0f);
   }
+  // The same, from p = 2^(y scale log2(e) - log2_sum_exp), whose rounding hardly moves it; finite where p is 0
+  __device__ __forceinline__ float derivative(float p, float log2_sum_exp) const {
+    const float t = (fmaxf(__log2f(p), -256.0f) + log2_sum_exp) * of_log2;
+    return fmaf(-t, t, 1.0f);
+  }
 };
 template <class Problem>  // AttnProblem or AttnDecodeProblem
 ScoreCap score_cap_of(const Problem& p) {
-  return p.score_cap > 0 ? ScoreCap{.share = p.scale / p.score_cap, .inverse = p.score_cap / p.scale}
+  return p.score_cap > 0 ? ScoreCap{.share = p.scale / p.score_cap,
+                                    .inverse = p.score_cap / p.scale,
+                                    .of_log2 = 1 / (p.score_cap * kLog2e)}
                          : ScoreCap{};
 }
 

@@ -21,7 +21,7 @@ constinit const KernelFamily kFamily = {
     .most_with_dropout = 256,
     .most_with_alibi = 256,
     .alibis = Alibis::kAll,
-    .with_cap = {.above = 0, .most = 256},
+    .with_cap = Caps::kAll,
     .masks = Masks::kAll,
     .tile_rows =
         [](const AttnProblem& p, int) {

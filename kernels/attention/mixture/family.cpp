@@ -24,7 +24,7 @@ constexpr KernelFamily family_of(AttnDtype dtype, const char* name) {
           .most_with_dropout = 0,
           .most_with_alibi = 0,
           .alibis = Alibis::kAll,
-          .with_cap = {.above = 0, .most = 256},
+          .with_cap = Caps::kAll,
           .masks = Masks::kAll,
           .tile_rows =
               [](const AttnProblem& p, int) {

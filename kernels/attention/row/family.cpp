@@ -21,7 +21,7 @@ constinit const KernelFamily kFamily = {
     .most_with_dropout = 0,
     .most_with_alibi = 0,
     .alibis = Alibis::kAll,
-    .with_cap = {.above = 0, .most = 0},
+    .with_cap = Caps::kNone,
     .masks = Masks::kPlain,
     .tile_rows =
         [](const AttnProblem& p, int) {

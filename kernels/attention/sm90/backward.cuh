@@ -142,6 +142,7 @@ struct BackwardConsumer {
     }
     take_turn<Shape>(group);
     const int first_q = query_tile(b) * kBlockQ;
+    cap_scores<typename Shape::Score>(x, a.cap);
     if constexpr (Shape::kAnyMask) {
       if (masked) {
         if constexpr (!kEarlySpans) find_seeing(b, seeing);
@@ -182,7 +183,11 @@ struct BackwardConsumer {
     ptx::hold(b.dv);
     ptx::hold(b.p);
     if (warp_leader) memory.dout_ring().release(at);
-    score_gradients<Shape::kDropout>(b.p, x, delta);
+    if constexpr (Shape::Score::kCapped) {
+      capped_score_gradients(b.p, x, delta, memory.rows(at.slot), a.cap);
+    } else {
+      score_gradients<Shape::kDropout>(b.p, x, delta);
+    }
     if constexpr (kBefore > 1) gradient.hand_over(at.before().before());
     ptx::hold(b.p);
 

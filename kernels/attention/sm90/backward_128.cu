@@ -8,6 +8,9 @@ AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream) {
 AttnStatus backward_128_alibi(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward_by_mask<WithAlibi<BackwardShape<128>>>(f, stream);
 }
+AttnStatus backward_128_cap(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward_by_mask<WithCap<BackwardShape<128>>>(f, stream);
+}
 AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward<WithDropout<BackwardShape<128>>>(f, stream);
 }

@@ -8,6 +8,9 @@ AttnStatus backward_128_narrow(const AttnBackward& f, CUstream_st* stream) {
 AttnStatus backward_128_narrow_alibi(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward_by_mask<WithAlibi<Narrow<BackwardShape<128>>>>(f, stream);
 }
+AttnStatus backward_128_narrow_cap(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward_by_mask<WithCap<Narrow<BackwardShape<128>>>>(f, stream);
+}
 AttnStatus backward_128_narrow_dropout(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward<WithDropout<Narrow<BackwardShape<128>>>>(f, stream);
 }

@@ -8,6 +8,9 @@ AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream) {
 AttnStatus backward_64_alibi(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward_by_mask<WithAlibi<BackwardShape<64>>>(f, stream);
 }
+AttnStatus backward_64_cap(const AttnBackward& f, CUstream_st* stream) {
+  return launch_backward_by_mask<WithCap<BackwardShape<64>>>(f, stream);
+}
 AttnStatus backward_64_dropout(const AttnBackward& f, CUstream_st* stream) {
   return launch_backward<WithDropout<BackwardShape<64>>>(f, stream);
 }

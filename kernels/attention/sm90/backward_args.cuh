@@ -39,6 +39,7 @@ struct BackwardArgs {
   const BlockTiles* block_tiles;
   Alibi alibi;       // with a biased score, as the next
   int query_offset;  // query i stands at i + query_offset among the keys
+  ScoreCap cap;      // with a capped score
 };
 
 // With kListed, where query tiles of a key block are counted by their places in its list

@@ -169,6 +169,7 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
       .block_tiles = workspace.block_tiles,
       .alibi = alibi_of(p),
       .query_offset = static_cast<int>(p.mask.offset),
+      .cap = score_cap_of(p),
   };
   auto args = with_lists<Shape>(without_lists, p);
   if constexpr (Shape::kAnyMask) {

@@ -147,4 +147,24 @@ __device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const
   }
 }
 
+// The same with a cap, whose derivative follows from P. `log2_sum_exp`: the queries' statistics in shared memory
+template <int kCount>
+__device__ __forceinline__ void capped_score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
+                                                       const ColumnStatistics& delta, uint32_t log2_sum_exp,
+                                                       const ScoreCap& cap) {
+  const auto gradient = [&](float p, float dp, float delta, float l) {
+    return p * cap.derivative(p, l) * (dp - delta);
+  };
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const float2 d = delta[n], l = ptx::load_shared_float2(log2_sum_exp + threadIdx.x % 4 * 8 + n * 32);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t& two = p[2 * n + r];
+      two = ptx::pack_bf16(gradient(__uint_as_float(two << 16), dp[4 * n + 2 * r], d.x, l.x),
+                           gradient(__uint_as_float(two & 0xffff0000), dp[4 * n + 2 * r + 1], d.y, l.y));
+    }
+  }
+}
+
 }  // namespace tessera::attention::sm90

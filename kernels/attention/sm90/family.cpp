@@ -15,7 +15,7 @@ bool is_wide(const AttnProblem& p) { return p.head_dim > kWidest; }
 // The other forwards leave them to apply_sinks().
 bool adds_sinks(const AttnProblem& p) {
   return p.sinks != 0 && !is_wide(p) && p.mask.blocks.size == 0 && p.dropout.threshold == 0 &&
-         p.alibi_heads == 0;
+         p.alibi_heads == 0 && p.score_cap == 0;
 }
 // With ALiBi and with dropout they are not those that TiledRowStatistics says.
 TiledRowStatistics row_statistics(const AttnBackward& f) {
@@ -32,10 +32,10 @@ using Forward = AttnStatus (*)(const AttnForward&, CUstream_st*);
 using Backward = AttnStatus (*)(const AttnBackward&, CUstream_st*);
 
 // The kernels of a width: for the plain masks without dropout and with it, for any mask, for sparse blocks,
-// with ALiBi and with sinks; a backward with sinks is as others
+// with ALiBi, with a cap and with sinks; a backward with sinks is as others
 template <class Launch>
 struct Kernels {
-  Launch plain, dropout, mask, listed, alibi, sinks = nullptr;
+  Launch plain, dropout, mask, listed, alibi, cap, sinks = nullptr;
 };
 template <class Launch>
 Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels<Launch>& whole_128,
@@ -43,6 +43,7 @@ Launch pick(const AttnProblem& p, const Kernels<Launch>& up_to_64, const Kernels
   const Kernels<Launch>& of_width = p.head_dim <= 64 ? up_to_64 : p.head_dim == 128 ? whole_128 : narrow_128;
   if (p.mask.blocks.size > 0) return of_width.listed;
   if (p.alibi_heads > 0) return of_width.alibi;
+  if (p.score_cap > 0) return of_width.cap;
   if (adds_sinks(p) && of_width.sinks != nullptr) return of_width.sinks;
   if (!mask_of(p).plain()) return of_width.mask;
   return p.dropout.threshold > 0 ? of_width.dropout : of_width.plain;
@@ -64,19 +65,23 @@ AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return forward_wide(f, stream);
   return pick<Forward>(
       f.problem,
-      {forward_64, forward_64_dropout, forward_64_mask, forward_64_listed, forward_64_alibi, forward_64_sink},
+      {forward_64, forward_64_dropout, forward_64_mask, forward_64_listed, forward_64_alibi, forward_64_cap,
+       forward_64_sink},
       {forward_128, forward_128_dropout, forward_128_mask, forward_128_listed, forward_128_alibi,
-       forward_128_sink},
+       forward_128_cap, forward_128_sink},
       {forward_128_narrow, forward_128_narrow_dropout, forward_128_narrow_mask, forward_128_narrow_listed,
-       forward_128_narrow_alibi, forward_128_narrow_sink})(f, stream);
+       forward_128_narrow_alibi, forward_128_narrow_cap, forward_128_narrow_sink})(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
   if (is_wide(f.problem)) return backward_wide(f, stream);
-  return pick<Backward>(
-      f.problem, {backward_64, backward_64_dropout, backward_64_mask, backward_64_listed, backward_64_alibi},
-      {backward_128, backward_128_dropout, backward_128_mask, backward_128_listed, backward_128_alibi},
-      {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask, backward_128_narrow_listed,
-       backward_128_narrow_alibi})(f, stream);
+  return pick<Backward>(f.problem,
+                        {backward_64, backward_64_dropout, backward_64_mask, backward_64_listed,
+                         backward_64_alibi, backward_64_cap},
+                        {backward_128, backward_128_dropout, backward_128_mask, backward_128_listed,
+                         backward_128_alibi, backward_128_cap},
+                        {backward_128_narrow, backward_128_narrow_dropout, backward_128_narrow_mask,
+                         backward_128_narrow_listed, backward_128_narrow_alibi, backward_128_narrow_cap})(
+      f, stream);
 }
 AttnStatus forward_fp8(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   switch (tile_width(f.problem.head_dim)) {
@@ -120,7 +125,7 @@ constexpr KernelFamily kBf16 = {.name = "sm90",
                                 .most_with_dropout = kWidest,
                                 .most_with_alibi = kWidest,
                                 .alibis = Alibis::kCausalWithoutDropout,
-                                .with_cap = {.above = kWidest, .most = 256},
+                                .with_cap = Caps::kWithoutDropout,
                                 .masks = Masks::kAllWithoutDropout,
                                 .tile_rows = tile_rows,
                                 .forward_workspace = workspace_bytes<ForwardWorkspace>,
@@ -136,7 +141,7 @@ constexpr KernelFamily in_fp8() {
   KernelFamily family = kBf16;
   family.name = "sm90 in FP8";
   family.most_with_dropout = family.most_with_alibi = family.most_with_blocks = 0;
-  family.with_cap = {.above = 0, .most = 0};
+  family.with_cap = Caps::kNone;
   family.tile_rows = tile_rows_fp8;
   family.forward_workspace = workspace_bytes<Fp8Workspace>;
   family.forward = forward_fp8;

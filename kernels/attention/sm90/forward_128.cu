@@ -8,6 +8,9 @@ AttnStatus forward_128(const AttnForward& f, CUstream_st* stream) {
 AttnStatus forward_128_alibi(const AttnForward& f, CUstream_st* stream) {
   return launch_forward_by_mask<WithAlibi<ForwardTile<128>>>(f, stream);
 }
+AttnStatus forward_128_cap(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward_by_mask<WithCap<ForwardTile<128>>>(f, stream);
+}
 AttnStatus forward_128_dropout(const AttnForward& f, CUstream_st* stream) {
   return launch_forward<WithDropout<ForwardTile<128>>>(f, stream);
 }

@@ -8,6 +8,9 @@ AttnStatus forward_128_narrow(const AttnForward& f, CUstream_st* stream) {
 AttnStatus forward_128_narrow_alibi(const AttnForward& f, CUstream_st* stream) {
   return launch_forward_by_mask<WithAlibi<Narrow<ForwardTile<128>>>>(f, stream);
 }
+AttnStatus forward_128_narrow_cap(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward_by_mask<WithCap<Narrow<ForwardTile<128>>>>(f, stream);
+}
 AttnStatus forward_128_narrow_dropout(const AttnForward& f, CUstream_st* stream) {
   return launch_forward<WithDropout<Narrow<ForwardTile<128>>>>(f, stream);
 }

@@ -8,6 +8,9 @@ AttnStatus forward_64(const AttnForward& f, CUstream_st* stream) {
 AttnStatus forward_64_alibi(const AttnForward& f, CUstream_st* stream) {
   return launch_forward_by_mask<WithAlibi<ForwardTile<64>>>(f, stream);
 }
+AttnStatus forward_64_cap(const AttnForward& f, CUstream_st* stream) {
+  return launch_forward_by_mask<WithCap<ForwardTile<64>>>(f, stream);
+}
 AttnStatus forward_64_dropout(const AttnForward& f, CUstream_st* stream) {
   return launch_forward<WithDropout<ForwardTile<64>>>(f, stream);
 }

@@ -63,6 +63,12 @@ AttnStatus forward_fp8_128(const AttnForward& f, CUstream_st* stream);  // head 
 AttnStatus forward_fp8_256(const AttnForward& f, CUstream_st* stream);
 
 // Any mask with a cap of scores, without dropout
+AttnStatus forward_64_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_128_narrow_cap(const AttnForward& f, CUstream_st* stream);
+AttnStatus backward_64_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_cap(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_128_narrow_cap(const AttnBackward& f, CUstream_st* stream);
 AttnStatus forward_256_cap(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_256_narrow_cap(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_256_cap(const AttnBackward& f, CUstream_st* stream);
