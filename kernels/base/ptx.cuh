@@ -12,6 +12,13 @@ __device__ __forceinline__ float exp2(float x) {
   return y;
 }
 
+// log2(x) to 2e-7, of x near 1 absolutely; of 0 -inf (9.7.3.21 lg2)
+__device__ __forceinline__ float log2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // 1 / x, relative error 1e-7; 1 / inf = 0 (9.7.3.14 rcp)
 __device__ __forceinline__ float reciprocal(float x) {
   float y;

@@ -10,6 +10,7 @@
 namespace tessera::ptx {
 
 inline float exp2(float x) { return std::exp2(x); }
+inline float log2(float x) { return std::log2(x); }
 inline float reciprocal(float x) { return 1 / x; }
 
 inline float float_of_bf16(uint32_t bits) { return __uint_as_float(bits << 16); }
