@@ -28,6 +28,7 @@
 #include "train/run/rank_group.h"
 #include "train/run/run_data.h"
 #include "train/run/teacher_logits_walk.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 #include "train/session/memory_plan.h"
