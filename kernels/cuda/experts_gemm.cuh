@@ -1,5 +1,6 @@
-// The products of a mixture of experts in a plain form, for all that kernels/gemm/sm90 does not compute. Gathered
-// rows are not copied; the tile of a block is 64 x 64; bf16 goes through mma, fp32 through FMA, sums are fp32.
+// The products of a mixture of experts in a plain form, for all that kernels/gemm/sm90 does not compute.
+// Gathered rows are not copied; the tile of a block is 64 x 64; bf16 goes through mma, fp32 through FMA, sums
+// are fp32.
 //
 //   rows      y[r, :] = A[r, :] B[e]  for the rows r of every expert e. A block finds its expert and its tile
 //             of rows from the offsets, on the device: the grid has room for every way to choose.
