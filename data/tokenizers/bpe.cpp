@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <queue>
-#include <span>
 #include <tuple>
 
 #include "kernels/base/check.h"

@@ -1,7 +1,6 @@
 #include "data/tokenizers/bpe_trainer.h"
 
 #include <algorithm>
-#include <memory>
 #include <queue>
 #include <unordered_set>
 #include <utility>

@@ -120,6 +120,9 @@ inline bool has_token(const TokenizerDefinition& d, int64_t id) {
   return id >= 0 && id < std::ssize(d.tokens) && !d.tokens[static_cast<size_t>(id)].empty();
 }
 
+// "bpe-" and a checksum of all that decides which ids a text has, in an order of its own
+std::string name_of_content(const TokenizerDefinition& definition);
+
 // How the tokenizers of well-known models split texts.
 enum class PreTokenizerKind : uint8_t { kGpt2, kLlama3, kQwen2, kSmolLm2, kGpt4o };
 constexpr auto words_of(PreTokenizerKind) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bitset>
 #include <cstdint>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -43,8 +44,7 @@ class Tables {
   void decompose(uint32_t code, NormalForm form, std::vector<uint32_t>& out) const {
     if (form == NormalForm::kNfkc)
       if (const auto found = compatible_.find(code); found != compatible_.end()) {
-        const uint32_t* const first = kCompatibleCodes + found->second->first;
-        out.insert(out.end(), first, first + found->second->count);
+        out.insert(out.end(), found->second.begin(), found->second.end());
         return;
       }
     decompose(code, out);
@@ -57,8 +57,7 @@ class Tables {
       out.push_back(kVowels + index / kTrailingCount % kVowelCount);
       if (trailing != 0) out.push_back(kTrailing + trailing);
     } else if (const auto found = decompositions_.find(code); found != decompositions_.end()) {
-      decompose(found->second->first, out);
-      if (found->second->second != 0) decompose(found->second->second, out);
+      for (const uint32_t part : found->second) decompose(part, out);
     } else {
       out.push_back(code);
     }
@@ -77,16 +76,16 @@ class Tables {
 
  private:
   Tables() {
-    for (const Decomposition& d : kComposites) {
-      decompositions_[d.code] = &d;
-      composites_[pair_key(d.first, d.second)] = d.code;
-      unsafe_[d.second] = true;
-    }
-    for (const Decomposition& d : kNeverComposed) {
-      decompositions_[d.code] = &d;
-      unsafe_[d.code] = true;
-    }
-    for (const Compatible& c : kCompatible) compatible_[c.code] = &c;
+    for_each_replaced(kComposites, [&](uint32_t code, std::u32string_view to) {
+      decompositions_[code] = to;
+      composites_[pair_key(to[0], to[1])] = code;
+      unsafe_[to[1]] = true;
+    });
+    for_each_replaced(kNeverComposed, [&](uint32_t code, std::u32string_view to) {
+      decompositions_[code] = to;
+      unsafe_[code] = true;
+    });
+    for_each_replaced(kCompatible, [&](uint32_t code, std::u32string_view to) { compatible_[code] = to; });
     for (const CombiningClass& range : kCombiningClasses)
       for (uint32_t code = range.first; code <= range.last; ++code) {
         classes_[code] = range.number;
@@ -96,8 +95,7 @@ class Tables {
     for (uint32_t i = 1; i < kTrailingCount; ++i) unsafe_[kTrailing + i] = true;
   }
 
-  std::unordered_map<uint32_t, const Decomposition*> decompositions_;
-  std::unordered_map<uint32_t, const Compatible*> compatible_;
+  std::unordered_map<uint32_t, std::u32string_view> decompositions_, compatible_;
   std::unordered_map<uint64_t, uint32_t> composites_;
   std::unordered_map<uint32_t, uint8_t> classes_;
   std::bitset<0x110000> unsafe_;

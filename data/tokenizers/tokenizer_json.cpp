@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "data/tokenizers/byte_alphabet.h"
+#include "data/tokenizers/json_node.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/text.h"
@@ -18,97 +18,27 @@ namespace {
 
 using nlohmann::json;
 
-bool is_id(const json& value) {
-  return value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{kMostTokenIds};
-}
-
-// A value within the file, and where it is.
-class Node {
- public:
-  Node(const json& value, std::string where, const char* separator = ".")
-      : value_(value), where_(std::move(where)), separator_(separator) {}
-  static Node file(const json& value, const std::string& name) { return {value, name, ": "}; }
-
-  const json& value() const { return value_; }
-  const std::string& where() const { return where_; }
-
-  [[noreturn]] void refuse(std::string_view expected) const {
-    fail("{} must be {}, found {}", where_, expected, brief(value_));
-  }
-
-  // An object that has no other keys.
-  const Node& with_keys(std::initializer_list<std::string_view> known) const {
-    if (!value_.is_object()) refuse("an object");
-    for (const auto& [key, value] : value_.items())
-      if (std::ranges::find(known, key) == known.end())
-        fail("{}{}{} is {}, and the key is not known; expected {}", where_, separator_, key, brief(value),
-             join_words({known.begin(), known.end()}));
-    return *this;
-  }
-  bool has(const std::string& key) const {
-    const auto found = value_.find(key);
-    return found != value_.end() && !found->is_null();
-  }
-  Node at(const std::string& key) const {
-    if (!value_.is_object() || !value_.contains(key))
-      fail("{} has no \"{}\"; found {}", where_, key, brief(value_));
-    return {value_.at(key), where_ + separator_ + key};
-  }
-  std::vector<Node> items() const {
-    if (!value_.is_array()) refuse("a list");
-    std::vector<Node> nodes;
-    for (size_t i = 0; i < value_.size(); ++i)
-      nodes.emplace_back(value_[i], fmt::format("{}[{}]", where_, i));
-    return nodes;
-  }
-  const std::string& text() const {
-    if (!value_.is_string()) refuse("a text");
-    return value_.get_ref<const std::string&>();
-  }
-  bool flag(const std::string& key, bool absent) const {
-    if (!has(key)) return absent;
-    if (!value_.at(key).is_boolean()) at(key).refuse("true or false");
-    return value_.at(key).get<bool>();
-  }
-  int32_t id() const {
-    if (!is_id(value_)) refuse(fmt::format("an id, 0 to {}", kMostTokenIds - 1));
-    return value_.get<int32_t>();
-  }
-  // A setting that this program only knows at values that change nothing.
-  void must_be(const std::string& key, std::initializer_list<json> harmless) const {
-    if (!has(key) || std::ranges::find(harmless, value_.at(key)) != harmless.end()) return;
-    std::string expected = "null";
-    for (const json& value : harmless) expected += " or " + value.dump();
-    at(key).refuse(expected);
-  }
-
- private:
-  const json& value_;
-  std::string where_;      // "tokenizer.json: model.merges[7]"
-  const char* separator_;  // before the name of a part
-};
-
 // Calls `read` with the type and the node of each part of a normalizer, pre_tokenizer or other, in a
 // Sequence or alone.
 template <class Read>
-void for_each_part(const Node& node, const char* list, const Read& read) {
+void for_each_part(const JsonNode& node, const char* list, const Read& read) {
   if (node.value().is_null()) return;
   const std::string type = node.at("type").text();
   if (type != "Sequence") return read(type, node);
   node.with_keys({"type", list});
-  for (const Node& part : node.at(list).items()) for_each_part(part, list, read);
+  for (const JsonNode& part : node.at(list).items()) for_each_part(part, list, read);
 }
 
 // {"Regex": ...} or {"String": ...}
-std::pair<std::string, bool> read_pattern(const Node& part) {
-  const Node pattern = part.at("pattern").with_keys({"Regex", "String"});
+std::pair<std::string, bool> read_pattern(const JsonNode& part) {
+  const JsonNode pattern = part.at("pattern").with_keys({"Regex", "String"});
   const bool literal = pattern.has("String");
   const std::string& text = pattern.at(literal ? "String" : "Regex").text();
   if (text.empty() || pattern.value().size() != 1) pattern.refuse("one \"Regex\" or \"String\" with a text");
   return {text, literal};
 }
 
-TextChange read_replace(const Node& part) {
+TextChange read_replace(const JsonNode& part) {
   part.with_keys({"type", "pattern", "content"});
   const auto [pattern, literal] = read_pattern(part);
   return {.pattern = pattern, .content = part.at("content").text(), .literal = literal};
@@ -116,8 +46,8 @@ TextChange read_replace(const Node& part) {
 
 constexpr int64_t kMostChanges = 1000;  // each reads the whole text
 
-void read_normalizer(const Node& node, TokenizerDefinition& definition) {
-  for_each_part(node, "normalizers", [&](const std::string& type, const Node& part) {
+void read_normalizer(const JsonNode& node, TokenizerDefinition& definition) {
+  for_each_part(node, "normalizers", [&](const std::string& type, const JsonNode& part) {
     if (std::ssize(definition.changes) == kMostChanges)
       part.refuse(fmt::format("among the first {} of Replace and Prepend", kMostChanges));
     if (type == "Replace") {
@@ -138,13 +68,13 @@ void read_normalizer(const Node& node, TokenizerDefinition& definition) {
   });
 }
 
-SplitBehavior read_behavior(const Node& node) {
+SplitBehavior read_behavior(const JsonNode& node) {
   const auto behavior = from_word<SplitBehavior>(node.text());
   if (!behavior) node.refuse(join_words(names_of<SplitBehavior>(values_with_words<SplitBehavior>())));
   return *behavior;
 }
 
-SplitRule read_split(const Node& part) {
+SplitRule read_split(const JsonNode& part) {
   part.with_keys({"type", "pattern", "behavior", "invert"});
   const auto [pattern, literal] = read_pattern(part);
   return {.pattern = pattern,
@@ -154,7 +84,7 @@ SplitRule read_split(const Node& part) {
 }
 
 // A part other than ByteLevel and Metaspace
-SplitRule read_rule(const std::string& type, const Node& part) {
+SplitRule read_rule(const std::string& type, const JsonNode& part) {
   if (type == "Split") return read_split(part);
   if (type == "Digits") {
     part.with_keys({"type", "individual_digits"});
@@ -172,7 +102,7 @@ SplitRule read_rule(const std::string& type, const Node& part) {
 }
 
 // Of a Metaspace that splits texts or decodes tokens
-Metaspace read_metaspace(const Node& part) {
+Metaspace read_metaspace(const JsonNode& part) {
   part.with_keys({"type", "replacement", "prepend_scheme", "split", "add_prefix_space", "str_rep"});
   Metaspace made{.replacement = part.at("replacement").text(), .split = part.flag("split", true)};
   const auto character = first_code_point(made.replacement);
@@ -190,10 +120,10 @@ Metaspace read_metaspace(const Node& part) {
   return made;
 }
 
-void read_pre_tokenizer(const Node& node, TokenizerDefinition& definition) {
+void read_pre_tokenizer(const JsonNode& node, TokenizerDefinition& definition) {
   definition.byte_level = false;
   bool is_late = false;  // ByteLevel makes characters of bytes, which is what the parts after it split
-  for_each_part(node, "pretokenizers", [&](const std::string& type, const Node& part) {
+  for_each_part(node, "pretokenizers", [&](const std::string& type, const JsonNode& part) {
     if (type != "ByteLevel" && type != "Metaspace") {
       (is_late ? definition.late_splits : definition.splits).push_back(read_rule(type, part));
       return;
@@ -212,27 +142,27 @@ void read_pre_tokenizer(const Node& node, TokenizerDefinition& definition) {
   });
 }
 
-std::vector<int32_t> template_ids(const Node& post_processor, const std::string& token) {
+std::vector<int32_t> template_ids(const JsonNode& post_processor, const std::string& token) {
   std::vector<int32_t> ids;
-  const Node special = post_processor.at("special_tokens").at(token).with_keys({"id", "ids", "tokens"});
-  for (const Node& id : special.at("ids").items()) ids.push_back(id.id());
+  const JsonNode special = post_processor.at("special_tokens").at(token).with_keys({"id", "ids", "tokens"});
+  for (const JsonNode& id : special.at("ids").items()) ids.push_back(id.id());
   return ids;
 }
 
-void read_post_processor(const Node& node, TokenizerDefinition& definition) {
+void read_post_processor(const JsonNode& node, TokenizerDefinition& definition) {
   bool has_template = false;
-  for_each_part(node, "processors", [&](const std::string& type, const Node& part) {
+  for_each_part(node, "processors", [&](const std::string& type, const JsonNode& part) {
     if (type == "ByteLevel") {  // concerns where tokens are in the text, not which they are
       part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     } else if (type == "TemplateProcessing") {
       part.with_keys({"type", "single", "pair", "special_tokens"});
       if (std::exchange(has_template, true)) part.refuse("one template");
       bool has_text = false;
-      for (const Node& item : part.at("single").items()) {
+      for (const JsonNode& item : part.at("single").items()) {
         item.with_keys({"Sequence", "SpecialToken"});
         if (item.has("SpecialToken")) {
           auto& side = has_text ? definition.after : definition.before;
-          const Node token = item.at("SpecialToken").with_keys({"id", "type_id"});
+          const JsonNode token = item.at("SpecialToken").with_keys({"id", "type_id"});
           for (const int32_t id : template_ids(part, token.at("id").text())) side.push_back(id);
         } else if (item.at("Sequence").at("id").value() != "A" || std::exchange(has_text, true)) {
           item.refuse("the text, {\"Sequence\":{\"id\":\"A\"}}, once");
@@ -245,20 +175,20 @@ void read_post_processor(const Node& node, TokenizerDefinition& definition) {
   });
 }
 
-void read_byte_decoder(const Node& node) {
-  for_each_part(node, "decoders", [&](const std::string& type, const Node& part) {
+void read_byte_decoder(const JsonNode& node) {
+  for_each_part(node, "decoders", [&](const std::string& type, const JsonNode& part) {
     if (type != "ByteLevel") part.at("type").refuse("\"ByteLevel\" or \"Sequence\"");
     part.with_keys({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   });
 }
 
 // Replace works on each token, and so must come before Fuse, Strip on the whole text, and so after it.
-void read_character_decoder(const Node& node, CharacterDecoder& decoder) {
+void read_character_decoder(const JsonNode& node, CharacterDecoder& decoder) {
   constexpr const char* kOrder = "Replace..., ByteFallback, Fuse, Strip, in this order, or Metaspace";
   enum Step { kReplace, kBytes, kFuse, kEnd };
   Step done = kReplace;
   bool has_parts = false;
-  for_each_part(node, "decoders", [&](const std::string& type, const Node& part) {
+  for_each_part(node, "decoders", [&](const std::string& type, const JsonNode& part) {
     const auto step_to = [&](Step step) {
       if (step < done || (step == done && step != kReplace)) part.refuse(kOrder);
       done = step;
@@ -304,19 +234,19 @@ class VocabularyReader {
  public:
   JsonPart part(std::string path) {
     return {.path = std::move(path), .on_item = [this](const std::string& token, const json& id) {
-              const bool known = is_id(id);
+              const bool known = is_token_id(id);
               if (!known && !refused_) refused_ = {token, id};
               return ids_.add(token, known ? id.get<int32_t>() : 0);
             }};
   }
 
   // `node`: what parse_json left of it
-  TokenIds finish(const Node& node) {
+  TokenIds finish(const JsonNode& node) {
     const std::string& where = node.where();
     if (!node.value().is_object()) node.refuse("an object of tokens and their ids");
     check(!ids_.empty(), "{} is empty", where);
     if (refused_)
-      Node(refused_->second, fmt::format("{}[{}]", where, in_quotes(refused_->first))).id();  // fails
+      JsonNode(refused_->second, fmt::format("{}[{}]", where, in_quotes(refused_->first))).id();  // fails
     std::vector<int64_t> owner;  // number of the token, by id; -1: none
     for (size_t i = 0; i < ids_.size(); ++i) {
       const auto [token, id] = ids_[i];
@@ -347,7 +277,7 @@ class MergesReader {
   }
 
   // `node`: what parse_json left of them
-  std::vector<Merge> finish(const Node& node, const TokenIds& ids) const {
+  std::vector<Merge> finish(const JsonNode& node, const TokenIds& ids) const {
     if (!node.value().is_array()) node.refuse("a list");
     size_t i = 0;
     const std::function<std::string()> where = [&] { return fmt::format("{}[{}]", node.where(), i); };
@@ -358,7 +288,7 @@ class MergesReader {
       const auto [first, left, right] = merges_[i];
       merges.push_back(merge_of(ids, texts.substr(first, left), texts.substr(first + left, right), where));
     }
-    if (refused_) Node(refused_->second, where()).refuse("a pair of tokens: [\"a\", \"b\"] or \"a b\"");
+    if (refused_) JsonNode(refused_->second, where()).refuse("a pair of tokens: [\"a\", \"b\"] or \"a b\"");
     return merges;
   }
 
@@ -390,7 +320,7 @@ class MergesReader {
   std::optional<std::pair<size_t, json>> refused_;  // the first item that is no merge, and its number
 };
 
-void read_model(const Node& model, VocabularyReader& vocabulary, const MergesReader& merges,
+void read_model(const JsonNode& model, VocabularyReader& vocabulary, const MergesReader& merges,
                 TokenizerDefinition& definition) {
   model.with_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                    "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
@@ -399,7 +329,7 @@ void read_model(const Node& model, VocabularyReader& vocabulary, const MergesRea
   model.must_be("continuing_subword_prefix", {""});
   model.must_be("end_of_word_suffix", {""});
   definition.ignore_merges = model.flag("ignore_merges", false);
-  const Node tokens = model.at("vocab");
+  const JsonNode tokens = model.at("vocab");
   const TokenIds ids = vocabulary.finish(tokens);
   set_tokens(definition, ids, tokens.where());
   definition.merges = merges.finish(model.at("merges"), ids);
@@ -439,7 +369,7 @@ void check_ids(const TokenizerDefinition& definition, const std::string& name) {
 }  // namespace
 
 AddedToken read_added_token(const json& token, int32_t id, const std::string& where) {
-  const Node node(token, where);
+  const JsonNode node(token, where);
   node.with_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
   AddedToken added{.id = id, .content = node.at("content").text(), .special = node.flag("special", false)};
   if (added.content.empty()) node.at("content").refuse("a text that is not empty");
@@ -506,19 +436,19 @@ TokenizerDefinition read_tokenizer_json(std::string_view text, const std::string
   MergesReader merges;
   const JsonPart large[]{vocabulary.part("model.vocab"), merges.part("model.merges")};
   const json parsed = parse_json(text, name, {}, large);
-  const Node file = Node::file(parsed, name);
+  const JsonNode file = JsonNode::file(parsed, name);
   file.with_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                   "post_processor", "decoder", "model"});
   const auto part = [&](const char* key) {
     static const json none;
-    return file.has(key) ? file.at(key) : Node(none, name + ": " + key);
+    return file.has(key) ? file.at(key) : JsonNode(none, name + ": " + key);
   };
   file.must_be("version", {"1.0"});
   // "truncation" and "padding" are left by the last call of a program that saved the file. They are set anew
   // for each text, and never apply to data.
   TokenizerDefinition definition;
   if (file.has("added_tokens"))
-    for (const Node& token : part("added_tokens").items())
+    for (const JsonNode& token : part("added_tokens").items())
       definition.added.push_back(read_added_token(token.value(), token.at("id").id(), token.where()));
   std::ranges::sort(definition.added, {}, &AddedToken::id);
   read_normalizer(part("normalizer"), definition);

@@ -160,4 +160,12 @@ ModelConfig canonical(ModelConfig model) {
   return model;
 }
 
+bool says_nothing(const nlohmann::json& value, const nlohmann::json&) {
+  return value == nlohmann::json(false) || ((value.is_object() || value.is_array()) && value.empty());
+}
+
+bool is_true(const nlohmann::json& value, const nlohmann::json&) { return value == nlohmann::json(true); }
+bool is_one(const nlohmann::json& value, const nlohmann::json&) { return value == nlohmann::json(1); }
+bool is_zero(const nlohmann::json& value, const nlohmann::json&) { return value == nlohmann::json(0); }
+
 }  // namespace tessera

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "kernels/base/check.h"
@@ -11,49 +10,6 @@
 #include "model/dropout.h"
 
 namespace tessera {
-namespace {
-
-[[noreturn]] void refuse(const Written& value, const std::string& expected, const std::string& advice = "") {
-  fail("{}: {} must be {}, found {}{}", value.where, value.key, expected, value.describe(), advice);
-}
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
-// A number as YAML 1.1 and 1.2 both understand it, so that no other reader of the file sees another number:
-// no hex, no underscores, and no leading zeros, which YAML 1.1 takes for octal. Sets `out` only if all of
-// `text` is one.
-template <class T>
-std::errc parse(std::string_view text, T& out) {
-  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-  const std::string_view digits = text.substr(text.starts_with('-'));
-  if (digits.size() > 1 && digits[0] == '0' && is_digit(digits[1])) return std::errc::invalid_argument;
-  if (digits.empty() || !(is_digit(digits[0]) || digits[0] == '.'))
-    return std::errc::invalid_argument;  // inf, nan
-  T value;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end != text.data() + text.size()) return std::errc::invalid_argument;
-  if (error == std::errc{}) out = value;
-  return error;
-}
-
-}  // namespace
-
-std::string Written::describe() const {
-  double number = 0;
-  switch (kind) {
-    case Kind::kNothing:
-      return "nothing";
-    case Kind::kList:
-      return "a list";
-    case Kind::kMap:
-      return "a map";
-    case Kind::kQuoted:
-      return "the text " + in_quotes(text);
-    case Kind::kPlain:
-      return parse(text, number) == std::errc{} ? text : in_quotes(text);
-  }
-  fail("a Written of unknown kind {}", static_cast<int>(kind));
-}
 
 std::string Whole::expected() const {
   const int64_t least = zero.empty() ? at_least : std::max<int64_t>(at_least, 1);
@@ -70,7 +26,7 @@ int64_t Whole::read(const Written& value) const {
   if (!zero.empty() && value.text == zero) return 0;
   if (!minus_one.empty() && value.text == minus_one) return -1;
   int64_t number = 0;
-  const std::errc error = parse(value.text, number);
+  const std::errc error = parse_number(value.text, number);
   const bool too_large = error == std::errc::result_out_of_range ? value.text[0] != '-' : number > at_most;
   if (too_large) fail("{}: {} must be at most {}, found {}", value.where, value.key, at_most, value.text);
   if (error != std::errc{} || number < at_least || number % multiple_of != 0) refuse(value, expected());
@@ -95,7 +51,7 @@ std::string Number::expected() const {
 double Number::read(const Written& value) const {
   double number = 0;
   if (value.kind == Written::Kind::kPlain && !zero.empty() && value.text == zero) return 0;
-  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{})
+  if (value.kind != Written::Kind::kPlain || parse_number(value.text, number) != std::errc{})
     refuse(value, expected());
   if ((at_least && number < *at_least) || (above && number <= *above) || (at_most && number > *at_most) ||
       (below && number >= *below))
@@ -125,7 +81,7 @@ std::string Number::write(float value) const {
 
 double Probability::read(const Written& value) const {
   double number = 0;
-  if (value.kind != Written::Kind::kPlain || parse(value.text, number) != std::errc{} || number < 0 ||
+  if (value.kind != Written::Kind::kPlain || parse_number(value.text, number) != std::errc{} || number < 0 ||
       number >= 1)
     refuse(value, expected());
   try {
@@ -140,32 +96,11 @@ std::string Numbers::expected() const {
   return fmt::format("none, or a list of numbers above 0 and at most {}, such as [1, 1.5]", at_most);
 }
 
-namespace {
-
-// The entries of a list, also of one that is a text; none for "none"
-std::vector<std::string> entries_of(const Written& value, const std::string& expected) {
-  const bool is_text = value.kind == Written::Kind::kPlain || value.kind == Written::Kind::kQuoted;
-  if (is_text && value.text == "none") return {};
-  std::vector<std::string> texts;
-  if (is_text) {
-    std::string_view text = value.text;
-    if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
-    for (const std::string_view one : split(text, ','))
-      texts.emplace_back(one.substr(std::min(one.find_first_not_of(' '), one.size())));
-  }
-  for (const Written& one : value.values)
-    texts.push_back(one.kind == Written::Kind::kPlain ? one.text : one.describe());
-  if (texts.empty() || value.kind == Written::Kind::kMap) refuse(value, expected);
-  return texts;
-}
-
-}  // namespace
-
 std::vector<double> Numbers::read(const Written& value) const {
   std::vector<double> numbers;
   for (const std::string& text : entries_of(value, expected())) {
     double number = 0;
-    if (parse(text, number) != std::errc{} || number <= 0 || number > at_most)
+    if (parse_number(text, number) != std::errc{} || number <= 0 || number > at_most)
       refuse(value, expected(), fmt::format(", with {}", in_quotes(text)));
     numbers.push_back(number);
   }
@@ -188,7 +123,7 @@ std::vector<int64_t> BlockNumbers::read(const Written& value) const {
   for (const std::string& text : entries_of(value, expected())) {
     int64_t number = -1;
     const int64_t least = numbers.empty() ? 0 : numbers.back() + 1;
-    if (parse(text, number) != std::errc{} || number < least || number > most_of("model.layers"))
+    if (parse_number(text, number) != std::errc{} || number < least || number > most_of("model.layers"))
       refuse(value, expected(), fmt::format(", with {}", in_quotes(text)));
     numbers.push_back(number);
   }
@@ -201,46 +136,12 @@ std::string BlockNumbers::write(const std::vector<int64_t>& values) const {
 
 std::string Probability::write(double value) const { return shortest(value); }
 
-size_t read_word(const Written& value, const std::vector<std::string_view>& words) {
-  std::vector<std::string_view> all = words;
-  if (!value.also.empty()) all.insert(all.begin(), value.also);
-  if (value.kind != Written::Kind::kPlain && value.kind != Written::Kind::kQuoted)
-    refuse(value, join_words(all));
-  const auto found = std::find(words.begin(), words.end(), value.text);
-  if (found != words.end()) return static_cast<size_t>(found - words.begin());
-  // A word of three letters is near to too much: "gpu" does not mean "cpu".
-  const auto near = value.text.size() < 4 ? std::vector<std::string_view>() : nearest(all, value.text);
-  refuse(value, join_words(all), near.empty() ? "" : "; " + did_you_mean(near));
-}
-
-std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words) {
-  std::vector<size_t> places;
-  if (value.text == "none") return places;
-  std::vector<std::string_view> known = words;
-  known.insert(known.begin(), "none");
-  if (value.kind == Written::Kind::kList || value.text.find_first_of(", ") != value.text.npos)
-    refuse(value, join_words(known),
-           fmt::format("; several have a plus between them: {}+{}", words[0], words[1]));
-  Written one = value;
-  for (const std::string_view word : split(value.text, '+')) {
-    one.text = word;
-    const bool alone = one.text == "none" || (!value.also.empty() && one.text == value.also);
-    check(!alone, "{}: {} must be \"{}\" alone, or words with a plus between them, found {}", value.where,
-          value.key, one.text, value.describe());
-    const size_t place = read_word(one, known);
-    check(std::find(places.begin(), places.end(), place - 1) == places.end(),
-          "{}: {} names {} twice, found {}", value.where, value.key, one.text, value.describe());
-    places.push_back(place - 1);
-  }
-  return places;
-}
-
 TextOfBlocks without_blocks(const Written& value, std::string_view text) {
   const size_t star = text.find('*');
   if (star == text.npos) return {std::string(text), {}};
   int64_t blocks = 0;
   const std::string_view number = text.substr(star + 1);
-  check(parse(number, blocks) == std::errc{} && blocks >= 1 && blocks <= Whole{}.at_most,
+  check(parse_number(number, blocks) == std::errc{} && blocks >= 1 && blocks <= Whole{}.at_most,
         "{}: {}: after a star must be the number of blocks, at least 1, found {} in {}", value.where,
         value.key, in_quotes(number), value.describe());
   return {std::string(text.substr(0, star)), blocks};
@@ -290,7 +191,7 @@ Windows WindowPattern::read(const Written& value) const {
     Windows::Run& run = pattern.emplace_back();
     run.blocks = entry.blocks.value_or(1), blocks += run.blocks;
     if (entry.text != "full") {
-      const bool is_number = parse(entry.text, run.window) == std::errc{};
+      const bool is_number = parse_number(entry.text, run.window) == std::errc{};
       if (!is_number || run.window < 1 || run.window > Whole{}.at_most) refuse(value, expected());
     }
     if (blocks > Windows::kMostBlocks)
@@ -300,7 +201,8 @@ Windows WindowPattern::read(const Written& value) const {
 }
 
 std::string SparseAttention::expected() const {
-  return "full, or window:8 and with a plus between them global:1, stride:16, random:2, seed:1, block:128; or "
+  return "full, or window:8 and with a plus between them global:1, stride:16, random:2, seed:1, block:128; "
+         "or "
          "chosen:8+block:512; a pattern of blocks: window:8+global:1*3,full";
 }
 
@@ -410,8 +312,9 @@ std::vector<ContextPhase> Phases::read(const Written& value) const {
   if (entries.empty()) refuse(value, expected());
   for (const auto& [step, length] : entries) {
     ContextPhase phase;
-    if (parse(step, phase.from_step) != std::errc{} || parse(length, phase.sequence_length) != std::errc{} ||
-        phase.from_step < 0 || phase.sequence_length < 1)
+    if (parse_number(step, phase.from_step) != std::errc{} ||
+        parse_number(length, phase.sequence_length) != std::errc{} || phase.from_step < 0 ||
+        phase.sequence_length < 1)
       fail("{}: {} must be {}; found {}: {}", value.where, value.key, expected(), in_quotes(step),
            in_quotes(length));
     const bool is_first = phases.empty();
@@ -447,11 +350,12 @@ WarmUp WarmUpLength::read(const Written& value) const {
   if (number.text.ends_with('%')) {
     number.text.pop_back();
     double percent = 0;
-    if (parse(number.text, percent) != std::errc{} || percent < 0 || percent > 100) refuse(value, expected());
+    if (parse_number(number.text, percent) != std::errc{} || percent < 0 || percent > 100)
+      refuse(value, expected());
     return {.percent = percent};
   }
   int64_t steps = 0;
-  if (parse(number.text, steps) == std::errc::invalid_argument || steps < 0) refuse(value, expected());
+  if (parse_number(number.text, steps) == std::errc::invalid_argument || steps < 0) refuse(value, expected());
   return {.steps = Whole{}.read(number)};
 }
 

@@ -20,23 +20,9 @@
 #include "model/windows.h"
 #include "train/config/config.h"
 #include "train/config/data_sources.h"
+#include "train/config/written.h"
 
 namespace tessera {
-
-// A value as the YAML has it
-struct Written {
-  enum class Kind { kNothing, kPlain, kQuoted, kList, kMap };
-  std::string key;    // whose value this is
-  std::string where;  // for messages: file:line:column, or --set key=value
-  Kind kind = Kind::kNothing;
-  std::string text;  // kPlain and kQuoted: without quotes, escapes resolved
-  // kMap: those of its keys; kList: its own; without the values of these in turn
-  std::vector<Written> values = {};
-  // A word that the key takes besides those of its kind: messages name it, too
-  std::string_view also = {};
-
-  std::string describe() const;  // "twelve" in quotes, -3, the text "12", a list, nothing
-};
 
 struct Whole {
   int64_t at_least = 0;
@@ -67,9 +53,6 @@ struct Probability {
   std::string write(double value) const;
 };
 
-// The place of a value among the words that its key accepts. Error: it is none of them.
-size_t read_word(const Written& value, const std::vector<std::string_view>& words);
-
 template <HasWords E>
 struct OneOf {
   std::vector<E> values = all();  // those that the key accepts
@@ -82,10 +65,6 @@ struct OneOf {
   E read(const Written& value) const { return values[read_word(value, names_of<E>(values))]; }
   std::string write(E value) const { return name_of(value); }
 };
-
-// The places of the words of a value such as "norms+mlp"; none for "none". Error: a word that is none of
-// them, or is there twice.
-std::vector<size_t> read_words(const Written& value, const std::vector<std::string_view>& words);
 
 // A set of words: a class with add(E) and text_of(set)
 template <class Set, HasWords E>

@@ -11,9 +11,9 @@
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 #include "model/formats/folder.h"
-#include "train/run/checkpoint.h"
 #include "train/run/model_folder.h"
 #include "train/run/run_lock.h"
+#include "train/run/verify_checkpoint.h"
 
 namespace tessera {
 namespace {

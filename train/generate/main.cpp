@@ -17,6 +17,7 @@
 #include "train/run/checkpoint.h"
 #include "train/run/model_folder.h"
 #include "train/run/threads.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
 
 namespace tessera {

@@ -17,128 +17,18 @@
 #include "kernels/communicator.h"
 #include "model/formats/folder.h"
 #include "model/formats/peft.h"
-#include "model/formats/safetensors.h"
 #include "model/formats/tensor_files.h"
 #include "model/formats/weights.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/checkpoint_tensors.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kMasters = "master.";
 constexpr auto kPoll = std::chrono::milliseconds(10);  // for the files of other ranks
-
-// Values of some parameters, which stand side by side in a file
-struct Section {
-  std::string prefix;  // of the parameters' names in the file
-  std::string values;  // by its name in the ParamStore
-  std::function<bool(const RunShape& shape, const ParamInfo& info)> has = {};  // which parameters
-};
-// What a file has of a section
-struct SectionOfBucket {
-  Section section;
-  size_t bucket;
-};
-// A file, written by one rank
-struct TensorFile {
-  std::string name;
-  DType dtype;
-  std::vector<SectionOfBucket> parts = {};  // in their order
-  int64_t rank = 0;
-
-  std::vector<std::string> prefixes() const {
-    std::vector<std::string> all;
-    for (const auto& [section, bucket] : parts)
-      if (all.empty() || all.back() != section.prefix) all.push_back(section.prefix);
-    return all;
-  }
-  bool has(const RunShape& shape, const std::string& prefix, const ParamPlace& place) const {
-    return std::ranges::any_of(parts, [&](const SectionOfBucket& part) {
-      return part.section.prefix == prefix && part.bucket == place.bucket &&
-             part.section.has(shape, place.info);
-    });
-  }
-};
-
-bool is_adapter(const RunShape&, const ParamInfo& info) { return info.adapter != AdapterMatrix::kNone; }
-bool is_weight(const RunShape& shape, const ParamInfo& info) { return !is_adapter(shape, info); }
-bool is_trained(const RunShape& shape, const ParamInfo& info) {
-  return shape.model.lora ? is_adapter(shape, info) : !shape.freeze.freezes(info);
-}
-// What has fp32 values beside the weights' file. With adapters the other weights are those of
-// train.init_from.
-bool has_master(const RunShape& shape, const ParamInfo& info) {
-  return !shape.model.lora || is_adapter(shape, info);
-}
-
-// Master weights are saved if the weights of the checkpoint are bf16, and always for adapters, which those
-// weights are not.
-std::vector<Section> optimizer_sections(const RunShape& shape, DType weights) {
-  std::vector<Section> sections;
-  if (weights != DType::kF32 || shape.model.lora) sections.push_back({kMasters, kMaster, has_master});
-  for (const StateTensor& one : shape.rule.state())
-    sections.push_back(
-        {one.name + ".", one.name, [name = one.name](const RunShape& of, const ParamInfo& info) {
-           return is_trained(of, info) && of.rule.keeps(name, info);
-         }});
-  return sections;
-}
-
-int64_t bytes_of(TrainState& state, const SectionOfBucket& part, DType dtype) {
-  const RunShape& shape = state.shape();
-  int64_t bytes = 0;
-  for (const ParamPlace& place : state.store().layout().places)
-    if (place.bucket == part.bucket && part.section.has(shape, place.info))
-      bytes += (place.info.shape.numel() - place.info.padding * shape.model.channels) *
-               static_cast<int64_t>(size_of(dtype));
-  return bytes;
-}
-
-// The files of some sections, none much larger than `most`
-std::vector<TensorFile> split(TrainState& state, const std::string& stem, DType dtype,
-                              const std::vector<Section>& sections, int64_t most) {
-  std::vector<TensorFile> files(1);
-  int64_t bytes = 0;
-  for (const Section& section : sections)
-    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b) {
-      const SectionOfBucket part{section, b};
-      const int64_t own = bytes_of(state, part, dtype);
-      if (own == 0) continue;
-      if (bytes > 0 && bytes + own > most) files.emplace_back(), bytes = 0;
-      files.back().parts.push_back(part);
-      bytes += own;
-    }
-  for (size_t i = 0; i < files.size(); ++i)
-    files[i].name = tensor_file_name(stem, i, files.size()), files[i].dtype = dtype;
-  return files;
-}
-
-// All that a checkpoint holds of the parameters, in the order in which it is written. All ranks walk it: each
-// writes its files, and sends the others its parts of theirs.
-std::vector<TensorFile> tensor_files(TrainState& state, const CheckpointOptions& options) {
-  const RunShape& shape = state.shape();
-  // bf16 weights are already rounded, but for adapters to be added to them.
-  const bool rounded =
-      options.dtype == DType::kBF16 && state.store().dtype() == DType::kBF16 && !shape.model.lora;
-  std::vector<TensorFile> files =
-      split(state, kWeightsStem, options.dtype,
-            {{.prefix = "", .values = rounded ? kWeight : kMaster, .has = is_weight}}, options.file_bytes);
-  for (TensorFile& file : split(state, kOptimizerStem, DType::kF32, optimizer_sections(shape, options.dtype),
-                                options.file_bytes))
-    files.push_back(std::move(file));
-  if (shape.model.lora && !options.any_values) {
-    TensorFile adapter{.name = kAdapterFolder, .dtype = DType::kF32};
-    for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
-      adapter.parts.push_back({{.prefix = "", .values = kMaster, .has = is_adapter}, b});
-    files.push_back(std::move(adapter));
-  }
-  const std::vector<int64_t> writers = options.disks.writers(shape.ranks());
-  for (size_t i = 0; i < files.size(); ++i) files[i].rank = writers[i % writers.size()];
-  return files;
-}
 
 // A parameter of a section, and what reads its values, or those of others in its bucket
 struct FoundValues {
@@ -247,35 +137,6 @@ void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,
   });
 }
 
-bool is_of(CheckpointPart part, const std::string& file) {
-  if (part == CheckpointPart::kWeights) return is_tensor_file(file, kWeightsStem);
-  return part == CheckpointPart::kAll || !file.ends_with(".safetensors");
-}
-
-// Bytes of tensors
-int64_t bytes_of(TrainState& state, const std::vector<TensorFile>& files) {
-  int64_t bytes = 0;
-  for (const TensorFile& file : files)
-    for (const SectionOfBucket& part : file.parts) bytes += bytes_of(state, part, file.dtype);
-  return bytes;
-}
-
-// Which file has which tensor, where a stem has several files
-nlohmann::ordered_json index_of(TrainState& state, const std::vector<TensorFile>& files, const char* stem) {
-  nlohmann::ordered_json names = nlohmann::ordered_json::object();
-  int64_t bytes = 0;
-  for (const TensorFile& file : files) {
-    if (!is_tensor_file(file.name, stem)) continue;
-    for (const std::string& name : tensor_names(state.shape().model, file.prefixes(),
-                                                [&](const std::string&prefix, const ParamPlace&place) {
-                                                  return file.has(state.shape(), prefix, place);
-                                                }))
-      names[name] = file.name;
-    for (const SectionOfBucket& part : file.parts) bytes += bytes_of(state, part, file.dtype);
-  }
-  return {{"metadata", {{"total_size", bytes}}}, {"weight_map", names}};
-}
-
 std::string advice_on_space(const fs::path& folder, int64_t needed) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
@@ -321,44 +182,6 @@ void write_texts(const Writing& to, TrainState& state, const std::vector<TensorF
             if (!config.empty()) found[kConfigFile] = write_file(folder / kConfigFile, config);
             found.merge(write_copied_files(folder, copied));
           });
-}
-
-// The verdict on a file without a checksum
-FileVerdict look_at_file(const fs::path& path) {
-  FileVerdict verdict{.path = path, .fault = "", .has_checksum = false};
-  try {
-    verdict.bytes = std::ssize(MappedFile(path).bytes());
-    if (path.extension() == ".safetensors") {
-      const SafetensorsReader file(path);
-    } else {
-      read_json(path);
-    }
-  } catch (const Error& error) {
-    verdict.fault = error.what();
-  }
-  return verdict;
-}
-
-// Where a checkpoint's files are on the disks of several machines; "" if the file should be here
-std::string fault_of_missing(const fs::path& checkpoint, const std::string& file) {
-  const std::string machine = machine_of_file(checkpoint, file);
-  if (machine.empty()) return "";
-  return fmt::format(
-      "{0} is not on this machine: {1} wrote it to its own disk. Copy it from there: scp {1}:{2} {0}",
-      (checkpoint / file).string(), machine, fs::absolute(checkpoint / file).string());
-}
-
-// Reads all of every earlier one until one is whole.
-std::string earlier_whole_checkpoint(const fs::path& checkpoint) {
-  const int64_t step = step_of_name(checkpoint.filename().string()).value_or(0);
-  std::vector<NamedCheckpoint> all = named_checkpoints(checkpoint.parent_path());
-  for (auto one = all.rbegin(); one != all.rend(); ++one) {
-    if (one->step >= step || one->standing != NamedCheckpoint::Standing::kCheckpoint) continue;
-    const std::vector<FileVerdict> verdicts = verify_checkpoint(one->path);
-    if (std::ranges::all_of(verdicts, [](const FileVerdict& v) { return v.fault.empty(); }))
-      return one->path.filename().string();
-  }
-  return "";
 }
 
 // With the values as fp32, so that it is the same for files of bf16 and of fp32
@@ -586,54 +409,6 @@ int64_t load_checkpoint(const fs::path& checkpoint, TrainState& state, const Bas
         bytes += read_param(files, model, place, section.prefix, state.store().writer(section.values));
   if (state.fp8()) state.fp8().set_scales(state.stream(), read_run_state(checkpoint, 0).fp8_scales);
   return bytes;
-}
-
-std::vector<FileVerdict> verify_checkpoint(const fs::path& checkpoint) {
-  FileChecksums files;
-  try {
-    files = written_checksums(checkpoint);
-  } catch (const Error& error) {
-    return {{.path = checkpoint / kChecksumsFile, .fault = error.what()}};
-  }
-  std::vector<FileVerdict> verdicts;
-  if (files.empty())
-    for (const std::string& file :
-         {tensor_file_name(kWeightsStem, 0, 1), tensor_file_name(kOptimizerStem, 0, 1),
-          std::string(kModelFile), std::string(kStateFile)})
-      verdicts.push_back(look_at_file(checkpoint / file));
-  else
-    verdicts = verify_files(checkpoint, files);
-  for (FileVerdict& verdict : verdicts)
-    if (!fs::exists(verdict.path))
-      if (const std::string fault =
-              fault_of_missing(checkpoint, fs::relative(verdict.path, checkpoint).generic_string());
-          !fault.empty())
-        verdict.fault = fault;
-  return verdicts;
-}
-
-bool check_undamaged(const fs::path& checkpoint, CheckpointPart part) {
-  std::vector<FileVerdict> verdicts;
-  FileChecksums files;
-  try {
-    files = written_checksums(checkpoint);
-    if (files.empty()) return false;
-    std::erase_if(files, [&](const auto& file) { return !is_of(part, file.first); });
-    verdicts = verify_files(checkpoint, files);
-  } catch (const Error& error) {
-    verdicts.push_back({.path = checkpoint / kChecksumsFile, .fault = error.what()});
-  }
-  for (const auto& [name, sum] : files)
-    if (!fs::exists(checkpoint / name))
-      if (const std::string fault = fault_of_missing(checkpoint, name); !fault.empty()) fail("{}", fault);
-  const auto bad = std::ranges::find_if(verdicts, [](const FileVerdict& v) { return !v.fault.empty(); });
-  if (bad == verdicts.end()) return true;
-  const std::string earlier = earlier_whole_checkpoint(checkpoint);
-  fail("{} is damaged: {}. {}", bad->path.string(), bad->fault,
-       earlier.empty()
-           ? "No earlier checkpoint is whole: start again with --overwrite, or restore this one from a copy"
-           : fmt::format("{} is whole: to resume from it, rename the damaged one: mv {} {}.damaged", earlier,
-                         checkpoint.string(), checkpoint.string()));
 }
 
 }  // namespace tessera

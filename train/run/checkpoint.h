@@ -136,12 +136,4 @@ std::string load_fixed(const std::filesystem::path& folder, Session& session, co
 std::string checksum_of_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                 const FolderOptions& options);
 
-// Reads every file of a checkpoint and compares; where there are no checksums, looks at the structure alone.
-std::vector<FileVerdict> verify_checkpoint(const std::filesystem::path& checkpoint);
-
-enum class CheckpointPart : uint8_t { kAll, kWithoutTensors, kWeights };
-// Returns false if the checkpoint has no checksums. Error: a file of this part is damaged; names it and the
-// newest earlier checkpoint that is whole, with what to do.
-bool check_undamaged(const std::filesystem::path& checkpoint, CheckpointPart part = CheckpointPart::kAll);
-
 }  // namespace tessera

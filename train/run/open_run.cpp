@@ -19,6 +19,7 @@
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
 #include "train/run/schedule.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/from_config.h"
 #include "train/session/measure_links.h"
 #include "train/tasks/read_task.h"

@@ -12,6 +12,7 @@
 #include "train/memory/plan_advice.h"
 #include "train/run/checkpoint_parts.h"
 #include "train/run/gemm_choices.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
 #include "train/session/from_config.h"
 

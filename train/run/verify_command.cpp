@@ -5,11 +5,11 @@
 #include "data/dataset_check.h"
 #include "data/manifest.h"
 #include "kernels/base/check.h"
-#include "kernels/base/ledger.h"
 #include "kernels/base/status_line.h"
-#include "train/run/checkpoint.h"
+#include "kernels/base/text.h"
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/verify_checkpoint.h"
 
 namespace tessera {
 namespace {

@@ -50,30 +50,29 @@ TEST(NormalForm, ReplacesWhatIsCompatible) {
 }
 
 TEST(NormalForm, EveryCharacterOfTheTables) {
-  for (const Compatible& c : kCompatible) {
+  for_each_replaced(kCompatible, [](uint32_t code, std::u32string_view) {
     std::string text;
-    append_utf8(text, c.code);
+    append_utf8(text, code);
     const std::string composed = compose(text, NormalForm::kNfkc);
     EXPECT_FALSE(looks_composed(text, NormalForm::kNfkc));
     EXPECT_NE(composed, text);
     EXPECT_EQ(compose(composed, NormalForm::kNfkc), composed);
-  }
-  for (const Decomposition& d : kComposites) {
+  });
+  for_each_replaced(kComposites, [](uint32_t code, std::u32string_view to) {
     std::string whole, parts;
-    append_utf8(whole, d.code);
-    append_utf8(parts, d.first);
-    append_utf8(parts, d.second);
+    append_utf8(whole, code);
+    for (const uint32_t part : to) append_utf8(parts, part);
     EXPECT_EQ(compose(parts), whole);
     EXPECT_EQ(compose(whole), whole);
     EXPECT_FALSE(looks_composed(parts));
-  }
-  for (const Decomposition& d : kNeverComposed) {
+  });
+  for_each_replaced(kNeverComposed, [](uint32_t code, std::u32string_view) {
     std::string whole;
-    append_utf8(whole, d.code);
+    append_utf8(whole, code);
     EXPECT_NE(compose(whole), whole);
     EXPECT_FALSE(looks_composed(whole));
     EXPECT_EQ(compose(compose(whole)), compose(whole));
-  }
+  });
   EXPECT_TRUE(looks_composed("plain \u00e9\u4e2d\u6587\uac01\U0001f600"));
 }
 

@@ -9,6 +9,7 @@
 #include "tests/data/support.h"
 #include "tests/support.h"
 #include "train/run/checkpoint.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
 #include "train/session/train_state.h"
 

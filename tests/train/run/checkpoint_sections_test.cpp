@@ -7,6 +7,7 @@
 #include "tests/data_parallel.h"
 #include "tests/momentum_rule.h"
 #include "train/run/checkpoint.h"
+#include "train/run/verify_checkpoint.h"
 
 namespace tessera::testing {
 namespace {

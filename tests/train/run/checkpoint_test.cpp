@@ -13,6 +13,7 @@
 #include "tests/model_families.h"
 #include "tests/support.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
 #include "train/session/train_state.h"
 
