@@ -110,13 +110,13 @@ std::vector<SequencePiece> Loader::pieces(int64_t position) const {
   return pieces;
 }
 
-void Loader::fetch(int64_t position, int64_t count, Sequences& out) const {
-  const int64_t T = options_.sequence_length;
+void Loader::fetch_at(std::span<const int64_t> positions, Sequences& out) const {
+  const int64_t T = options_.sequence_length, count = std::ssize(positions);
   out.tokens.resize(static_cast<size_t>(count * T));
   out.targets.resize(out.tokens.size());
   out.documents.clear();
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = first_of(position + i);
+    const int64_t first = first_of(positions[static_cast<size_t>(i)]);
     const auto row = [&](std::vector<int32_t>& rows) {
       return std::span(rows).subspan(static_cast<size_t>(i * T), static_cast<size_t>(T));
     };

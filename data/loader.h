@@ -64,7 +64,8 @@ class Loader : public SequenceSource {
   int64_t offset(int64_t epoch) const;
 
   // Within an epoch every window occurs exactly once. Targets that do not count are kNoTarget.
-  void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  void fetch_at(std::span<const int64_t> positions, Sequences& out) const override;
+  std::vector<int64_t> document_lengths(int64_t) const override { return {options_.sequence_length}; }
   std::vector<SequencePiece> pieces(int64_t position) const override;
 
  private:

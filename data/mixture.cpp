@@ -87,32 +87,18 @@ std::vector<SequencePiece> Mixture::pieces(int64_t position) const {
   return parts_[static_cast<size_t>(part)].source->pieces(at);
 }
 
-void Mixture::fetch(int64_t position, int64_t count, Sequences& out) const {
-  out.tokens.clear();
-  out.targets.clear();
-  out.documents.clear();
-  out.kinds.clear();
-  out.log_probs.clear();
-  out.weights.clear();
-  out.teacher_ids.clear();
-  out.teacher_logits.clear();
+std::vector<int64_t> Mixture::document_lengths(int64_t position) const {
+  const auto [part, at] = place(position);
+  return parts_[static_cast<size_t>(part)].source->document_lengths(at);
+}
+
+void Mixture::fetch_at(std::span<const int64_t> positions, Sequences& out) const {
+  clear(out);
   Sequences one;
-  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-  for (int64_t i = 0; i < count; ++i) {
-    const auto [part, at] = place(position + i);
+  for (const int64_t position : positions) {
+    const auto [part, at] = place(position);
     parts_[static_cast<size_t>(part)].source->fetch(at, 1, one);
-    append(out.tokens, one.tokens);
-    append(out.targets, one.targets);
-    append(out.documents, one.documents);
-    append(out.kinds, one.kinds);
-    append(out.log_probs, one.log_probs);
-    append(out.teacher_ids, one.teacher_ids);
-    append(out.teacher_logits, one.teacher_logits);
-    // Where only some sources have weights, those of the others are 1.
-    if (one.weights.empty() && out.weights.empty()) continue;
-    out.weights.resize(out.tokens.size() - one.tokens.size(), 1.0f);
-    append(out.weights, one.weights);
-    out.weights.resize(out.tokens.size(), 1.0f);
+    append(out, one);
   }
 }
 

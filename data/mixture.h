@@ -27,7 +27,8 @@ class Mixture : public SequenceSource {
   explicit Mixture(std::vector<Part> parts);
 
   int64_t sequences_per_epoch() const override { return sequences_per_epoch_; }
-  void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  void fetch_at(std::span<const int64_t> positions, Sequences& out) const override;
+  std::vector<int64_t> document_lengths(int64_t position) const override;
   std::vector<SequencePiece> pieces(int64_t position) const override;
 
   struct Place {

@@ -255,8 +255,19 @@ std::vector<SequencePiece> PackedLoader::pieces(int64_t position) const {
   return pieces;
 }
 
-void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const {
-  const int64_t T = options_.sequence_length;
+std::vector<int64_t> PackedLoader::document_lengths(int64_t position) const {
+  std::vector<int64_t> lengths;
+  int64_t padding = options_.sequence_length;
+  for (const PackedDocument& document : documents_at(position)) {
+    lengths.push_back(document.count);
+    padding -= document.count;
+  }
+  if (padding > 0) lengths.push_back(padding);
+  return lengths;
+}
+
+void PackedLoader::fetch_at(std::span<const int64_t> positions, Sequences& out) const {
+  const int64_t T = options_.sequence_length, count = std::ssize(positions);
   out.tokens.resize(static_cast<size_t>(count * T));
   out.targets.resize(out.tokens.size());
   out.documents.resize(2 * out.tokens.size());
@@ -270,7 +281,7 @@ void PackedLoader::fetch(int64_t position, int64_t count, Sequences& out) const 
     const auto part = [&](auto& rows, int64_t values) {
       return std::span(rows).subspan(static_cast<size_t>(i * T * values), static_cast<size_t>(T * values));
     };
-    fill(sequence_at(position + i),
+    fill(sequence_at(positions[static_cast<size_t>(i)]),
          {.tokens = part(out.tokens, 1),
           .targets = part(out.targets, 1),
           .documents = part(out.documents, 2),

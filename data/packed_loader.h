@@ -51,7 +51,8 @@ class PackedLoader : public SequenceSource {
   explicit PackedLoader(const PackedLoaderOptions& options);
 
   int64_t sequences_per_epoch() const override { return packing_.sequences(); }
-  void fetch(int64_t position, int64_t count, Sequences& out) const override;
+  void fetch_at(std::span<const int64_t> positions, Sequences& out) const override;
+  std::vector<int64_t> document_lengths(int64_t position) const override;
   std::vector<SequencePiece> pieces(int64_t position) const override;
 
   // What a sequence is made of, in order, without padding

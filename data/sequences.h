@@ -52,6 +52,9 @@ inline double weight_of_targets(const SequencesView& sequences) {
   return sum;
 }
 
+// The lengths of the documents of a sequence, of its `documents`: [T, 2] as in Sequences
+std::vector<int64_t> document_lengths(std::span<const int32_t> documents);
+
 // Calls on_pair(n) with the first token of each pair of documents in sequences of T tokens.
 template <class OnPair>
 void for_each_first_of_pair(const SequencesView& sequences, int64_t T, const OnPair& on_pair) {
@@ -103,6 +106,11 @@ struct Sequences {
   bool operator==(const Sequences&) const = default;
 };
 
+void clear(Sequences& sequences);
+// `more` after those that are there, of the same fields. Where only some have weights, those of the others
+// are 1.
+void append(Sequences& to, const SequencesView& more);
+
 // Tokens of a sequence that lie side by side in a file, and in a document where the data knows them
 struct SequencePiece {
   int64_t begin = 0, count = 0;          // tokens of the sequence
@@ -118,9 +126,14 @@ class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
   virtual int64_t sequences_per_epoch() const = 0;
-  // The sequences position, position + 1, ... into `out`, whose memory is reused. Positions
-  // continue over epochs. Error: position < 0, and what reading the data throws.
-  virtual void fetch(int64_t position, int64_t count, Sequences& out) const = 0;
+  // The sequences at these positions into `out`, whose memory is reused. Positions continue over epochs.
+  // Error: a position < 0, and what reading the data throws.
+  virtual void fetch_at(std::span<const int64_t> positions, Sequences& out) const = 0;
+  // Those at position, position + 1, ...
+  void fetch(int64_t position, int64_t count, Sequences& out) const;
+  // The lengths of the documents of the sequence at `position`, padding as one, in their order; of documents
+  // that are joined, one
+  virtual std::vector<int64_t> document_lengths(int64_t position) const = 0;
   // Where the tokens of the sequence at `position` come from, in their order; padding comes from nowhere.
   virtual std::vector<SequencePiece> pieces(int64_t position) const = 0;
 };

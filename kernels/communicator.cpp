@@ -60,7 +60,9 @@ int64_t bytes_of(std::span<const AllToAll::Message> messages) {
 class PlanCommunicator final : public Communicator {
  public:
   PlanCommunicator(Device device, int rank, int size, QueueObserver observer)
-      : Communicator(device, rank, size), observer_(std::move(observer)) {}
+      : Communicator(device, rank, size),
+        reduce_scatter_passes_(device == Device::kCpu ? 2 : 1),
+        observer_(std::move(observer)) {}
   void wait_for(int64_t count) override {
     if (observer_.wait_for) observer_.wait_for(count);
   }
@@ -71,10 +73,11 @@ class PlanCommunicator final : public Communicator {
   }
   void tell(const Tensor& whole, int64_t passes) { tell(sent_along_a_ring(whole, passes, size())); }
   void run(const AllReduce& a) override { tell(a.sums ? a.sums : a.tensor, 2); }
-  void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, 1); }
+  void run(const ReduceScatter& a) override { tell(a.sums ? a.sums : a.whole, reduce_scatter_passes_); }
   void run(const AllGather& a) override { tell(a.whole, 1); }
   void run(const AllToAll& a) override { tell(bytes_of(a.sends)); }
 
+  int64_t reduce_scatter_passes_;  // on the CPU it is an all-reduce
   QueueObserver observer_;
 };
 

@@ -96,6 +96,8 @@ class Communicator {
   // The exposed communication since the last call: how long the backend's stream (CPU: the caller) waited for
   // collectives. Blocks the host until those waits are over.
   virtual double take_waited_seconds() { return 0; }
+  // Of those waits, the ones that are over by now. Does not block the host.
+  virtual double take_past_waits() { return take_waited_seconds(); }
   // Why communication has failed, or "". Any thread may call it while this object lives.
   virtual std::string failure() { return ""; }
 

@@ -51,7 +51,8 @@ struct Command {
   std::string resume;          // "newest", "auto" or empty
   std::string verify, replay;  // a folder or empty
   bool print_config = false, plan = false;
-  int64_t nodes = 1;  // of a plan
+  int64_t nodes = 1;     // of a plan
+  LinkRates links = {};  // likewise; GB/s
   AskedRanks asked;
   PlanOptions plan_options;
 };
@@ -111,6 +112,16 @@ void add_plan_options(Options& app, Command& c) {
           "With --plan: the machines that the ranks are on, as many on each; default: one")
       .type_name("N")
       .needs(plan);
+  app.add(
+         "--link-rate", c.links.within,
+         "With --plan: the GB/s that each rank sends to others of its machine, as ./bench links measures it; "
+         "default: by the device")
+      .type_name("GB/S")
+      .needs(plan);
+  app.add("--network-rate", c.links.between,
+          "With --plan: the GB/s that each rank sends to another machine while all do, as a run prints it")
+      .type_name("GB/S")
+      .needs(plan);
   app.add_word("--fit", c.plan_options.fit, "With --plan: find the largest context or micro-batch that fits")
       .needs(plan);
   app.add("--json", c.plan_options.json, "With --plan: also write the figures to this file")
@@ -147,7 +158,11 @@ int plan(Config config, Command& c) {
   check(c.nodes >= 1 && config.ranks % c.nodes == 0,
         "--nodes {}: {} ranks are not as many on each of {} machines; give a divisor of them", c.nodes,
         config.ranks, c.nodes);
+  for (const auto& [name, rate] :
+       {std::pair("--link-rate", c.links.within), std::pair("--network-rate", c.links.between)})
+    check(rate >= 0, "{} {}: a rate is above 0", name, rate);
   config.nodes = c.nodes;
+  config.links = {.within = 1e9 * c.links.within, .between = 1e9 * c.links.between};
   c.plan_options.config_name = c.config_name;
   c.plan_options.overrides = c.overrides;
   c.plan_options.planned_run = planned_run;

@@ -325,10 +325,11 @@ struct Numbered : SequenceSource {
   std::vector<SequencePiece> pieces(int64_t) const override { return {}; }
   Numbered(int32_t number, int64_t sequences) : number(number), sequences(sequences) {}
   int64_t sequences_per_epoch() const override { return sequences; }
-  void fetch(int64_t position, int64_t count, Sequences& out) const override {
+  std::vector<int64_t> document_lengths(int64_t) const override { return {1}; }
+  void fetch_at(std::span<const int64_t> positions, Sequences& out) const override {
     out.tokens.clear();
-    for (int64_t i = 0; i < count; ++i)
-      out.tokens.push_back(number * 1'000'000 + static_cast<int32_t>(position + i));
+    for (const int64_t position : positions)
+      out.tokens.push_back(number * 1'000'000 + static_cast<int32_t>(position));
     out.targets = out.tokens;
     out.documents.clear();
   }

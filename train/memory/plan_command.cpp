@@ -182,6 +182,7 @@ void print_fit(const Fit& fit, const PlanOptions& options) {
 
 Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
   const RunShape& s = plan.shape;
+  const StepEstimate step = estimate_step(s, plan.device);
   Json json{{"device", plan.device.name},
             {"arch", plan.device.arch},
             {"parameters", s.model.parameters()},
@@ -202,6 +203,8 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"replicas", s.mesh.replicas},
             {"offload", text_of(s.offload)},
             {"tokens_per_second", tokens_per_second(s, plan.device)},
+            {"step_seconds", step.seconds},
+            {"step_waits", step.waits},
             {"peak_bytes", plan.peak()},
             {"host_bytes", plan.memory.host_bytes},
             {"host_available_bytes", nullptr},

@@ -43,6 +43,12 @@ Mesh::Mesh(Backend& backend, const MeshShape& shape, const Ranks& world) : shape
   }
 }
 
+double Mesh::take_past_waits() const {
+  double seconds = 0;  // of an axis that has another's communicator, nothing is left to take
+  for (const std::shared_ptr<Communicator>& axis : axes_) seconds += axis->take_past_waits();
+  return seconds;
+}
+
 std::string Mesh::failure() const {
   for (const std::shared_ptr<Communicator>& axis : axes_)
     if (std::string why = axis->failure(); !why.empty()) return why;

@@ -28,6 +28,8 @@ class Mesh {
             .shard = &axis(Axis::kShard),
             .replica = &axis(Axis::kReplica)};
   }
+  // As Communicator::take_past_waits(), of all of them together
+  double take_past_waits() const;
   // As Communicator::failure(), of any of them
   std::string failure() const;
 

@@ -117,6 +117,11 @@ class NcclCommunicator final : public Communicator {
     return std::exchange(waited_seconds_, 0);
   }
 
+  double take_past_waits() override {
+    while (std::unique_ptr<Wait> past = past_wait()) spare_.push_back(std::move(past));
+    return std::exchange(waited_seconds_, 0);
+  }
+
   std::string failure() override {
     const std::lock_guard lock(mutex_);
     ncclResult_t result = ncclSuccess;
@@ -251,7 +256,16 @@ class NcclCommunicator final : public Communicator {
 
   // Events that are no longer in use, else new ones
   std::unique_ptr<Wait> next_wait() {
-    if (waits_.empty() || !waits_.front()->after.is_done()) return std::make_unique<Wait>();
+    if (std::unique_ptr<Wait> past = past_wait()) return past;
+    if (spare_.empty()) return std::make_unique<Wait>();
+    std::unique_ptr<Wait> last = std::move(spare_.back());
+    spare_.pop_back();
+    return last;
+  }
+
+  // The first one, if it is over; then it is in waited_seconds_
+  std::unique_ptr<Wait> past_wait() {
+    if (waits_.empty() || !waits_.front()->after.is_done()) return nullptr;
     std::unique_ptr<Wait> first = std::move(waits_.front());
     waits_.pop_front();
     waited_seconds_ += first->after.seconds_since(first->before);
@@ -277,7 +291,8 @@ class NcclCommunicator final : public Communicator {
   std::vector<std::unique_ptr<CudaEvent>> done_;  // of the newest kEvents collectives
   int64_t waited_for_ = 0;                        // collectives
   bool failed_ = false;
-  std::deque<std::unique_ptr<Wait>> waits_;  // not yet in waited_seconds_
+  std::deque<std::unique_ptr<Wait>> waits_;   // not yet in waited_seconds_
+  std::vector<std::unique_ptr<Wait>> spare_;  // events for later ones
   double waited_seconds_ = 0;
   std::mutex mutex_;  // of every call of NCCL: another thread may call failure()
   ncclComm_t comm_ = nullptr;

@@ -16,19 +16,18 @@ constexpr size_t kMostSequences = 4;  // that are told
 // Where the sequences of a micro-batch of this rank lie in the data
 class Origins {
  public:
-  Origins(const StepInputs& inputs, int64_t micro_batch) : inputs_(inputs) {
-    const RunShape& shape = inputs.state.shape();
-    first_ = inputs.position + inputs.ranks.place(Axis::kData).rank * shape.sequences_per_rank() +
-             micro_batch * shape.micro_batch;
-  }
+  Origins(const StepInputs& inputs, int64_t micro_batch)
+      : inputs_(inputs), first_(micro_batch * inputs.state.shape().micro_batch) {}
   std::string of(int64_t sequence, std::optional<int64_t> token = {}) const {
-    return inputs_.origin(first_ + sequence, token);
+    return inputs_.origin(position(sequence), token);
   }
-  int64_t position(int64_t sequence) const { return first_ + sequence; }
+  int64_t position(int64_t sequence) const {
+    return inputs_.own_positions[static_cast<size_t>(first_ + sequence)];
+  }
 
  private:
   const StepInputs& inputs_;
-  int64_t first_;
+  int64_t first_;  // of this rank's
 };
 
 std::string sequences_text(const StepInputs& inputs, const BadValue& bad) {
@@ -138,14 +137,14 @@ std::vector<std::string> worst_sequences(const StepInputs& inputs) {
   const RunShape& shape = state.shape();
   const int64_t T = shape.sequence_length, mine = shape.sequences_per_rank(),
                 all = shape.sequences_per_step();
-  const int64_t first = inputs.ranks.place(Axis::kData).rank * mine;
   const bool counts = inputs.ranks.place(Axis::kContext).rank == 0;
   std::vector<double> sums(static_cast<size_t>(2 * all));  // of the losses of each sequence; loss tokens
   const std::vector<double> losses = state.sequence_losses();
   for (int64_t i = 0; i < mine; ++i) {
     const std::span targets = inputs.own.tokens_from(i * T, T).targets;
-    sums[static_cast<size_t>(first + i)] = losses[static_cast<size_t>(i)];
-    if (counts) sums[static_cast<size_t>(all + first + i)] = static_cast<double>(counted(targets));
+    const int64_t place = inputs.own_positions[static_cast<size_t>(i)] - inputs.position;
+    sums[static_cast<size_t>(place)] = losses[static_cast<size_t>(i)];
+    if (counts) sums[static_cast<size_t>(all + place)] = static_cast<double>(counted(targets));
   }
   sums = inputs.ranks.sum(sums);
   struct One {

@@ -38,8 +38,9 @@ struct BadStep {
 struct StepInputs {
   RankGroup& ranks;
   TrainState& state;  // as it was before the step
-  SequencesView own;  // this rank's
-  int64_t position;   // of the first sequence of all ranks in the data
+  SequencesView own;                   // this rank's
+  std::vector<int64_t> own_positions;  // of these in the data
+  int64_t position;                    // of the first sequence of all ranks
   OptimizerConfig optimizer;
   // Where a sequence at a position of the data comes from, or one of its tokens
   std::function<std::string(int64_t position, std::optional<int64_t> token)> origin;

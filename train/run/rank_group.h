@@ -45,6 +45,9 @@ class RankGroup {
   const Mesh& connect(Backend& be, const MeshShape& shape);
   void disconnect();  // before the backend ends; a run does it with finish()
 
+  // How long this rank has waited for collectives since the last call; see Communicator::take_past_waits().
+  double take_past_waits() { return group_ ? mesh_->take_past_waits() : 0; }
+
   // Over all ranks; all call it. Equal bits at every rank.
   std::vector<double> sum(const std::vector<double>& mine);
   std::vector<double> gather(double mine);  // in the order of ranks

@@ -14,6 +14,7 @@
 #include "train/run/gemm_choices.h"
 #include "train/run/verify_checkpoint.h"
 #include "train/session/device.h"
+#include "train/session/equal_work.h"
 #include "train/session/from_config.h"
 
 namespace tessera {
@@ -33,7 +34,7 @@ class Replay {
  private:
   void bring_files();
   RunPlan plan() const;
-  SequencesView own() const;
+  std::vector<int64_t> own_places() const;
   void load(const RunPlan& plan);
   std::string setting_text() const;
 
@@ -101,12 +102,16 @@ RunPlan Replay::plan() const {
   return plan;
 }
 
-// This rank's sequences
-SequencesView Replay::own() const {
+// Of this rank's sequences in the step
+std::vector<int64_t> Replay::own_places() const {
   const RunShape& shape = present(state_).shape();
-  const int64_t mine = shape.sequences_per_rank() * shape.sequence_length,
-                first = ranks_.place(Axis::kData).rank * mine;
-  return SequencesView(folder_.batch).tokens_from(first, mine);
+  const SequencesView batch = folder_.batch;
+  std::vector<double> work;
+  for (int64_t i = 0; takes_by_work(shape) && i < shape.sequences_per_step(); ++i) {
+    const int64_t T = shape.sequence_length;
+    work.push_back(attention_spans(shape.model, document_lengths(batch.tokens_from(i * T, T).documents)));
+  }
+  return places_of_rank(shape, ranks_.place(Axis::kData), work);
 }
 
 void Replay::load(const RunPlan& plan) {
@@ -139,9 +144,17 @@ std::string Replay::setting_text() const {
 
 int Replay::run() {
   load(plan());
+  const int64_t T = kept_.sequence_length;
+  Sequences own;
+  std::vector<int64_t> positions;
+  for (const int64_t place : own_places()) {
+    append(own, SequencesView(folder_.batch).tokens_from(place * T, T));
+    positions.push_back(kept_.position + place);
+  }
   const StepInputs inputs{.ranks = ranks_,
                           .state = present(state_),
-                          .own = own(),
+                          .own = own,
+                          .own_positions = positions,
                           .position = kept_.position,
                           .optimizer = optimizer_config(config_),
                           .origin = [&](int64_t position, std::optional<int64_t>) {

@@ -167,8 +167,9 @@ void RunLog::go_back(const BadStep& bad, double seconds) {
 }
 
 void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
-                  double seconds, const MemoryLedger& ledger) {
+                  const StepSeconds& times, const MemoryLedger& ledger) {
   if (!metrics_) return;
+  const double seconds = times.all;
   if (tokens.counted == 0) return step_without_loss(learning_rate, seconds);
   const double tokens_per_second = static_cast<double>(shape_.tokens_per_step()) / seconds;
   const double flops_per_token = shape_.flops_of_span(tokens.attention_span);
@@ -196,6 +197,8 @@ void RunLog::step(const TrainState::StepResult& result, const StepTokens& tokens
                                  {"mfu", tokens_per_second * flops_per_token / peak_flops},
                                  {"memory_bytes", memory}};
   if (uncounted > 0) figures["loss_tokens"] = tokens.counted;
+  if (shape_.ranks() > 1)
+    figures.update({{"waited", times.waited}, {"wait_for_slowest", times.wait_for_slowest}});
   add_pairs(result.figures, tokens.counted, config_.train.loss, figures);
   if (result.scores)
     figures.update({{"largest_score", result.scores->largest}, {"clipped_heads", result.scores->clipped}});

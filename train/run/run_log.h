@@ -27,6 +27,12 @@ struct StepTokens {
   double attention_span = 0;  // of each, the mean: see ModelConfig
 };
 
+struct StepSeconds {
+  double all = 0;
+  double waited = 0;            // for collectives, a mean over the ranks
+  double wait_for_slowest = 0;  // a share: see slow_ranks.h
+};
+
 class RunLog {
  public:
   // Every line of metrics.jsonl has the step, tokens and epoch of `run` at that moment.
@@ -49,7 +55,7 @@ class RunLog {
   void begin_phase(const RunDescription& description);
   // Without a token that counts the step was skipped, and `result` is not looked at.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
-            double seconds, const MemoryLedger& ledger);
+            const StepSeconds& seconds, const MemoryLedger& ledger);
   // After step(), of the same one
   void inside(const InsideFigures& figures);
   void skipped_step(const BadStep& bad, double seconds);

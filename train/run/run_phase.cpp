@@ -3,6 +3,7 @@
 #include "train/memory/data_weights.h"
 #include "train/memory/plan_advice.h"
 #include "train/session/device.h"
+#include "train/session/equal_work.h"
 
 namespace tessera {
 
@@ -12,9 +13,17 @@ RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool sh
       data_(config_, shift),
       plan_(with_weights(plan, data_.has_weights())) {}
 
+std::vector<int64_t> RunPhase::positions_of_step(int64_t position, const AxisPlace& rank) const {
+  std::vector<double> work;
+  for (int64_t i = 0; takes_by_work(shape()) && i < shape().sequences_per_step(); ++i)
+    work.push_back(attention_spans(shape().model, data_.train().document_lengths(position + i)));
+  std::vector<int64_t> positions = places_of_rank(shape(), rank, work);
+  for (int64_t& each : positions) each += position;
+  return positions;
+}
+
 void RunPhase::fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const {
-  const int64_t mine = shape().sequences_per_rank();
-  data_.train().fetch(position + rank.rank * mine, mine, into);
+  data_.train().fetch_at(positions_of_step(position, rank), into);
 }
 
 void RunPhase::allocate(const Memory& memory) {

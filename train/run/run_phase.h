@@ -23,6 +23,8 @@ class RunPhase {
   void fetch_step(int64_t position, const AxisPlace& rank) { fetch_step(position, rank, next_); }
   Sequences& next() { return next_; }
   void fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const;
+  // Where these sequences are in the data
+  std::vector<int64_t> positions_of_step(int64_t position, const AxisPlace& rank) const;
 
   struct Memory {
     Backend& backend;

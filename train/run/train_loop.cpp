@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/nan.h"
@@ -20,6 +21,7 @@
 #include "train/run/resume.h"
 #include "train/run/schedule.h"
 #include "train/run/stop_signals.h"
+#include "train/session/equal_work.h"
 #include "train/session/from_config.h"
 #include "train/session/pair_figures.h"
 #include "train/session/sampler.h"
@@ -37,17 +39,11 @@ constexpr size_t kCounts = 3;
 std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape& shape,
                                       const AxisPlace& context) {
   if (context.rank > 0) return {};
-  const auto span_of = [&](int64_t begin, int64_t end) {  // the sum over the tokens of a document
-    return static_cast<double>(end - begin) * shape.model.attention_span(begin, end);
-  };
   const int64_t T = shape.sequence_length;
   double spans = 0;
-  if (sequences.documents.empty())
-    spans = span_of(0, T) * static_cast<double>(std::ssize(sequences.tokens) / T);
-  for (size_t i = 0; i < sequences.documents.size();) {
-    const int64_t begin = sequences.documents[i], end = sequences.documents[i + 1], length = end - begin;
-    spans += span_of(begin, end);
-    i += static_cast<size_t>(2 * std::max<int64_t>(length, 1));  // a token has two numbers
+  for (int64_t first = 0; first < std::ssize(sequences.tokens); first += T) {
+    const std::span documents = SequencesView(sequences).tokens_from(first, T).documents;
+    spans += attention_spans(shape.model, documents.empty() ? std::vector{T} : document_lengths(documents));
   }
   const int64_t count = shape.loss.pairs ? count_pairs(sequences, T) : counted(sequences.targets);
   const double weight = shape.loss.pairs ? weight_of_pairs(sequences, T) : weight_of_targets(sequences);
@@ -232,6 +228,25 @@ void TrainLoop::write_profile() {
                           shape().sequence_length, name_of(shape().dtype))});
 }
 
+// All ranks find the same ones, and exchange what these are.
+void TrainLoop::tell_of_slow_ranks(std::span<const double> own) {
+  const std::vector<SlowRanks::Slow> slow = slow_ranks_.add(own);
+  if (slow.empty()) return;
+  const bool gpu = run_.device.traits.device == Device::kCuda;
+  const std::vector<std::string> places =
+      run_.ranks.exchange(gpu ? fmt::format("GPU {} ({}) of {}", run_.ranks.local_rank(),
+                                            run_.device.traits.name, run_.ranks.machine())
+                              : run_.ranks.machine());
+  for (const auto& [rank, seconds, median] : slow)
+    run_.log.line().notice(fmt::format(
+        "rank {} on {} is slow, and all others wait for it: its own work of a step takes {:.0f} ms, the "
+        "median is {:.0f} ms. Look at {}",
+        rank, places[static_cast<size_t>(rank)], 1e3 * seconds, 1e3 * median,
+        gpu ? "its clock and temperature (nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE), and at other "
+              "programs on the GPU and on its machine"
+            : "other programs on its machine"));
+}
+
 void TrainLoop::report_ranks() {
   if (run_.ranks.size() == 1) return;
   std::string text = "memory at its peak, by rank:";
@@ -245,6 +260,7 @@ void TrainLoop::report_ranks() {
 TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   if (run_.now.step == saved_) at_saved_ = run_.now;
   run_.ranks.enter_phase(fmt::format("step {}", step));
+  run_.ranks.take_past_waits();  // of what came before
   const Clock::time_point start = Clock::now();
   const double learning_rate = learning_rate_at(step - 1, run_.config.steps(), run_.config.optimizer);
   Arena::Phase arena_phase(phase().arena(), "step", step, Arena::Phase::kRecordFirstFew);
@@ -267,17 +283,24 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   phase().fetch_step(position, run_.ranks.place(Axis::kData));  // while the device works
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
-  std::vector<double> mine{result.loss, seconds_since(start)};
+  const double seconds_of_step = seconds_since(start);
+  std::vector<double> mine{result.loss, seconds_of_step};
   for (const double count : counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext)))
     mine.push_back(count);
   // A step that is skipped has none.
   result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);
   mine.insert(mine.end(), result.figures.begin(), result.figures.end());
+  const size_t times = mine.size();  // from here on, of each rank its own
+  mine.resize(times + static_cast<size_t>(run_.ranks.size()));
+  mine[times + static_cast<size_t>(run_.ranks.rank())] = seconds_of_step - run_.ranks.take_past_waits();
   const std::vector<double> all = stopping_.sum(mine);
   count_next(std::span(all).subspan(2));
   if (shape().loss.pairs)
-    result.figures = mean_figures({all.begin() + 2 + kCounts, all.end()}, static_cast<double>(tokens.counted),
-                                  tokens.weight);
+    result.figures =
+        mean_figures({all.begin() + 2 + kCounts, all.begin() + static_cast<std::ptrdiff_t>(times)},
+                     static_cast<double>(tokens.counted), tokens.weight);
+  const std::span own_times = std::span(all).subspan(times);
+  if (!skips) tell_of_slow_ranks(own_times);
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
   result.loss = without_sign_if_nan(all[0] / ranks);
   arena_phase.end();
@@ -296,7 +319,11 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   if (!skips) step_seconds_ = all[1] / ranks;
   if (!skips && run_.config.train.on_bad_step.judges_spikes())
     run_.now.recent.add(result.loss, result.grad_norm);
-  run_.log.step(result, tokens, learning_rate, seconds_since(start), phase().arena().ledger());
+  run_.log.step(result, tokens, learning_rate,
+                {.all = seconds_since(start),
+                 .waited = (all[1] - std::accumulate(own_times.begin(), own_times.end(), 0.0)) / ranks,
+                 .wait_for_slowest = wait_for_slowest(own_times)},
+                phase().arena().ledger());
   if (const auto inside = skips ? std::nullopt : phase().state().inside()) run_.log.inside(*inside);
   return Outcome::kDone;
 }
@@ -305,14 +332,16 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
 TrainLoop::Outcome TrainLoop::handle(BadStep bad, double seconds) {
   Sequences own;
   phase().fetch_step(run_.now.data_position, run_.ranks.place(Axis::kData), own);
-  const StepInputs inputs{.ranks = run_.ranks,
-                          .state = phase().state(),
-                          .own = own,
-                          .position = run_.now.data_position,
-                          .optimizer = optimizer_config(run_.config),
-                          .origin = [this](int64_t position, std::optional<int64_t> token) {
-                            return phase().data().origin(position, token);
-                          }};
+  const StepInputs inputs{
+      .ranks = run_.ranks,
+      .state = phase().state(),
+      .own = own,
+      .own_positions = phase().positions_of_step(run_.now.data_position, run_.ranks.place(Axis::kData)),
+      .position = run_.now.data_position,
+      .optimizer = optimizer_config(run_.config),
+      .origin = [this](int64_t position, std::optional<int64_t> token) {
+        return phase().data().origin(position, token);
+      }};
   bad.worst = worst_sequences(inputs);
   if (bad.is_spike()) bad.scores = scores_of(run_.now.recent, bad.loss, bad.grad_norm);
   if (saved_ > 0) run_.now.before_bad_steps.insert(saved_);

@@ -15,6 +15,7 @@
 #include "train/run/checkpoint_folder.h"
 #include "train/run/open_run.h"
 #include "train/run/position_losses.h"
+#include "train/run/slow_ranks.h"
 #include "train/run/stopping.h"
 #include "train/tasks/score.h"
 
@@ -66,6 +67,7 @@ class TrainLoop {
   bool saved_within(double seconds);  // whether it is on the disk, or on all disks
   void finish_saving(bool waits);     // false: only if it is on the disk
   void end();
+  void tell_of_slow_ranks(std::span<const double> own);
   void report_ranks();
   void write_profile();
 
@@ -85,7 +87,8 @@ class TrainLoop {
   int64_t saved_;               // the step of the newest checkpoint of this run, maybe still being written
   StepTokens next_tokens_;      // of phase().next(), over all ranks
   PositionLosses positions_;    // of the last evaluation, with evaluation.by_position
-  double step_seconds_ = 0;     // of the last step, or expected before the first; equal on all ranks
+  SlowRanks slow_ranks_;
+  double step_seconds_ = 0;  // of the last step, or expected before the first; equal on all ranks
 };
 
 }  // namespace tessera

@@ -1,10 +1,10 @@
 #include "train/session/context_deal.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/base/check.h"
 #include "kernels/base/no_target.h"
+#include "train/session/equal_work.h"
 
 namespace tessera {
 namespace {
@@ -156,24 +156,14 @@ std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all
                                  std::span<const Windows::Run> windows) {
   const int64_t block = block_of(all_tokens, ranks), blocks = divided_up(all_tokens, block),
                 room = divided_up(blocks, ranks), T = room * block;
-  std::vector<int64_t> work(static_cast<size_t>(blocks)), order(work.size());
+  std::vector<double> work(static_cast<size_t>(blocks));
   for (int64_t token = 0; token < all_tokens; ++token) {
     const int64_t before = token + 1 - document_of(documents, token, 0, 0);
     for (const auto& [window, with_it] : windows)
       work[static_cast<size_t>(token / block)] +=
-          with_it * (window == Windows::kFull ? before : std::min(before, window));
+          static_cast<double>(with_it * (window == Windows::kFull ? before : std::min(before, window)));
   }
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater<>(), [&](int64_t i) { return work[static_cast<size_t>(i)]; });
-  std::vector<std::vector<int64_t>> dealt(static_cast<size_t>(ranks));
-  std::vector<int64_t> sums(dealt.size());
-  for (const int64_t i : order) {
-    size_t least = dealt.size();
-    for (size_t rank = 0; rank < dealt.size(); ++rank)
-      if (std::ssize(dealt[rank]) < room && (least == dealt.size() || sums[rank] < sums[least])) least = rank;
-    dealt[least].push_back(i);
-    sums[least] += work[static_cast<size_t>(i)];
-  }
+  std::vector<std::vector<int64_t>> dealt = equal_shares(work, ranks, room);
   std::vector<int32_t> places(static_cast<size_t>(ranks * T), kNoPlace);
   for (size_t rank = 0; rank < dealt.size(); ++rank) {
     std::ranges::sort(dealt[rank]);

@@ -36,7 +36,9 @@ constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an
 // the device has been given are done
 class Queue {
  public:
-  Queue(double& now, double bytes_per_second) : now_(now), bytes_per_second_(bytes_per_second) {}
+  // `blocks`: whoever starts something waits for it.
+  Queue(double& now, double bytes_per_second, bool blocks = false)
+      : now_(now), bytes_per_second_(bytes_per_second), blocks_(blocks) {}
 
   QueueObserver observer() {
     return {.start = [this](int64_t bytes) { start(static_cast<double>(bytes) / bytes_per_second_); },
@@ -48,6 +50,7 @@ class Queue {
   void start(double seconds) {
     free_ = std::max(free_, now_) + seconds;
     ends_.push_back(free_);
+    if (blocks_) wait_for(std::ssize(ends_));
   }
   void wait_for(int64_t count) {
     if (count == 0) return;
@@ -58,6 +61,7 @@ class Queue {
 
   double& now_;
   double bytes_per_second_, free_ = 0, waits_ = 0;
+  bool blocks_;
   std::vector<double> ends_;
 };
 
@@ -150,6 +154,19 @@ struct OpTime {
   }
 };
 
+// Bytes/s that each rank of an axis sends. A ring enters and leaves each machine once: what the ranks of a
+// machine can send together is there for one rank's bytes. Ranks that share sequences send to each other.
+double rate_of(const RunShape& shape, Axis axis, const DeviceSpeed& speed) {
+  const double within = shape.links.within > 0 ? shape.links.within : speed.link,
+               between = shape.links.between > 0 ? shape.links.between : speed.network;
+  if (!shape.crosses_nodes(axis)) return within;
+  const std::vector<int64_t> members = shape.mesh.members(axis, 0);
+  const int64_t on_first_machine =
+      std::ranges::count_if(members, [&](int64_t rank) { return rank < shape.ranks() / shape.nodes; });
+  if (axis == Axis::kContext || on_first_machine == 1) return between;
+  return std::min(within, static_cast<double>(on_first_machine) * between);
+}
+
 StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64_t micro_steps) {
   const DeviceSpeed speed = speed_of(device);
   const OpTime time{.speed = speed, .offload = shape.offload, .ranks = shape.ranks()};
@@ -160,10 +177,8 @@ StepEstimate walk_clock(const RunShape& shape, const DeviceTraits& device, int64
       [&] { return copies.emplace_back(now, speed.bus).observer(); });
   Arena arena = Arena::plan(device.device);
   const PlanRanks ranks(shape, device.device, [&](Axis axis) {
-    const auto& [measured, assumed] = shape.crosses_nodes(axis)
-                                          ? std::pair(shape.links.between, speed.network)
-                                          : std::pair(shape.links.within, speed.link);
-    return collectives.emplace_back(now, measured > 0 ? measured : assumed).observer();
+    const bool blocks = device.device == Device::kCpu;  // see kernels/communicator.h
+    return collectives.emplace_back(now, rate_of(shape, axis, speed), blocks).observer();
   });
   TrainState state(*be, arena, shape, ranks.axes());
   const auto waits = [&] {

@@ -1,6 +1,7 @@
 // Every way to share a step, against one rank: ranks of the data and of the context, accumulation, splits
 // and replicas, with losses of text, of weighted text with z-loss and label smoothing, of a teacher, of
-// experts and of pairs, where ranks count unequal numbers of tokens or none.
+// experts with the losses of their routers and of pairs, where ranks count unequal numbers of tokens, whose
+// sequences they take by their work, or none.
 //
 // AdamW's update hides the size of a gradient: with a wrong divisor it makes the same step. So its epsilon
 // is 1 here, far above any gradient: an update is then the gradient times the rate, and nothing is clipped.
@@ -8,6 +9,7 @@
 #include "model/preference_loss.h"
 #include "tests/data_parallel.h"
 #include "tests/model_families.h"
+#include "train/session/equal_work.h"
 
 namespace tessera::testing {
 namespace {
@@ -116,9 +118,18 @@ RunShape shape_of(const Case& c, const MeshShape& mesh, int64_t micro_steps, Sha
     shape.weights = true, shape.loss = cross_entropy({.z_loss = 0.01, .label_smoothing = 0.1});
   if (c.loss == Loss::kTaught) shape.loss = distillation(rule), shape.teacher = shape.model;
   if (c.loss == Loss::kStored) shape.loss = distillation(rule, kStoredLogits);
-  if (c.loss == Loss::kExperts) shape.model = with_experts(with_llama_parts(shape.model));
+  if (c.loss == Loss::kExperts) {
+    shape.model = with_experts(with_llama_parts(shape.model));
+    shape.router_losses = {.balance = 0.02, .z = 1e-3};
+  }
   if (c.loss == Loss::kPairs) shape.loss = preference_loss({.kind = PreferenceKind::kDpo, .beta = 0.5});
   return shape;
+}
+
+// The sequences of a rank where none is taken by its work: so the last ranks have those that do not count.
+std::vector<int64_t> in_turn(RunShape shape, const AxisPlace& rank) {
+  shape.documents = false;
+  return places_of_rank(shape, rank, {});
 }
 
 Result run(Backend& be, const Mesh& mesh, const Ranks& ranks, const Case& c, const RunShape& shape) {
@@ -131,9 +142,15 @@ Result run(Backend& be, const Mesh& mesh, const Ranks& ranks, const Case& c, con
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
   if (state.has_teacher()) state.teacher().initialize(5);
-  const int64_t mine = shape.sequences_per_rank() * kTokens;
-  const SequencesView own =
-      SequencesView(all).tokens_from(shape.mesh.place(Axis::kData, ranks.rank).rank * mine, mine);
+  const auto sequence = [&](int64_t i) { return SequencesView(all).tokens_from(i * kTokens, kTokens); };
+  std::vector<double> work;
+  for (int64_t i = 0; i < kSequences; ++i)
+    work.push_back(attention_spans(shape.model, document_lengths(sequence(i).documents)));
+  const AxisPlace place = shape.mesh.place(Axis::kData, ranks.rank);
+  Sequences own;
+  for (const int64_t i :
+       c.counts == Counts::kUnequal ? places_of_rank(shape, place, work) : in_turn(shape, place))
+    append(own, sequence(i));
   Result result;
   result.before = parameters(state);
   for (int step = 1; step <= kSteps; ++step) {

@@ -20,9 +20,10 @@ constexpr ModelConfig kModel{.vocab_size = 260, .context = 32, .layers = 2, .hea
 struct Counting : SequenceSource {
   std::vector<SequencePiece> pieces(int64_t) const override { return {}; }
   int64_t sequences_per_epoch() const override { return 1000; }
-  void fetch(int64_t first, int64_t count, Sequences& out) const override {
+  std::vector<int64_t> document_lengths(int64_t) const override { return {32}; }
+  void fetch_at(std::span<const int64_t> positions, Sequences& out) const override {
     out.tokens.clear(), out.targets.clear();
-    for (int64_t i = first; i < first + count; ++i)
+    for (const int64_t i : positions)
       for (int64_t t = 0; t < 32; ++t) {
         out.tokens.push_back(static_cast<int32_t>((7 * i + t) % 250));
         out.targets.push_back(i % 3 == 0 && t < 5 ? kNoTarget : static_cast<int32_t>((7 * i + t + 1) % 250));

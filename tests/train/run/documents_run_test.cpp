@@ -59,9 +59,17 @@ TEST_F(DocumentsOfARun, RanksAndMicroBatchesShareOneLoss) {
   EXPECT_NE(one.out.find(" loss tokens\n"), std::string::npos) << one.out;
   EXPECT_LT(steps.back()["loss"], 0.7 * steps.front()["loss"].get<double>()) << "nothing was learned";
 
-  for (const Words& settings : {Words{}, Words{"parallel.shard=none"}}) {
-    const std::string run = settings.empty() ? "two" : "two_whole";
-    trains(by(2, run, packed(settings)));
+  const struct {
+    std::string run;
+    int ranks;
+    Words settings;
+  } runs[] = {{"two", 2, {}},
+              {"two_whole", 2, {"parallel.shard=none"}},
+              {"two_in_four", 2, {"train.micro_batch=3", "parallel.shard=weights"}},
+              {"three", 3, {"train.micro_batch=2"}}};
+  for (const auto& [run, ranks, settings] : runs) {
+    SCOPED_TRACE(run);
+    trains(by(ranks, run, packed(settings)));
     expect_near(values(run, "loss"), values("one", "loss"));
     expect_near(values(run, "validation_loss"), values("one", "validation_loss"));
     const std::vector<nlohmann::json> theirs = lines(run, "step");

@@ -166,7 +166,7 @@ TEST_F(RunThatSpeaks, AShareOverTheWholePeakRaisesThePeak) {
       ++run.step;
       run.data_position += 8;
       log.step({.loss = static_cast<double>(run.step), .grad_norm = 1},
-               {.counted = 256, .attention_span = 32}, 1e-3, seconds, ledger);
+               {.counted = 256, .attention_span = 32}, 1e-3, {.all = seconds}, ledger);
     }
   }
   const std::string out = ::testing::internal::GetCapturedStdout();
@@ -211,7 +211,7 @@ TEST_F(RunThatSpeaks, TellsHowManyTokensCount) {
         {});
     for (const int64_t counted : {128, 64, 0, 256}) {
       ++run.step;
-      log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .attention_span = 8}, 1e-3, 2,
+      log.step({.loss = 2, .grad_norm = 1}, {.counted = counted, .attention_span = 8}, 1e-3, {.all = 2},
                MemoryLedger());
     }
     log.evaluation({.loss = 2, .sequences = 3, .counted = 96}, 1, {}, {});

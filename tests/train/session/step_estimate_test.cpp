@@ -306,7 +306,8 @@ TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
   EXPECT_EQ(run_shape(config, kH100, MemoryLimit{}).mlp_chunk, 0) << "no limit is known";
 }
 
-// 16 ranks on two machines: a slow network is crossed once a step, and a fast one by every gather.
+// 16 ranks on two machines: a slow network is crossed once a step, and a fast one by every gather. A ring over
+// both machines has what the eight ranks of one can send: with 40 GB/s each nearly as much as within it.
 TEST(FastestShape, HasAReplicaOnEachMachineWhereThatIsFaster) {
   const MemoryLimit limit{.bytes = int64_t{75} << 30, .total = int64_t{80} << 30, .not_ours = 0};
   const auto found = [&](const std::vector<std::string>& settings, LinkRates links = {}) {
@@ -315,7 +316,7 @@ TEST(FastestShape, HasAReplicaOnEachMachineWhereThatIsFaster) {
     return run_shape(config, kH100, limit);
   };
   const std::vector<std::string> split{"parallel.shard=weights", "train.tokens_per_step=1048576"};
-  EXPECT_EQ(found(split).mesh.replicas, 2);
+  EXPECT_EQ(found(split).mesh.replicas, 1);
   EXPECT_EQ(found(split, {.within = 3e11, .between = 3e9}).mesh.replicas, 2);
   EXPECT_EQ(found(with_more(split, {"parallel.replicas=1"})).mesh.replicas, 1);
   EXPECT_EQ(found(with_more(split, {"parallel.context=16"})).mesh.replicas, 1) << "sequences of all ranks";
