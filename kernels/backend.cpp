@@ -38,9 +38,6 @@ class PlanBackend final : public Backend {
   std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st*, Poison) override {
     return std::make_unique<PlanCopyQueue>(observe_ ? observe_() : QueueObserver{});
   }
-  std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison) override {
-    return Backend::make_side_queue(stream, Poison::kNo);  // there is no memory
-  }
 
  private:
   void do_(const AnyOp& op, const Launch&) override {
@@ -174,37 +171,7 @@ class PoisoningHostCopyQueue final : public CopyQueue {
   int64_t done_ = 0;
 };
 
-// Runs operations as soon as they are started.
-class HostSideQueue final : public SideQueue {
- public:
-  void wait_for(int64_t) override {}
-
- private:
-  void do_start(const Tensor& /*written*/, const Operations& operations) override { operations({}); }
-};
-
-class PoisoningHostSideQueue final : public SideQueue {
- public:
-  void wait_for(int64_t count) override {
-    for (; done_ < count; ++done_, waiting_.pop_front()) waiting_.front()({});
-  }
-
- private:
-  void do_start(const Tensor& written, const Operations& operations) override {
-    fill_with_nan(written);
-    waiting_.push_back(operations);
-  }
-
-  std::deque<Operations> waiting_;  // of each start that is not done
-  int64_t done_ = 0;
-};
-
 }  // namespace
-
-std::unique_ptr<SideQueue> Backend::make_side_queue(CUstream_st* /*stream*/, Poison poison) {
-  if (poison != Poison::kNo) return std::make_unique<PoisoningHostSideQueue>();
-  return std::make_unique<HostSideQueue>();
-}
 
 std::unique_ptr<CopyQueue> Backend::make_copy_queue(CUstream_st* /*stream*/, Poison poison) {
   if (poison != Poison::kNo) return std::make_unique<PoisoningHostCopyQueue>(poison == Poison::kYes);

@@ -82,30 +82,6 @@ class CopyQueue {
 };
 enum class Poison : uint8_t { kNo, kTargets, kYes };
 
-// A queue of operations that run beside those of a stream, one start() after the other. They own the tensors
-// that they write until the stream has waited for them (wait_for()). A graph (make_graph()) may contain
-// starts if it also waits for them. While an observer watches, they run on the stream itself.
-//
-// A queue that poisons, for tests, fills with NaN what will be written. On the CPU it also runs operations as
-// late as a device may.
-class SideQueue {
- public:
-  using Operations = std::function<void(const Launch&)>;  // they get a launch without a workspace
-  virtual ~SideQueue() = default;
-  // The operations begin when those that the stream was given before are done.
-  void start(const Tensor& written, const Operations& operations) {
-    do_start(written, operations);
-    ++started_;
-  }
-  int64_t started() const { return started_; }
-  // Operations that the stream is given later wait for the first `count` starts. Does not block the host.
-  virtual void wait_for(int64_t count) = 0;
-
- private:
-  virtual void do_start(const Tensor& written, const Operations& operations) = 0;
-  int64_t started_ = 0;
-};
-
 // Operations that run again and again with the same arguments, on CUDA as a CUDA graph. What changes is in
 // the tensors.
 class OpGraph {
@@ -152,16 +128,12 @@ class Backend {
   // The backend and the tensors must outlive it. Its copies cannot be captured in a graph.
   virtual std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison);
 
-  // The backend must outlive the queue. What the operations refer to must exist until they are done.
-  virtual std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison poison);
-
   // The model says where it is, for observers alone.
   OpPlace& place() { return place_; }
 
   // From now on; the observer must outlive the backend or be removed.
   void add_observer(OpObserver& observer) { observers_.push_back(&observer); }
   void remove_observer(OpObserver& observer) { std::erase(observers_, &observer); }
-  bool is_observed() const { return !observers_.empty(); }
 
  protected:
   // What a device has captured, to be enqueued again

@@ -13,8 +13,6 @@ class Stream {
   explicit Stream(Backend& backend, Tensor workspace = {})
       : backend_(&backend), launch_{.workspace = workspace, .stream = backend.stream()} {}
 
-  Stream(Backend& backend, const Launch& launch) : backend_(&backend), launch_(launch) {}
-
   template <class Op>
   void run(const Op& op) const {
     backend_->run(op, launch_);

@@ -101,7 +101,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   const TensorFiles tensors(folder, "reference");
   const int64_t steps = reference["steps"], B = reference["batch"], T = reference["sequence_length"];
   const auto tokens = reference["tokens"].get<std::vector<int32_t>>(),
-             targets = reference["targets"].get<std::vector<int32_t>>();
+             targets = reference["targets"].get<std::vector<int32_t>>(),
+             documents = reference.value("documents", std::vector<int32_t>());  // as in Sequences
   ModelConfig model = read_model_config(folder).model;
   if (reference.contains("lora")) model.lora = lora_of(reference["lora"], model);
 
@@ -116,7 +117,8 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
        .dtype = dtype,
        .router_losses = {.balance = reference.value("balance", 0.0), .z = reference.value("z", 0.0)},
        .attention = attention,
-       .freeze = model.lora ? Freeze::all_but_adapters() : Freeze{}});
+       .freeze = model.lora ? Freeze::all_but_adapters() : Freeze{},
+       .documents = !documents.empty()});
   state.initialize(0);
   load_weights(folder, state);
   if (model.lora) read_adapter(folder / "adapter", state);
@@ -136,7 +138,9 @@ inline ReferenceErrors compare_with_pytorch(const DeviceTraits& device, DType dt
   for (int64_t step = 0; step < steps; ++step) {
     const size_t first = static_cast<size_t>(step * B * T), count = static_cast<size_t>(B * T);
     state.step({.tokens = std::span(tokens).subspan(first, count),
-                .targets = std::span(targets).subspan(first, count)},
+                .targets = std::span(targets).subspan(first, count),
+                .documents = documents.empty() ? std::span<const int32_t>()
+                                               : std::span(documents).subspan(2 * first, 2 * count)},
                B * T, optimizer, reference["learning_rate"], step + 1);
     const TrainState::StepResult result = state.finish_step();
     const double loss = reference["losses"][static_cast<size_t>(step)],

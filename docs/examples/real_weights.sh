@@ -7,7 +7,8 @@
 #   BUILD/prepare $(docs/examples/real_weights.sh --texts) --tokenizer MODEL --output DATA
 # OUTPUT, by default real_weights, gets a folder for each run, tables of validation losses and their plots:
 #   distillation: a model of MODEL's sizes from random weights, by the tokens of DATA and by MODEL's probabilities
-#   lora: adapters on MODEL, whose matrices are stored in bf16, FP8, NF4 and MXFP4. Step 0 of bf16 is MODEL itself.
+#   lora: adapters on MODEL, whose matrices are stored in bf16, FP8, NF4 (with scales in fp32 and in 8 bits) and
+#     MXFP4. Step 0 of bf16 is MODEL itself.
 # STEPS=1000; SEQUENCES=128 of held-out text; JOBS=3 runs share the GPU; SETTINGS="--set key=value ..." for all runs.
 set -euo pipefail
 
@@ -72,7 +73,8 @@ student half "train.teacher=$model" train.distillation.cross_entropy=0.5
 adapters bf16
 adapters fp8 train.gemm_dtype=fp8 train.fp8.edges=true
 adapters nf4 train.lora.base=nf4
+adapters nf4_double train.lora.base=nf4_double
 adapters mxfp4 train.lora.base=mxfp4
 wait
 compare distillation tokens teacher half
-compare lora bf16 fp8 nf4 mxfp4
+compare lora bf16 fp8 nf4 nf4_double mxfp4

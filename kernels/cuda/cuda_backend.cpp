@@ -7,7 +7,6 @@
 #include "kernels/attention/cudnn.h"
 #include "kernels/base/check.h"
 #include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/gemm/sm90/problem.h"
 #include "kernels/workspace.h"
@@ -74,8 +73,8 @@ CudaBackend::CudaBackend() {
   check(find_cuda_device(traits_, why_not), "no CUDA device can be used here: {}", why_not);
   multiprocessors_ = attribute(cudaDevAttrMultiProcessorCount);
   max_shared_bytes_ = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  stream_ = cuda::create_stream(cuda::StreamPriority::kFirst);
-  fetch_stream_ = cuda::create_stream(cuda::StreamPriority::kFirst);
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  TESSERA_CUDA(cudaStreamCreateWithFlags(&fetch_stream_, cudaStreamNonBlocking));
 }
 
 CudaBackend::~CudaBackend() {
@@ -280,51 +279,7 @@ class CudaCopyQueue final : public CopyQueue {
   int64_t waited_for_ = 0;
 };
 
-// As CudaCopyQueue, on a stream of lower priority: its kernels run where the backend's kernels leave room.
-class CudaSideQueue final : public SideQueue {
- public:
-  CudaSideQueue(const Backend& backend, cudaStream_t stream, Poison poison)
-      : backend_(backend),
-        stream_(stream),
-        own_(cuda::create_stream(cuda::StreamPriority::kBeside)),
-        poison_(poison) {}
-  ~CudaSideQueue() override { cudaStreamDestroy(own_); }
-  CudaSideQueue(const CudaSideQueue&) = delete;
-  CudaSideQueue& operator=(const CudaSideQueue&) = delete;
-
-  void wait_for(int64_t count) override {
-    if (count <= waited_for_) return;
-    waited_for_ = count;
-    TESSERA_CUDA(cudaStreamWaitEvent(stream_, done_[static_cast<size_t>(count - 1) % kEvents], 0));
-  }
-
- private:
-  static constexpr size_t kEvents = 16;
-
-  void do_start(const Tensor& written, const Operations& operations) override {
-    const cudaStream_t on = backend_.is_observed() ? stream_ : own_;
-    if (on == own_) {
-      TESSERA_CUDA(cudaEventRecord(before_, stream_));
-      TESSERA_CUDA(cudaStreamWaitEvent(own_, before_, 0));
-    }
-    if (poison_ != Poison::kNo) TESSERA_CUDA(cudaMemsetAsync(written.data, 0xff, written.bytes(), on));
-    operations({.stream = on});
-    TESSERA_CUDA(cudaEventRecord(done_[static_cast<size_t>(started()) % kEvents], on));
-  }
-
-  const Backend& backend_;
-  cudaStream_t stream_, own_;
-  Poison poison_;
-  CudaEvent before_;
-  std::array<CudaEvent, kEvents> done_;  // of start number n at n mod kEvents, or of a later one
-  int64_t waited_for_ = 0;
-};
-
 }  // namespace
-
-std::unique_ptr<SideQueue> CudaBackend::make_side_queue(CUstream_st* stream, Poison poison) {
-  return std::make_unique<CudaSideQueue>(*this, stream, poison);
-}
 
 std::unique_ptr<CopyQueue> CudaBackend::make_copy_queue(CUstream_st* stream, Poison poison) {
   return std::make_unique<CudaCopyQueue>(stream, poison);

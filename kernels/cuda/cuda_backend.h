@@ -36,7 +36,6 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Transfer> fetch(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
   std::unique_ptr<Transfer> send(CUstream_st* stream, const Tensor& from, const Tensor& to) override;
   std::unique_ptr<CopyQueue> make_copy_queue(CUstream_st* stream, Poison poison) override;
-  std::unique_ptr<SideQueue> make_side_queue(CUstream_st* stream, Poison poison) override;
 
  private:
   struct Named {

@@ -7,6 +7,7 @@
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/nf4.h"
+#include "kernels/base/small_scales.h"
 
 namespace tessera {
 namespace {
@@ -91,24 +92,38 @@ void Nf4Tensor::find_scales(const nlohmann::json& state, int64_t count) {
   map_ = floats_of(bytes_of(".nested_quant_map", "F32", 256));
 }
 
+std::string Nf4Tensor::difference(const Form& form) const {
+  if (block_ != kNf4Block) return fmt::format("has blocks of {} numbers, not of {}", block_, kNf4Block);
+  if (form.columns % kNf4Block != 0)
+    return fmt::format("has rows of {} numbers, so that blocks of {} go from a row to the next", form.columns,
+                       kNf4Block);
+  if (!form.nested) return "";
+  if (nested_block_ == 0) return "has scales in fp32";
+  if (nested_block_ != kScaleGroup)
+    return fmt::format("has groups of {} scales, not of {}", nested_block_, kScaleGroup);
+  for (int code = 0; code < 256; ++code)
+    if (map_[static_cast<size_t>(code)] != small_scale_value(code))
+      return fmt::format("has another value for code {} of a scale: {}, not {}", code,
+                         map_[static_cast<size_t>(code)], small_scale_value(code));
+  return "";
+}
+
 std::vector<float> Nf4Tensor::scales() const {
-  if (nested_block_ == 0) return floats_of(absmax_);
   std::vector<float> all(absmax_.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const float scale =
-        map_[static_cast<size_t>(absmax_[i])] * largest_[i / static_cast<size_t>(nested_block_)];
-    all[i] = scale + offset_;
-  }
+  if (nested_block_ == 0) all = floats_of(absmax_);
+  for (size_t i = 0; nested_block_ > 0 && i < all.size(); ++i)
+    all[i] = small_scale(map_[static_cast<size_t>(absmax_[i])],
+                         largest_[i / static_cast<size_t>(nested_block_)], offset_);
+  for (const float scale : all)
+    check(std::isfinite(scale),
+          "tensor {}.absmax: a scale is not finite, but {}. The file is damaged: copy the folder again from "
+          "where it comes from",
+          name_, scale);
   return all;
 }
 
 void Nf4Tensor::read(std::span<float> out) const {
   const std::vector<float> scales = this->scales();
-  for (const float scale : scales)
-    check(std::isfinite(scale),
-          "tensor {}.absmax: a scale is not finite, but {}. The file is damaged: copy the folder again from "
-          "where it comes from",
-          name_, scale);
   for (size_t i = 0; i < out.size(); ++i) {
     const auto byte = static_cast<uint32_t>(codes_[i / 2]);
     out[i] = nf4_value(i % 2 == 0 ? byte >> 4 : byte & 15) * scales[i / static_cast<size_t>(block_)];

@@ -32,10 +32,23 @@ class Nf4Tensor {
   const std::vector<std::string>& names() const { return names_; }  // of all its tensors in the files
   void read(std::span<float> out) const;                            // Error: a scale that is not finite
 
+  // How its numbers, or with `nested` also its scales, differ from those of kernels/base/nf4.h and
+  // small_scales.h: "has blocks of ...". Empty: not at all
+  struct Form {
+    int64_t columns;
+    bool nested;
+  };
+  std::string difference(const Form& form) const;
+  std::span<const std::byte> codes() const { return codes_; }
+  std::vector<float> scales() const;  // Error: one is not finite
+  // Of double quantisation: the scales' codes, and what their values are multiplied by, then what is added
+  std::span<const std::byte> scale_codes() const { return absmax_; }
+  const std::vector<float>& largest() const { return largest_; }
+  float offset() const { return offset_; }
+
  private:
   std::span<const std::byte> bytes_of(const std::string& suffix, const char* dtype, int64_t elements);
   void find_scales(const nlohmann::json& state, int64_t count);
-  std::vector<float> scales() const;
 
   const TensorFiles& files_;
   std::string name_;

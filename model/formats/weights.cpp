@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/base/check.h"
+#include "kernels/base/small_scales.h"
 #include "kernels/base/text.h"
 #include "model/formats/bitsandbytes.h"
 #include "model/formats/folder.h"
@@ -248,6 +249,60 @@ int64_t WeightsFolder::read_ahead(const ParamPlace& place) const {
     bytes += std::ssize(in_file);
   }
   return bytes;
+}
+
+bool WeightsFolder::has_nf4(const ParamPlace& place) const {
+  return std::ranges::any_of(pieces_of(family_, found_.model, place.info), [&](const TensorPiece& piece) {
+    return Nf4Tensor::is_one(files_, name_in_file(piece.name));
+  });
+}
+
+std::string WeightsFolder::nf4_difference(const ParamPlace& place, const LayerParts& small_scales) const {
+  const std::vector<TensorPiece> pieces = pieces_of(family_, found_.model, place.info);
+  for (const TensorPiece& piece : pieces) {
+    const std::string name = name_in_file(piece.name);
+    if (!Nf4Tensor::is_one(files_, name)) return fmt::format("{} is not in NF4", name);
+    if (!is_plain(piece) || place.info.padding > 0)
+      return fmt::format("the rows of {} have another order in memory", name);
+    const std::string why = Nf4Tensor(files_, name, piece.shape)
+                                .difference({.columns = piece.columns, .nested = small_scales[0] > 0});
+    if (!why.empty()) return fmt::format("{} {}", name, why);
+  }
+  if (small_scales[0] == 0) return "";
+  if (const int stored = count_of(small_scales); std::ssize(pieces) != stored)
+    return fmt::format("{} are {} matrices whose scales have a mean each, and in memory they have {}",
+                       place.info.name, pieces.size(), stored);
+  return "";
+}
+
+void WeightsFolder::read_nf4(const ParamPlace& place, const LayerParts& small_scales,
+                             const Nf4Sink& sink) const {
+  const std::string difference = nf4_difference(place, small_scales);
+  check(difference.empty(), "{}", difference);
+  Arena staging = Arena::host();
+  const Shape& shape = place.info.shape;
+  const bool nested = small_scales[0] > 0;
+  const Tensor codes = staging.alloc(MemoryTag::kData, "codes", DType::kU16, {shape.numel() / 4});
+  const Tensor scales = staging.alloc(MemoryTag::kData, "scales", DType::kF32,
+                                      {words_of_scales(FourBits::kNf4, shape, small_scales)});
+  std::fill_n(scales.as<std::byte>(), scales.bytes(), std::byte{0});
+  const SmallScalePlaces places(scales_of_each(small_scales, shape[-1]));
+  int64_t first = 0;  // element
+  size_t matrix = 0;
+  for (const TensorPiece& piece : pieces_of(family_, found_.model, place.info)) {
+    const Nf4Tensor nf4(files_, name_in_file(piece.name), piece.shape);
+    std::ranges::copy(nf4.codes(), codes.as<std::byte>() + first / 2);
+    const std::vector<float> widened = nf4.scales();
+    if (nested) {
+      std::ranges::copy(nf4.scale_codes(), scales.as<std::byte>() + places.first[matrix]);
+      std::ranges::copy(nf4.largest(), scales.as<float>() + places.largest_at() + places.groups[matrix]);
+      scales.as<float>()[places.means_at() + static_cast<int64_t>(matrix)] = nf4.offset();
+    } else {
+      std::ranges::copy(widened, scales.as<float>() + first / kNf4Block);
+    }
+    first += piece.elements(), ++matrix;
+  }
+  sink(codes, scales);
 }
 
 void WeightsFolder::read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over) const {

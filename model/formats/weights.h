@@ -60,6 +60,14 @@ class WeightsFolder {
   void read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over = HandOver::kFp32) const;
   // Has the system begin to read the values of one parameter; returns their bytes in the files.
   int64_t read_ahead(const ParamPlace& place) const;
+  // Whether a matrix of the parameter is stored in NF4
+  bool has_nf4(const ParamPlace& place) const;
+  // Why the codes and scales of the parameter's matrices are not those of a FourBitMatrix in NF4 with these
+  // `small_scales`. Empty: they are
+  std::string nf4_difference(const ParamPlace& place, const LayerParts& small_scales) const;
+  // Hands them over, on the host. Error: there is such a difference
+  using Nf4Sink = std::function<void(const Tensor& codes, const Tensor& scales)>;
+  void read_nf4(const ParamPlace& place, const LayerParts& small_scales, const Nf4Sink& sink) const;
   const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
   // Of the tensors; fp32 where they differ; mxfp4 where experts are stored so, and all others in bf16
   NumberFormat format() const;

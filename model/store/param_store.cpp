@@ -138,6 +138,11 @@ NormalSink ParamStore::normal_writer() {
   };
 }
 
+void ParamStore::write_stored(const ParamPlace& place, const StoredValues& values) {
+  weights_->begin_writing();
+  weights_->forms().write(setting_.layout.places[place.index], values);
+}
+
 // FP8 values are made from whole parameters: their scale is of all values.
 bool ParamStore::keeps(const std::string& name, const ParamPlace& given) const {
   const ParamPlace& place = setting_.layout.places[given.index];

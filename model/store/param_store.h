@@ -79,6 +79,8 @@ class ParamStore {
   // rounded from them, and they alone where none are kept.
   ParamSink writer(const std::string& name = kMaster);
   NormalSink normal_writer();  // the same
+  // For a parameter that is kOnly: values on the host that have the store's format already
+  void write_stored(const ParamPlace& place, const StoredValues& values);
   // Whether writer(name) writes anything of a parameter: others need not be read.
   bool keeps(const std::string& name, const ParamPlace& place) const;
 

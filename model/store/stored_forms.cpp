@@ -15,10 +15,7 @@ Tensor with_dtype(Tensor tensor, DType dtype) {
 }
 
 StoredShape stored_shape(const ParamInfo& info, const LoraConfig& lora) {
-  return {.shape = info.shape,
-          .rows = info.linear && !info.linear->of_experts()
-                      ? adapter_rows(lora, *info.linear)
-                      : LayerParts{info.shape.numel() / info.shape[-1]}};
+  return {.shape = info.shape, .rows = stored_rows(info, lora)};
 }
 
 // "blocks.1.mlp.expand", "head"
@@ -28,11 +25,15 @@ std::string layer_name(const ParamInfo& info) {
 
 }  // namespace
 
+LayerParts stored_rows(const ParamInfo& info, const LoraConfig& lora) {
+  return info.linear && !info.linear->of_experts() ? adapter_rows(lora, *info.linear)
+                                                   : LayerParts{info.shape.numel() / info.shape[-1]};
+}
+
 StoredForms::StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
-                         const StoredFormsPlan& plan)
+                         const StoredFormat& format)
     : setting_(setting),
-      plan_(plan),
-      format_(*plan.format),
+      format_(format),
       training_views_(weights),
       is_old_(setting.layout.buckets.size(), true) {
   const ParamLayout& layout = setting.layout;
@@ -57,36 +58,24 @@ StoredForms::StoredForms(const StoreSetting& setting, Params& weights, Turns* tu
                    turns->size() - 1);
   else if (turns)
     turns_.emplace(*turns, unit, layout, units);
-  plan_.widens_ahead = plan_.widens_ahead && !turns && !format_.is_multiplied();
-  allocate_buffers();
+  allocate_buffer();
   allocate_values(weights);
   training_views_ = weights;
   allocate_vectors();
 }
 
-void StoredForms::allocate_buffers() {
-  const std::vector<ParamBucket>& buckets = setting_.layout.buckets;
-  const auto stored =
-      std::ranges::count_if(buckets, [](const ParamBucket& bucket) { return bucket.stored_elements > 0; });
-  plan_.widens_ahead = plan_.widens_ahead && stored > 1;
-  if (plan_.widens_ahead) {
-    buffers_.resize(2);
-    queue_ = setting_.stream.backend().make_side_queue(setting_.stream.queue(), plan_.poison);
-  }
+void StoredForms::allocate_buffer() {
   bool only = false;
-  std::vector<int64_t> largest(buffers_.size());
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    int64_t& elements = largest[b % buffers_.size()];
-    elements = std::max(elements, buckets[b].stored_elements);
-    only = only || buckets[b].stored == StoredAs::kOnly;
+  int64_t largest = 0;
+  for (const ParamBucket& bucket : setting_.layout.buckets) {
+    largest = std::max(largest, bucket.stored_elements);
+    only = only || bucket.stored == StoredAs::kOnly;
   }
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    if (largest[i] > 0)
-      buffers_[i].all = setting_.arena.alloc(
-          MemoryTag::kWeights,
-          fmt::format("{} weights of a block, transposed{}{}", format_.name(), only ? " or as others" : "",
-                      buffers_.size() > 1 ? fmt::format(", buffer {}", i + 1) : ""),
-          only ? setting_.dtype : format_.unit(setting_.arena.device()), {largest[i]});
+  if (largest > 0)
+    buffer_ = setting_.arena.alloc(
+        MemoryTag::kWeights,
+        fmt::format("{} weights of a block, transposed{}", format_.name(), only ? " or as others" : ""),
+        only ? setting_.dtype : format_.unit(setting_.arena.device()), {largest});
 }
 
 void StoredForms::allocate_values(Params& weights) {
@@ -104,7 +93,7 @@ void StoredForms::allocate_values(Params& weights) {
     amaxes_ = arena.alloc(MemoryTag::kWeights, name + " largest elements of weights", DType::kF32,
                           {setting_.part.count, 1, count});
   const DType unit = format_.unit(arena.device());
-  const Tensor as_stored = with_dtype(buffers_[0].all, unit);
+  const Tensor as_stored = with_dtype(buffer_, unit);
   int64_t first_scale = 0;
   auto views = layout.places.begin();
   for_each_param(weights, setting_.model, setting_.layout.kinds, [&](const ParamInfo& info, Tensor& view) {
@@ -171,72 +160,21 @@ bool StoredForms::has_only() const {
   return std::ranges::any_of(matrices_, [](const StoredMatrix& one) { return one.how == StoredAs::kOnly; });
 }
 
-void StoredForms::begin_pass() {
-  for (Buffer& buffer : buffers_) buffer.in_pass = false;
-}
-
-void StoredForms::forget() {
-  is_old_.assign(is_old_.size(), true);
-  for (Buffer& buffer : buffers_) {
-    if (queue_) queue_->wait_for(buffer.start);
-    buffer.bucket = Turns::kNobody, buffer.in_pass = false;
-  }
-}
-
-StoredForms::Buffer& StoredForms::take_buffer(size_t bucket, const std::vector<int64_t>& leases) {
-  Buffer& buffer = buffer_of(bucket);
-  check_not_leased(setting_.layout, {.tenant = buffer.bucket, .needed_by = bucket}, leases);
-  buffer.bucket = bucket, buffer.in_pass = false;
-  return buffer;
-}
-
-void StoredForms::widen(const Stream& stream, size_t bucket) const {
-  for (const StoredMatrix& one : matrices_)
-    if (setting_.layout.places[one.place].bucket == bucket && one.how == StoredAs::kOnly)
-      format_.widen(stream, one.values, one.plain);
-}
-
 void StoredForms::make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
   const StoredAs how = setting_.layout.buckets[bucket].stored;
   const bool inference = use == LeaseFor::kInference || !format_.is_multiplied(),
              transposes = use == LeaseFor::kBackward && !inference && how != StoredAs::kNo,
              widens = inference && how == StoredAs::kOnly;
-  if (transposes) {
-    take_buffer(bucket, leases);
-    for (const StoredMatrix& one : matrices_)
-      if (setting_.layout.places[one.place].bucket == bucket && one.how != StoredAs::kCopied)
-        setting_.stream.run(TransposeFp8{.x = one.values.data, .y = one.transposed});
+  if (!transposes && !widens) return;
+  check_not_leased(setting_.layout, {.tenant = buffer_of_, .needed_by = bucket}, leases);
+  buffer_of_ = bucket;
+  for (const StoredMatrix& one : matrices_) {
+    if (setting_.layout.places[one.place].bucket != bucket || one.how == StoredAs::kCopied) continue;
+    if (transposes)
+      setting_.stream.run(TransposeFp8{.x = one.values.data, .y = one.transposed});
+    else
+      format_.widen(setting_.stream, one.values, one.plain);
   }
-  if (!widens) return;
-  Buffer& buffer = buffer_of(bucket);
-  if (queue_) queue_->wait_for(buffer.start);
-  if (!queue_ || buffer.bucket != bucket || !buffer.in_pass) {
-    take_buffer(bucket, leases);
-    widen(setting_.stream, bucket);
-    buffer.in_pass = true;
-  }
-  if (queue_) widen_next(bucket, use, leases);
-}
-
-void StoredForms::make_alone(size_t bucket, const std::vector<int64_t>& leases) {
-  if (setting_.layout.buckets[bucket].stored != StoredAs::kOnly) return;
-  const Buffer& buffer = take_buffer(bucket, leases);
-  if (queue_) queue_->wait_for(buffer.start);
-  widen(setting_.stream, bucket);
-}
-
-// Starts to widen the block after this one, in a backward the block before it.
-void StoredForms::widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases) {
-  const size_t next = use == LeaseFor::kBackward ? bucket - 1 : bucket + 1;
-  if (next >= setting_.layout.buckets.size() || setting_.layout.buckets[next].stored != StoredAs::kOnly)
-    return;
-  Buffer& buffer = buffer_of(next);
-  if (buffer.bucket == next && buffer.in_pass) return;
-  if (buffer.bucket != Turns::kNobody && leases[buffer.bucket] > 0) return;
-  queue_->start(buffer.all, [this, next](const Launch& launch) {
-    widen(Stream(setting_.stream.backend(), launch), next);
-  });
-  buffer = {.all = buffer.all, .bucket = next, .in_pass = true, .start = queue_->started()};
 }
 
 void StoredForms::copy(size_t bucket) {
@@ -270,9 +208,8 @@ void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
     fill(to.plain.view({to.plain.numel()}), 0);
     return format_.round(setting_.stream, to.plain, to.values);
   }
-  const Tensor& buffer = buffer_of(setting_.layout.places[to.place].bucket).all;
-  Tensor room = with_dtype(buffer, from);
-  room.shape = {static_cast<int64_t>(buffer.bytes() / size_of(from))};
+  Tensor room = with_dtype(buffer_, from);
+  room.shape = {static_cast<int64_t>(buffer_.bytes() / size_of(from))};
   Tensor scales = to.values.scales;
   if (scales_before > 0) {  // they lie at the end of the room
     const int64_t left = room.numel() - scales_before;
@@ -296,8 +233,20 @@ void StoredForms::round(const StoredMatrix& to, const Fill& fill) {
 }
 
 void StoredForms::write(const ParamPlace& place, const Fill& fill) {
-  const StoredMatrix& one = *std::ranges::find(matrices_, place.index, &StoredMatrix::place);
+  const StoredMatrix& one = matrix_of(place);
   round(one, fill);
+  keep_own(one);
+}
+
+void StoredForms::write(const ParamPlace& place, const StoredValues& values) {
+  const StoredMatrix& one = matrix_of(place);
+  setting_.stream.run(Copy{values.data, one.values.data});
+  setting_.stream.run(Copy{values.scales, one.values.scales});
+  keep_own(one);
+}
+
+void StoredForms::keep_own(const StoredMatrix& one) {
+  const ParamPlace& place = setting_.layout.places[one.place];
   if (turns_) {
     ParamPlace stored = place;
     stored.first = place.stored_first;

@@ -6,13 +6,11 @@
 //   - kBeside: each rank rounds its part of trained weights that take turns once a step, by a scale that all
 //     ranks agree on, and a lease in training brings these values in place of the others.
 // A lease for a backward has kOnly and kBeside transposed. Transposed and widened matrices lie in a buffer
-// that all parts of the model share. With two buffers, blocks take turns in them: the lease of a block starts
-// to widen the next block (in a backward, the block before) beside the operations of its own. A block that
-// still lies in a buffer since earlier in the same pass is not widened again.
+// that all parts of the model share.
 #pragma once
 
+#include <algorithm>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,38 +35,32 @@ struct StoredMatrix {
   Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
 
-// The format of the matrices, and how they are widened
-struct StoredFormsPlan {
-  const StoredFormat* format = nullptr;
-  bool widens_ahead = false;    // with two buffers, if leases widen weights that are whole on the device
-  Poison poison = Poison::kNo;  // of these buffers
-};
+// StoredShape::rows of a matrix: those of a layer's experts are one.
+LayerParts stored_rows(const ParamInfo& info, const LoraConfig& lora);
 
 class StoredForms {
  public:
   // `weights`: of kOnly they become views of what is widened. `turns`: of the weights; none: they are whole
   StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
-              const StoredFormsPlan& plan);
+              const StoredFormat& format);
 
   const std::vector<StoredMatrix>& matrices() const { return matrices_; }
   const Params& training_views() const { return training_views_; }
   // Whether some weights have no place in the store's dtype
   bool has_only() const;
-  // A pass through the model begins.
-  void begin_pass();
-  // Makes the matrices of a part as a lease of a pass needs them. `leases`: how many live, by bucket
+  // Makes the matrices of a part as a lease needs them. `leases`: how many live, by bucket
   void make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
-  // Likewise for a lease outside of a pass, which no training step has
-  void make_alone(size_t bucket, const std::vector<int64_t>& leases);
   void copy(size_t bucket);  // what is kCopied, unless that has been done
   void begin_step();         // copies are those of the step before
-  void forget();
+  void forget() { is_old_.assign(is_old_.size(), true), buffer_of_ = Turns::kNobody; }
   // A parameter of a bucket that is whole; of kOnly what is widened
   Tensor whole(const Params& weights, const ParamPlace& place) const;
   // kOnly: `fill` writes values to [n], those from an element on, and every rank has them all, so that all
   // have the same scales.
   using Fill = std::function<void(const Tensor& to, int64_t first)>;
   void write(const ParamPlace& place, const Fill& fill);
+  // The same for values on the host that have the format already
+  void write(const ParamPlace& place, const StoredValues& values);
 
   // Where weights take turns:
   void start(size_t bucket, WeightSource& source) {
@@ -87,40 +79,30 @@ class StoredForms {
 
  private:
   void allocate_values(Params& weights);
+  const StoredMatrix& matrix_of(const ParamPlace& place) const {
+    return *std::ranges::find(matrices_, place.index, &StoredMatrix::place);
+  }
+  void keep_own(const StoredMatrix& whole);  // of one that every rank has written
   void round(const StoredMatrix& to, const Fill& fill);
   void allocate_vectors();
   // Those of a place, in the tensor of the bucket that `all` is
   Tensor stored_view(const Tensor& all, const ParamPlace& place) const;
   Tensor widened_view(const ParamPlace& place) const {
-    const Tensor& all = buffers_[place.bucket % buffers_.size()].all;
-    return all.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);
+    return buffer_.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);
   }
-  // Room for the matrices of a part, transposed or widened
-  struct Buffer {
-    Tensor all = {};
-    size_t bucket = Turns::kNobody;  // whose matrices it has, or will have
-    bool in_pass = false;            // and a lease of this pass finds them there
-    int64_t start = 0;               // the start of queue_ that makes them; 0: none
-  };
-  Buffer& buffer_of(size_t bucket) { return buffers_[bucket % buffers_.size()]; }
-  void allocate_buffers();
-  // Gives a bucket its buffer. Error: the bucket that has the buffer now is leased
-  Buffer& take_buffer(size_t bucket, const std::vector<int64_t>& leases);
-  void widen(const Stream& stream, size_t bucket) const;
-  void widen_next(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
+  void allocate_buffer();
 
   const StoreSetting& setting_;
-  StoredFormsPlan plan_;
   const StoredFormat& format_;
   std::vector<StoredMatrix> matrices_;
-  std::vector<Tensor> own_;     // this rank's values, by bucket
-  std::optional<Turns> turns_;  // where they take turns
-  Tensor scales_, amaxes_;      // of all matrices; of FP8 that ranks round, [ranks, 1, S] fp32
-  std::vector<Buffer> buffers_ = std::vector<Buffer>(1);
-  std::unique_ptr<SideQueue> queue_;  // where they are widened ahead
-  std::vector<Tensor> vectors_;       // by bucket, where matrices are kBeside: what has no weight decay
-  Params training_views_;             // with these
-  std::vector<bool> is_old_;          // by bucket: copies are those of the step before
+  std::vector<Tensor> own_;            // this rank's values, by bucket
+  std::optional<Turns> turns_;         // where they take turns
+  Tensor scales_, amaxes_;             // of all matrices; of FP8 that ranks round, [ranks, 1, S] fp32
+  Tensor buffer_;                      // room for the matrices of a part, transposed or widened
+  size_t buffer_of_ = Turns::kNobody;  // whose matrices it has
+  std::vector<Tensor> vectors_;        // by bucket, where matrices are kBeside: what has no weight decay
+  Params training_views_;              // with these
+  std::vector<bool> is_old_;           // by bucket: copies are those of the step before
 };
 
 }  // namespace tessera

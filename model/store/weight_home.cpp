@@ -9,12 +9,12 @@ namespace {
 
 class WholeWeights final : public WeightHome {
  public:
-  WholeWeights(const StoreSetting& setting, const StoredFormsPlan& stored)
+  WholeWeights(const StoreSetting& setting, const StoredFormat& format)
       : WeightHome(setting), gathers_(leases_.size()) {
     views_ = setting.layout.params(setting.model, allocate_buckets(setting.arena, MemoryTag::kWeights,
                                                                    "weights", setting.dtype, setting.layout));
     for (const Tensor& bucket : views_.buckets) setting.stream.run(FillZero{bucket});
-    forms_ = std::make_unique<StoredForms>(setting, views_, nullptr, setting.arena, stored);
+    forms_ = std::make_unique<StoredForms>(setting, views_, nullptr, setting.arena, format);
   }
 
   // A micro-step may be run from a CUDA graph, which should not make copies again each time.
@@ -51,7 +51,7 @@ class WholeWeights final : public WeightHome {
 class WeightsInTurn final : public WeightHome {
  public:
   WeightsInTurn(const StoreSetting& setting, Arena& where, std::unique_ptr<WeightSource> source,
-                const StoredFormsPlan& stored)
+                const StoredFormat& format)
       : WeightHome(setting),
         source_(std::move(source)),
         own_(allocate_buckets(where, MemoryTag::kWeights, "weights", setting.dtype, setting.layout,
@@ -61,7 +61,7 @@ class WeightsInTurn final : public WeightHome {
             [](const ParamBucket& bucket) { return bucket.elements; }, kBuffers) {
     views_ = setting.layout.params(setting.model, turns_.views());
     for (const Tensor& bucket : own_) setting.stream.run(FillZero{bucket});
-    forms_ = std::make_unique<StoredForms>(setting, views_, &turns_, where, stored);
+    forms_ = std::make_unique<StoredForms>(setting, views_, &turns_, where, format);
   }
 
   void begin_step() override {
@@ -151,9 +151,7 @@ std::unique_ptr<WeightHome> WeightHome::create(const StoreSetting& setting, cons
   check(split || !place.host || setting.shards.parts == 1,
         "weights in host memory, of which {} ranks would have all: they have to split them",
         setting.shards.parts);
-  const StoredFormsPlan stored{
-      .format = place.format, .widens_ahead = place.widens_ahead, .poison = place.poison};
-  if (!split && !place.host) return std::make_unique<WholeWeights>(setting, stored);
+  if (!split && !place.host) return std::make_unique<WholeWeights>(setting, *place.format);
   const auto queue = [&] {
     return setting.stream.backend().make_copy_queue(setting.stream.queue(), place.poison);
   };
@@ -165,20 +163,19 @@ std::unique_ptr<WeightHome> WeightHome::create(const StoreSetting& setting, cons
   else
     source = std::make_unique<FromRanks>(setting.axis);
   return std::make_unique<WeightsInTurn>(setting, place.host ? *place.host : setting.arena, std::move(source),
-                                         stored);
+                                         *place.format);
 }
 
 void WeightHome::make_whole(int64_t position, LeaseFor use) {
   const size_t bucket = setting_.bucket_at(position);
   bring(position, use);
-  if (position == 0) forms_->begin_pass();
   forms_->make(bucket, use, leases_);
   if (use != LeaseFor::kInference && position > 0) forms_->copy(bucket);
 }
 
 const Tensor& WeightHome::whole(size_t bucket) {
   bring_bucket(bucket);
-  forms_->make_alone(bucket, leases_);
+  forms_->make(bucket, LeaseFor::kInference, leases_);
   return views_.buckets[bucket];
 }
 

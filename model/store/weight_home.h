@@ -44,10 +44,9 @@ class WeightHome {
   // Allocates the weights, as zeros. Error: a host, and several ranks that do not split the weights
   struct Place {
     Arena* host = nullptr;                       // where they lie, in host memory; none: on the device
-    Poison poison = Poison::kNo;                 // of the buffers into which they are copied or widened
+    Poison poison = Poison::kNo;                 // of the buffers into which they are copied
     const StoredFormat* format = &fp8_format();  // of matrices that have a stored form
     bool experts_only = false;                   // of a format that GEMMs do not read: experts only
-    bool widens_ahead = false;                   // see StoredFormsPlan
   };
   static std::unique_ptr<WeightHome> create(const StoreSetting& setting, const Place& place);
   virtual ~WeightHome() = default;

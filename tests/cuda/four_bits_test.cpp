@@ -64,27 +64,6 @@ TEST_F(CudaFourBits, OfExpertsOnlyHaveTheBitsOfTheirRoundedWeights) {
   }
 }
 
-// Poisoned buffers, graphs, several micro-steps, and an evaluation between steps
-TEST_F(CudaFourBits, WideningAheadChangesNoBit) {
-  HostTensors make;
-  for (const LoraBase base : kFourBitBases)
-    for (const Keep keep : {kKeepAll, kKeepOutputs})
-      for (const int64_t micro_steps : {1, 3})
-        for (const bool graphs : {false, true}) {
-          RunShape shape =
-              lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), base);
-          shape.model.mlp_width = 1536, shape.model.layers = 5;
-          shape.model.context = shape.sequence_length = 24;
-          shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = graphs;
-          shape.widen_ahead = false;
-          const StepsResult expected = varied_steps(cuda().backend(), shape, make);
-          for (const Poison poison : {Poison::kNo, Poison::kYes}) {
-            shape.widen_ahead = true, shape.poison = poison;
-            expect_same_bits(varied_steps(cuda().backend(), shape, make), expected);
-          }
-        }
-}
-
 TEST_F(CudaFourBits, OnTheHostChangeNoBit) {
   for (const LoraBase base : kFourBitBases)
     for (const Keep keep : {kKeepAll, kKeepOutputs}) {

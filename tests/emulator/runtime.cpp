@@ -37,7 +37,6 @@ std::map<const void*, int> shared_of_kernel;  // what was asked for
 
 struct CUgraph_st {
   Work work;
-  std::vector<cudaStream_t> joined = {};  // streams that joined its capture
 };
 struct CUgraphExec_st {
   Work work;
@@ -259,13 +258,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   (*stream)->waits_for_all = (flags & cudaStreamNonBlocking) == 0;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(stream, flags);
-}
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = 0, *greatest = -5;
-  return cudaSuccess;
-}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete stream, cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   emulator::acquire(&of(stream).done);
@@ -273,10 +265,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (event->captured && stream && !stream->captured) {
+  if (event->captured && stream && !stream->captured)
     stream->captured = event->captured;  // it joins the capture
-    event->captured->joined.push_back(stream);
-  }
   if (!of(stream).captured) run_on(of(stream), [&] { emulator::acquire(event); });
   return cudaSuccess;
 }
@@ -309,7 +299,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   if (!stream->captured || !stream->began) return result(cudaErrorStreamCaptureUnmatched);
   stream->captured = nullptr;
   stream->began = false;
-  for (const cudaStream_t joined : (*graph)->joined) joined->captured = nullptr;
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {

@@ -380,9 +380,6 @@ void check_lora(const SourcedConfig& sourced) {
   sourced.require(train.lora_base.parts != LoraBaseParts::kExperts || sourced.config.model.experts,
                   "train.lora.base_parts", "has no effect with", "model.experts.count",
                   "the model has no experts: set train.lora.base_parts=blocks");
-  sourced.require(train.lora_base.form != LoraBase::kAuto || train.lora_base.widen_ahead,
-                  "train.lora.widen_ahead", "has no effect with", "train.lora.base",
-                  "set the form too, such as --set train.lora.base=nf4");
   sourced.require(train.lora_base.form == LoraBase::kAuto || !train.fp8, "train.lora.base",
                   "is widened to train.precision, and is given together with", "train.gemm_dtype",
                   "set train.lora.base=auto for weights in FP8, or train.gemm_dtype=bf16");

@@ -178,7 +178,6 @@ struct Config {
     struct StoredBase {                 // see model/lora_config.h
       LoraBase form = LoraBase::kAuto;  // train.lora.base
       LoraBaseParts parts = LoraBaseParts::kAuto;
-      bool widen_ahead = true;
       bool operator==(const StoredBase&) const = default;
       bool of_experts(const ModelConfig& model) const {
         return parts == LoraBaseParts::kExperts ||

@@ -302,10 +302,6 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
         "LoRA: which matrices are stored in the 4 bits of train.lora.base; blocks: all of the blocks but "
         "routers; experts: those of experts, and the others in train.precision; auto: experts where base is "
         "mxfp4 and the model has experts, else blocks");
-  visit(
-      "train.lora.widen_ahead", base.widen_ahead, Flag{},
-      "LoRA: widen the matrices of the next block while this one computes, in a second buffer of the size of "
-      "a block; false: one buffer");
 }
 
 template <class Section, class Visit>

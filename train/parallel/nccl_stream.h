@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_check.h"
 
 namespace tessera {
 
@@ -35,14 +35,14 @@ class CudaEvent {
 
 class CudaStream {
  public:
-  CudaStream() : stream_(cuda::create_stream(cuda::StreamPriority::kFirst)) {}
+  CudaStream() { TESSERA_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
   ~CudaStream() { cudaStreamDestroy(stream_); }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   operator cudaStream_t() const { return stream_; }
 
  private:
-  cudaStream_t stream_;
+  cudaStream_t stream_ = nullptr;
 };
 
 }  // namespace tessera

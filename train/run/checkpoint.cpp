@@ -15,6 +15,7 @@
 #include "kernels/base/ledger.h"
 #include "kernels/base/system_error.h"
 #include "kernels/communicator.h"
+#include "model/formats/bitsandbytes.h"
 #include "model/formats/folder.h"
 #include "model/formats/peft.h"
 #include "model/formats/tensor_files.h"
@@ -22,6 +23,7 @@
 #include "train/run/checkpoint_files.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/checkpoint_tensors.h"
+#include "train/run/nf4_base.h"
 
 namespace tessera {
 namespace {
@@ -372,7 +374,9 @@ std::string load_summed(const fs::path& folder, const ModelConfig& model, const 
 }  // namespace
 
 std::string load_base(const fs::path& folder, TrainState& state, const FolderOptions& options) {
-  return load_summed(folder, state.shape().model, state.store().writer(), options);
+  const std::string checksum = load_summed(folder, state.shape().model, state.store().writer(), options);
+  if (is_nf4(state.shape().base) && is_in_nf4(folder)) load_nf4_base(folder, state, options);
+  return checksum;
 }
 
 std::string load_fixed(const fs::path& folder, Session& session, const FolderOptions& options) {

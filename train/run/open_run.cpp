@@ -16,6 +16,7 @@
 #include "train/run/chat_files.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/epochs.h"
+#include "train/run/nf4_base.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
 #include "train/run/schedule.h"
@@ -89,18 +90,33 @@ void OpenRun::compare_forms(const Config& given) {
   const std::string& init_from = config.train.init_from;
   const bool of_experts = given.train.lora_base.of_experts(given.model);
   const auto& base = given.train.lora_base;
-  const bool in_nf4 = is_in_nf4(init_from);
-  base_is_kept = (in_nf4 && base.form == LoraBase::kNf4 && !of_experts) ||
-                 (base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(init_from));
-  check(!in_nf4 || base.form != LoraBase::kNf4Double,
-        "{} is stored in NF4, and train.lora.base=nf4_double would round its scales again: set "
-        "train.lora.base=nf4, which keeps its values",
-        init_from);
-  if (in_nf4 && base.form == LoraBase::kAuto)
+  base_is_kept = base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(init_from);
+  if (!is_in_nf4(init_from)) return;
+  const auto found_as = [&](LoraBase form) {
+    return compare_nf4_base(init_from, model_config(given), {.form = form, .experts_only = of_experts},
+                            folder_options(given));
+  };
+  const Nf4Base plain = found_as(LoraBase::kNf4), with_small_scales = found_as(LoraBase::kNf4Double);
+  const bool is_double = with_small_scales.kept > 0 && with_small_scales.difference.empty();
+  check(base.form != LoraBase::kNf4Double || with_small_scales.difference.empty(),
+        "{} is stored in NF4, and train.lora.base=nf4_double would round scales again: {}. Set "
+        "train.lora.base=nf4, which keeps them in fp32",
+        init_from, with_small_scales.difference);
+  if (base.form == LoraBase::kNf4Double) base_is_kept = with_small_scales.is_kept();
+  if (base.form == LoraBase::kNf4) base_is_kept = plain.is_kept();
+  if (base.form == LoraBase::kNf4 && !plain.difference.empty())
+    add_notices({fmt::format("{} is stored in NF4, and train.lora.base=nf4 rounds some matrices again: {}",
+                             init_from, plain.difference)});
+  else if (base.form == LoraBase::kNf4 && is_double)
     add_notices(
-        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base=nf4 to "
-                     "keep the same values in 4.5 bits",
+        {fmt::format("{} is stored in NF4 with scales in 8 bits, which train.lora.base=nf4 widens: set "
+                     "train.lora.base=nf4_double to keep the same values in 4.127 bits",
                      init_from)});
+  else if (base.form == LoraBase::kAuto && plain.difference.empty())
+    add_notices(
+        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base={} to "
+                     "keep the same values in {} bits",
+                     init_from, is_double ? "nf4_double" : "nf4", is_double ? "4.127" : "4.5")});
 }
 
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.

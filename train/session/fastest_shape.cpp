@@ -18,6 +18,8 @@ constexpr double kUsableCuda = 0.92, kUsableCpu = 0.6;
 constexpr double kFaster = 0.98;  // times as long: less may be the estimate's error
 // Two groups of blocks run the operations of both, whose errors are alike.
 constexpr double kFasterInGroups = 0.99;
+// With weights or gradients on the host a step depends on the bus, whose speed machines differ in.
+constexpr double kFasterFromHost = 1 / 1.1;
 constexpr size_t kGroupsTried = 4;  // of all pairs, those that promise most
 
 template <class T>
@@ -38,14 +40,14 @@ class Search {
     std::vector<Alternative> chunked, offloaded;
     const int64_t enough = (cuda_ ? kEnoughRowsCuda : kEnoughRowsCpu) / shape.sequence_length;
     for (const Room& room : {Room{std::min(share, limit_.bytes), enough}, Room{limit_.bytes, 1}}) {
-      if (const std::optional<RunShape> found = fastest(whole, room)) return *found;
+      if (const std::optional<Timed> found = fastest(whole, room)) return or_more_on_host(*found, room);
       if (chunked.empty() && offloaded.empty())
         chunked = in_smallest_chunks(shape), offloaded = with_more_on_host(shape);
       if (std::ranges::any_of(chunked, [&](const Alternative& one) { return one.peak <= room.bytes; }))
         for (const int64_t chunk : chunks(shape))
-          if (const std::optional<RunShape> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
-            return *found;
-      if (const std::optional<RunShape> found = fastest(offloaded, room)) return *found;
+          if (const std::optional<Timed> found = fastest(alternatives(with_mlp_chunk(shape, chunk)), room))
+            return or_more_on_host(*found, room);
+      if (const std::optional<Timed> found = fastest(offloaded, room)) return found->shape;
     }
     std::vector<Alternative> all = whole;
     for (const std::vector<Alternative>* more : {&chunked, &offloaded})
@@ -60,6 +62,10 @@ class Search {
   struct Alternative {
     RunShape shape;  // with the least micro-batch
     int64_t peak;    // its peak
+  };
+  struct Timed {
+    RunShape shape;
+    double seconds;
   };
   static RunShape with_micro_batch(RunShape shape, int64_t micro_batch) {
     const int64_t sequences = shape.sequences_per_rank();
@@ -145,17 +151,39 @@ class Search {
         Keep{R::kMlp}, Keep{R::kNorms, R::kMlp}, kKeepAttention,       kKeepOutputs};
   }
 
-  std::optional<RunShape> fastest(const std::vector<Alternative>& all, const Room& room) const {
-    std::optional<RunShape> best;
-    double seconds = 0;
+  // Nothing: none fits, or none takes less than `most` seconds.
+  std::optional<Timed> fastest(const std::vector<Alternative>& all, const Room& room,
+                               double most = std::numeric_limits<double>::infinity()) const {
+    std::optional<Timed> best;
     for (const Alternative& one : all) {
       const std::optional<RunShape> fitting = largest(one, room);
       if (!fitting) continue;
-      if (all.size() == 1) return fitting;
+      if (all.size() == 1) return Timed{*fitting, 0};
       const double own = estimate_step(*fitting, device_).seconds;
-      if (!best || own < kFaster * seconds) best = fitting, seconds = own;
+      if (own < (best ? kFaster * best->seconds : most)) best = Timed{*fitting, own};
     }
-    return best ? in_two_groups(all, *best, seconds, room) : best;
+    return best ? in_two_groups(all, *best, room) : best;
+  }
+
+  // `found`, or what is faster with weights or gradients on the host too: their memory lets blocks recompute
+  // and offload less. It is not tried where even unlimited memory would gain too little.
+  RunShape or_more_on_host(const Timed& found, const Room& room) const {
+    if (!free_.offload || !cuda_) return found.shape;
+    const double most = kFasterFromHost * found.seconds;
+    if (estimate_step(without_limit(found.shape, room), device_).seconds >= most) return found.shape;
+    const std::optional<Timed> other = fastest(alternatives(found.shape, /*more_on_host=*/true), room, most);
+    return other ? other->shape : found.shape;
+  }
+  RunShape without_limit(RunShape shape, const Room& room) const {
+    if (free_.micro_batch) shape = with_micro_batch(shape, most_sequences(shape, room));
+    if (free_.keep) shape.keep = kKeepAll;
+    shape.offload = {};
+    return shape;
+  }
+  static int64_t most_sequences(const RunShape& shape, const Room& room) {
+    int64_t most = std::max<int64_t>(std::min(shape.sequences_per_rank(), room.micro_batch), 1);
+    while (shape.sequences_per_rank() % most != 0) --most;
+    return most;
   }
 
   // A shape of which all blocks are alike, at a micro-batch
@@ -170,22 +198,22 @@ class Search {
     double guess;  // of the seconds with as few blocks of `saving` as fit
   };
 
-  // `alike`, which takes so many seconds, or what is faster in two groups, at the same split, and at the
-  // micro-batch of `alike` or the next ones.
-  RunShape in_two_groups(const std::vector<Alternative>& all, const RunShape& alike, double seconds,
-                         const Room& room) const {
-    RunShape found = alike;
-    if (alike.model.layers == 1) return found;
+  // `alike`, or what is faster in two groups, at the same split, and at the micro-batch of `alike` or the next
+  // ones.
+  Timed in_two_groups(const std::vector<Alternative>& all, const Timed& alike, const Room& room) const {
+    Timed found = alike;
+    if (alike.shape.model.layers == 1) return found;
     for (const bool activations : {false, true})
-      for (const int64_t micro_batch : near(alike, room))
+      for (const int64_t micro_batch : near(alike.shape, room))
         for (const bool optimizer : {false, true}) {
-          const double most = kFasterInGroups * seconds;
-          const std::vector<Level> tried = levels(
-              all, alike.shard, {.optimizer = optimizer, .activations = activations}, micro_batch, most);
+          const double most = kFasterInGroups * found.seconds;
+          Offload at_most = alike.shape.offload;
+          at_most.optimizer = optimizer, at_most.activations = activations;
+          const std::vector<Level> tried = levels(all, alike.shape.shard, at_most, micro_batch, most);
           for (const Groups& groups : promising(tried, room, most)) {
             const RunShape shape = with_most_fast(groups, room);
             const double own = estimate_step(shape, device_).seconds;
-            if (own < kFasterInGroups * seconds) found = shape, seconds = own;
+            if (own < kFasterInGroups * found.seconds) found = {shape, own};
           }
         }
     return found;
@@ -199,6 +227,7 @@ class Search {
     for (const Alternative& one : all) {
       const Offload& offload = one.shape.offload;
       if (one.shape.shard != shard || offload.optimizer != at_most.optimizer) continue;
+      if (offload.weights != at_most.weights || offload.gradients != at_most.gradients) continue;
       if (offload.activations && !at_most.activations) continue;
       const RunShape shape = with_micro_batch(one.shape, micro_batch);
       found.push_back({shape, peak(shape), estimate_step(shape, device_).seconds});

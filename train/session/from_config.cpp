@@ -228,7 +228,6 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                  .fp8 = c.train.fp8,
                  .base = c.train.lora_base.form,
                  .base_of_experts = c.train.lora_base.of_experts(c.model),
-                 .widen_ahead = c.train.lora_base.widen_ahead,
                  .fused_head = dtype == DType::kBF16 && device.runs_own_gemms() &&
                                c.train.gemm_backend != GemmSource::kCublasLt,
                  .inside_every = c.train.inside_every,

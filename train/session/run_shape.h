@@ -72,7 +72,6 @@ struct RunShape {
   Fp8Config fp8 = {};               // train.gemm_dtype and train.fp8
   LoraBase base = LoraBase::kAuto;  // train.lora.base
   bool base_of_experts = false;     // of experts only: train.lora.base_parts
-  bool widen_ahead = true;          // train.lora.widen_ahead
   bool fused_head = false;          // see Model
   int64_t inside_every = 0;         // train.inside_every
   double qk_clip = 0;               // optimizer.qk_clip

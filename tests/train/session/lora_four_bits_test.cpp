@@ -50,57 +50,6 @@ TEST(LoraOverFourBits, RoundsWhatIsRoundedToItself) {
   }
 }
 
-ModelConfig with_layers(ModelConfig model, int64_t layers) {
-  model.layers = layers;
-  return model;
-}
-
-// Blocks that are widened while the block before computes, and as late as a device may: with graphs and
-// without, and with an evaluation between the steps
-TEST_P(LoraFourBits, WideningAheadChangesNoBit) {
-  const std::unique_ptr<Backend> be = make_cpu_backend();
-  HostTensors make;
-  for (const int64_t layers : {1, 2, 5})
-    for (const Keep keep : {kKeepAll, kKeepOutputs})
-      for (const int64_t micro_steps : {1, 2}) {
-        SCOPED_TRACE(
-            fmt::format("{} layers, recompute {}, {} micro-steps", layers, text_of(keep), micro_steps));
-        RunShape shape = in_four_bits(lora_shape(with_layers(small_models()[1], layers)));
-        shape.keep = keep, shape.micro_steps = micro_steps, shape.cuda_graphs = true;
-        shape.model.context = shape.sequence_length = 24;
-        shape.widen_ahead = false;
-        const StepsResult expected = varied_steps(*be, shape, make);
-        shape.widen_ahead = true, shape.poison = Poison::kYes;
-        expect_same_bits(varied_steps(*be, shape, make), expected);
-      }
-}
-
-// How often matrices are widened in a step: what is in a buffer when the backward begins is not widened
-// again.
-class Widenings final : public OpObserver {
- public:
-  int64_t count = 0;
-  void before(const AnyOp& op, Backend&, const Launch&) override {
-    count += std::holds_alternative<const WidenFourBits*>(op) ? 1 : 0;
-  }
-  void after(const AnyOp&, Backend&, const Launch&) override {}
-};
-
-TEST(LoraOverFourBits, WidensABlockOnceAPass) {
-  for (const bool ahead : {false, true}) {
-    RunShape shape = lora_four_bits_shape(lora_shape(with_layers(small_models()[0], 5)), LoraBase::kNf4);
-    shape.widen_ahead = ahead, shape.micro_steps = 1;
-    LoraSteps steps(kCpu, shape);
-    steps.step(1);
-    Widenings seen;
-    Backend& backend = steps.state.stream().backend();
-    backend.add_observer(seen);
-    steps.step(2);
-    backend.remove_observer(seen);
-    EXPECT_EQ(seen.count, 4 * (ahead ? 5 + 3 : 5 + 5));
-  }
-}
-
 TEST_P(LoraFourBits, OnTheHostChangesNoBit) {
   for (const Keep keep : {kKeepAll, kKeepOutputs})
     for (const int64_t layers : {1, 2, 5}) {
@@ -120,8 +69,7 @@ TEST_P(LoraFourBits, ThePlanIsTheLedger) {
 }
 
 // In place of two bytes a number takes half a byte, and its scale 4 bytes for 64 numbers (NF4), 1 byte for 64
-// and 4 for 16,384 (NF4 double), or 1 byte for 32 (MXFP4). Beside it are the matrices of one block in bf16,
-// or of two.
+// and 4 for 16,384 (NF4 double), or 1 byte for 32 (MXFP4). Beside it are the matrices of one block in bf16.
 TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
   ModelConfig model =
       with_adapters({.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256}, 16);
@@ -135,12 +83,8 @@ TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
   const double bits = GetParam() == LoraBase::kNf4         ? 4.5
                       : GetParam() == LoraBase::kNf4Double ? 4 + 8.0 / 64 + 32.0 / 64 / 256
                                                            : 4.25;
-  RunShape stored = in_four_bits(plain);
-  const int64_t ahead = weights(stored);
-  EXPECT_NEAR(static_cast<double>(weights(plain) - ahead),
-              static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * 2 * block, slack);
-  stored.widen_ahead = false;
-  EXPECT_EQ(ahead - weights(stored), 2 * block);
+  EXPECT_NEAR(static_cast<double>(weights(plain) - weights(in_four_bits(plain))),
+              static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * block, slack);
 }
 
 TEST_P(LoraFourBits, RefusesRowsThatBlocksDoNotFill) {

@@ -11,6 +11,7 @@
 #include "tests/lora_four_bits.h"
 #include "tests/says.h"
 #include "train/run/checkpoint.h"
+#include "train/run/nf4_base.h"
 
 namespace tessera::testing {
 namespace {
@@ -40,6 +41,27 @@ double loss_of(const fs::path& folder) {
   return session.evaluate(Text().view(), 1);
 }
 
+// A run with the base in `form` has the folder's values, to the bit, and so its loss.
+void expect_kept(const fs::path& folder, LoraBase form) {
+  for (const bool on_host : {false, true}) {
+    SCOPED_TRACE(fmt::format("{}, {}", name_of(form), on_host ? "on the host" : "on the device"));
+    RunShape shape = shape_of(folder);
+    shape.model = with_adapters(shape.model, 4), shape.offload.weights = on_host;
+    const Nf4Base found = compare_nf4_base(folder, shape.model, {.form = form, .experts_only = false}, {});
+    EXPECT_TRUE(found.is_kept()) << found.difference;
+    EXPECT_GT(found.kept, 0);
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, form));
+    load_base(folder, kept.state, {});
+    EXPECT_EQ(kept.state.session().evaluate(Text().view(), 1), loss_of(folder));
+    HostTensors make;
+    const std::vector<NamedTensor> values = weights_read(kept.state, make);
+    load_weights(folder, shape.model.base(), [&](const ParamPlace& place, const Tensor& expected) {
+      const auto& one = *std::ranges::find(values, place.info.name, &NamedTensor::name);
+      EXPECT_EQ(std::memcmp(one.tensor.data, expected.data, expected.bytes()), 0) << one.name;
+    });
+  }
+}
+
 // The loss is that of transformers, and keeping the matrices in NF4 changes no bit of it.
 TEST(Nf4Folder, HasTheLossOfTransformers) {
   const nlohmann::json expected = nlohmann::json::parse(std::ifstream(kFolders / "expected.json"));
@@ -48,12 +70,19 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
     const double loss = loss_of(kFolders / name);
     EXPECT_NEAR(loss, expected[name].get<double>(), 1e-5);
     EXPECT_GT(std::abs(loss - expected["before"].get<double>()), 1e-3);
-    RunShape shape = shape_of(kFolders / name);
-    shape.model = with_adapters(shape.model, 4);
-    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, LoraBase::kNf4));
-    load_base(kFolders / name, kept.state, {});
-    EXPECT_EQ(kept.state.session().evaluate(Text().view(), 1), loss);
+    expect_kept(kFolders / name, LoraBase::kNf4);
   }
+  expect_kept(kFolders / "nested", LoraBase::kNf4Double);
+}
+
+std::string difference(const fs::path& folder, LoraBase form) {
+  return compare_nf4_base(folder, with_adapters(read_model_config(folder).model, 4),
+                          {.form = form, .experts_only = false}, {})
+      .difference;
+}
+
+TEST(Nf4Folder, ScalesInFp32WouldBeRounded) {
+  EXPECT_TRUE(says(difference(kFolders / "plain", LoraBase::kNf4Double), {"q_proj.weight", "fp32"}));
 }
 
 TEST(Nf4Folder, SaysHowItIsStored) {
@@ -108,6 +137,21 @@ TEST_F(DamagedNf4, ATensorWithoutItsScalesIsRefused) {
 TEST_F(DamagedNf4, OtherBlocksOfScalesAreRefused) {
   replace("\"nested_blocksize\": 256", "\"nested_blocksize\": 056");
   refused({"quant_state.bitsandbytes__nf4"});
+}
+// Scales below 0, which no rounding of values makes
+TEST_F(DamagedNf4, OtherMeansOfScalesAreKept) {
+  replace("\"nested_offset\": 0", "\"nested_offset\":-0");
+  for (const LoraBase form : {LoraBase::kNf4, LoraBase::kNf4Double}) expect_kept(folder_, form);
+}
+TEST_F(DamagedNf4, OtherCodesOfScalesAreNotKept) {
+  const float before = small_scale_value(200), other = 0.5f;
+  const auto text = [](const float& value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  replace(text(before), text(other));
+  EXPECT_TRUE(
+      says(difference(folder_, LoraBase::kNf4Double), {"code 200", "0.5", fmt::format("{}", before)}));
+  expect_kept(folder_, LoraBase::kNf4);
 }
 TEST_F(DamagedNf4, OtherKindsOfQuantisationAreRefused) {
   nlohmann::json config = read_json(folder_ / "config.json");

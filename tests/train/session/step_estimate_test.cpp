@@ -253,6 +253,24 @@ TEST(FastestShape, OffloadsTheActivationsOfSomeBlocks) {
   EXPECT_EQ(plan_memory(again, kH100).peak_bytes(), plan_memory(found, kH100).peak_bytes());
 }
 
+// Adapters of a model of experts: with the weights on the host whole micro-batches fit. A host without room
+// for them leaves what was found without.
+TEST(FastestShape, TakesWeightsFromTheHostWhereThatIsMuchFaster) {
+  const auto found = [&](int64_t host_gib) {
+    const MemoryLimit limit{.bytes = int64_t{23} << 30, .total = int64_t{24} << 30, .pinned = host_gib << 30};
+    return run_shape(with("qwen3_30b_a3b",
+                          {"train.lora.rank=16", "train.lora.base=nf4_double", "train.sequence_length=4096",
+                           "train.tokens_per_step=32768", "train.recompute=auto", "memory.offload=auto"}),
+                     kH100, limit);
+  };
+  const RunShape much = found(105), little = found(14);
+  EXPECT_TRUE(much.offload.weights);
+  EXPECT_FALSE(little.offload.weights);
+  EXPECT_LT(estimate_step(much, kH100).seconds, estimate_step(little, kH100).seconds / 1.1);
+  for (const RunShape& each : {much, little})
+    EXPECT_LE(static_cast<double>(plan_memory(each, kH100).peak_bytes()), 0.92 * 24 * (1 << 30));
+}
+
 TEST(FastestShape, LeavesWhatIsGiven) {
   const MemoryLimit small{.bytes = int64_t{12} << 30, .total = int64_t{12} << 30, .not_ours = 0};
   const RunShape shape = shape_of({"train.tokens_per_step=16384"});
