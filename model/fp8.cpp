@@ -31,10 +31,7 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
       std::vector<Fp8Linear>& block = fp8_.blocks[static_cast<size_t>(place.number)];
       block.resize(std::max(block.size(), place.linear + 1));
     }
-  for (const Fp8Place& place : run.places)
-    layers_.push_back({place, place.number == model.layers
-                                  ? &fp8_.head
-                                  : &fp8_.blocks[static_cast<size_t>(place.number)][place.linear]});
+  for (const Fp8Place& place : run.places) layers_.push_back({place, &linear_of(fp8_, place)});
   if (layers_.empty()) return;
   const auto S = std::ssize(layers_);
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
@@ -82,6 +79,23 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   }
 }
 
+Fp8Linear& Fp8::linear_of(Fp8Layers& of, const Fp8Place& place) const {
+  const auto block = static_cast<size_t>(place.number);
+  return block == of.blocks.size() ? of.head : of.blocks[block][place.linear];
+}
+
+const Fp8Layers* Fp8::layers_of(const std::vector<Fp8Place>& others) {
+  check(std::ranges::equal(others, layers_, {}, &Fp8Place::name, &Fp8Place::name),
+        "the layers in FP8 of two models differ");
+  others_ = fp8_;
+  for (size_t i = 0; i < others.size(); ++i) {
+    Fp8Linear& other = linear_of(others_, layers_[i]);
+    other.weight = others[i].weight, other.transposed = {};
+    layers_[i].other = &other;
+  }
+  return *this ? &others_ : nullptr;
+}
+
 Tensor Fp8::own_amaxes() const {
   const int64_t of_rank = amaxes_.numel() / amaxes_.shape[0];
   return amaxes_.view({amaxes_.numel()}).rows(rank_ * of_rank, of_rank);
@@ -93,7 +107,8 @@ void Fp8::begin_step(const Stream& stream) {
   if (known_) stream.run(Copy{scales_, before_});
   known_before_ = known_;
   for (const Layer& layer : layers_)
-    layer.fp8->current_scales = !known_ || config_.scaling == Fp8Scaling::kCurrent;
+    for (Fp8Linear* fp8 : {layer.fp8, layer.other})
+      if (fp8) fp8->current_scales = !known_ || config_.scaling == Fp8Scaling::kCurrent;
 }
 
 void Fp8::take_back_step(const Stream& stream) {
@@ -109,7 +124,9 @@ void Fp8::end_step(const Stream& stream) {
 }
 
 void Fp8::read_again(bool reads_again) {
-  for (const Layer& layer : layers_) layer.fp8->reads_again = reads_again;
+  for (const Layer& layer : layers_)
+    for (Fp8Linear* fp8 : {layer.fp8, layer.other})
+      if (fp8) fp8->reads_again = reads_again;
 }
 
 void Fp8::forget() { known_ = false; }

@@ -54,6 +54,9 @@ class Fp8 {
   explicit operator bool() const { return !layers_.empty(); }
   std::vector<Fp8Place> places() const { return {layers_.begin(), layers_.end()}; }  // by Fp8Linear::number
   const Fp8Layers* layers() const { return *this ? &fp8_ : nullptr; }  // for Model::fp8, while this lives
+  // The same layers with the weights of another store, whose forwards round their x by the scales of these.
+  // Error: other layers than these
+  const Fp8Layers* layers_of(const std::vector<Fp8Place>& others);
 
   void begin_step(const Stream& stream);
   // The scales are again those of before the last begin_step(): that step does not count.
@@ -73,11 +76,13 @@ class Fp8 {
 
  private:
   struct Layer : Fp8Place {
-    Fp8Linear* fp8;  // of fp8_
+    Fp8Linear* fp8;              // of fp8_
+    Fp8Linear* other = nullptr;  // of others_
   };
+  Fp8Linear& linear_of(Fp8Layers& of, const Fp8Place& place) const;
 
   Fp8Config config_;
-  Fp8Layers fp8_;
+  Fp8Layers fp8_, others_;
   std::vector<Layer> layers_;
   Tensor before_;  // scales_ of the step before
   Tensor scales_;  // as UpdateScales has them: of x and of dy, of S layers

@@ -29,9 +29,9 @@ int64_t rows_of_logits(const Model& model) {
 }
 
 // The x of the logits in FP8, written by the final norm; not where the gradient of some logits would
-// overwrite the x of the next ones
+// overwrite the x of the next ones, or the forward of a reference that of the gradients
 Fp8Output logits_x(const Model& model, const Tensor& norm) {
-  return rows_of_logits(model) < norm.shape[0] || model.config.logit_divisor != 1
+  return rows_of_logits(model) < norm.shape[0] || model.config.logit_divisor != 1 || model.loss.weights
              ? Fp8Output{}
              : model.fp8_of_head().x_output(norm);
 }

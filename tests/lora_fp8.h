@@ -24,8 +24,7 @@ inline void round_to_e4m3(const Tensor& weight) {
 }
 
 // All weights of a store as an evaluation reads them
-inline std::vector<NamedTensor> weights_read(TrainState& state, HostTensors& make) {
-  ParamStore& store = state.store();
+inline std::vector<NamedTensor> weights_read(ParamStore& store, const Stream& stream, HostTensors& make) {
   std::vector<NamedTensor> all;
   for (const ParamPlace& place : store.layout().places) all.push_back({place.info.name, {}});
   for (size_t b = 0; b < store.layout().buckets.size(); ++b) {
@@ -33,11 +32,14 @@ inline std::vector<NamedTensor> weights_read(TrainState& state, HostTensors& mak
     for (const ParamPlace& place : store.layout().places) {
       if (place.bucket != b) continue;
       const Tensor host = all[place.index].tensor = make.poisoned(place.info.shape);
-      state.stream().run(Copy{store.weight_home().whole_weight(place), host});
-      state.stream().synchronize();
+      stream.run(Copy{store.weight_home().whole_weight(place), host});
+      stream.synchronize();
     }
   }
   return all;
+}
+inline std::vector<NamedTensor> weights_read(TrainState& state, HostTensors& make) {
+  return weights_read(state.store(), state.stream(), make);
 }
 
 // The gradients of the adapters, by the index of their parameters

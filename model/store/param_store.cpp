@@ -30,7 +30,8 @@ StoreSetting setting_of(const Stream& stream, Arena& arena, const ParamStore::Sh
                       .trained = in_turns && !homes.freeze,
                       .frozen_blocks = !homes.weights.format->is_multiplied(),
                       .experts_only = homes.weights.experts_only}},
-          .part = split ? Part{.index = axis.rank(), .count = homes.shards.parts} : Part{}};
+          .part = split ? Part{.index = axis.rank(), .count = homes.shards.parts} : Part{},
+          .trains = homes.training.has_value()};
 }
 
 }  // namespace

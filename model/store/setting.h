@@ -51,7 +51,8 @@ struct StoreSetting {
   Communicator& axis;      // of the ranks that split the parameters
   Communicator* replicas;  // of those that have the same part of them; null: no other has it
   ParamLayout layout;
-  Part part;  // this rank's, of what is split
+  Part part;    // this rank's, of what is split
+  bool trains;  // its weights, or others beside them: backwards read them
 
   // The parts of the model in the order of a forward: the tables, the blocks, the head
   int64_t position_of_head() const { return model.layers + 1; }

@@ -37,8 +37,9 @@ class FourBitFormat : public StoredFormat {
   DType rounds_from(DType /*plain*/) const override { return DType::kF32; }
   void check_matrix(const std::string& matrix_name, const Shape& matrix) const override {
     check(matrix[-1] % block_of(format_) == 0,
-          "{} has {} inputs, and {} stores multiples of {}: set train.lora.base=auto", matrix_name,
-          matrix[-1], name(), block_of(format_));
+          "{} has {} inputs, and {} stores multiples of {}: set train.lora.base=auto, or of a "
+          "teacher train.teacher_base=auto",
+          matrix_name, matrix[-1], name(), block_of(format_));
   }
   void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const override {
     stream.run(RoundToFourBits{.x = rows_of(plain), .y = {format_, to.data, to.scales}});

@@ -113,8 +113,9 @@ void StoredForms::allocate_values(Params& weights) {
     const Shape transposed{info.shape[1], info.shape[0]};
     if (place.stored == StoredAs::kCopied) {
       one.values.data = arena.alloc(MemoryTag::kWeights, name + " " + one.layer, unit, info.shape);
-      one.transposed =
-          arena.alloc(MemoryTag::kWeights, name + " " + one.layer + ", transposed", unit, transposed);
+      if (setting_.trains)
+        one.transposed =
+            arena.alloc(MemoryTag::kWeights, name + " " + one.layer + ", transposed", unit, transposed);
     } else {
       one.values.data = stored_view((turns_ ? turns_->views() : own_)[place.bucket], place);
       if (format_.is_multiplied()) one.transposed = stored_view(as_stored, place).view(transposed);

@@ -1,5 +1,6 @@
 // StoredForms: what a store has of matrices besides their weights in its dtype, in a StoredFormat (StoredAs).
-//   - kCopied: a copy and its transpose, made of the whole matrix before the first lease of a step.
+//   - kCopied: a copy and, in a store for training, its transpose, made of the whole matrix before the first
+//     lease of a step.
 //   - kOnly: frozen matrices have these values in place of others, whole on the device, or split, gathered
 //     and copied as the other weights are. A lease that is not of a training step widens them to the dtype
 //     of the others; where GEMMs do not read the format, each lease does.

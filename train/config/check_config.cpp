@@ -425,7 +425,6 @@ void check_pairs(const SourcedConfig& sourced) {
   const char* const with = "cannot be used with";
   sourced.require(!pairs || config.data.masks(), "train.loss", with, "data.documents",
                   "set data.documents=mask");
-  sourced.require(!pairs || !train.fp8, "train.loss", with, "train.gemm_dtype", "set train.gemm_dtype=bf16");
   sourced.require(!pairs || !config.evaluation.by_position, "train.loss", with, "evaluation.by_position",
                   "set evaluation.by_position=false");
   for_each_dropout_key(config.model.dropout, [&](const char* key, const auto& value) {
@@ -458,6 +457,8 @@ void check_pairs(const SourcedConfig& sourced) {
   sourced.require(!train.stored_reference || train.lora_base.form == LoraBase::kAuto,
                   "train.stored_reference", with, "train.lora.base",
                   "set train.lora.base=auto: stored numbers are of weights that are not rounded");
+  sourced.require(!train.stored_reference || !train.fp8, "train.stored_reference", with, "train.gemm_dtype",
+                  "set train.gemm_dtype=bf16: stored numbers are of GEMMs that are not rounded");
   // A run with adapters needs train.init_from anyway.
   sourced.require(!train.needs_reference() || train.lora || !train.reference_folder().empty(), "train.loss",
                   "needs a reference, which is by default what the training starts from, in",
@@ -477,6 +478,10 @@ void check_teacher(const SourcedConfig& sourced) {
   sourced.require(!teacher || config.model.logit_cap == 0, key, with, "model.logit_cap");
   sourced.require(!teacher || !(train.fp8 && train.fp8.head), key, with, "train.fp8.head",
                   "set train.fp8.head=false");
+  sourced.require(train.runs_teacher() || train.teacher_base == TeacherBase::kAuto, "train.teacher_base",
+                  "has no effect with", stored ? "train.teacher_logits" : "train.teacher",
+                  stored ? "no teacher is in memory: set train.teacher_base=auto"
+                         : "name the teacher too, with --set train.teacher=FOLDER");
   sourced.require(!stored || config.data.masks(), "train.teacher_logits", with, "data.documents",
                   "set data.documents=mask: the logits are those of documents that do not see each other");
   sourced.require(!stored || train.context_schedule.empty(), "train.teacher_logits", with,

@@ -26,6 +26,7 @@
 #include "model/offload.h"
 #include "model/presets.h"
 #include "model/shards.h"
+#include "model/teacher_config.h"
 #include "model/update_rule.h"
 #include "train/config/data_sources.h"
 
@@ -196,7 +197,8 @@ struct Config {
     std::string reference = "";     // a folder; empty: see trains_pairs()
     bool stored_reference = false;  // its log-probabilities lie beside the data, see data/log_probs.h
     std::string teacher = "";       // a folder; empty: none
-    int64_t teacher_logits = 0;     // of each token, that lie beside the data: see data/teacher_logits.h
+    TeacherBase teacher_base = TeacherBase::kAuto;
+    int64_t teacher_logits = 0;  // of each token, that lie beside the data: see data/teacher_logits.h
     struct Distillation {
       double temperature = 1, cross_entropy = 0, reverse = 0;
       bool operator==(const Distillation&) const = default;

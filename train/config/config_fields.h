@@ -342,6 +342,10 @@ void visit_losses(Section& train, Visit& visit) {
   visit("train.teacher", train.teacher, Text{},
         "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
         "training comes near; \"\": none");
+  visit("train.teacher_base", train.teacher_base, OneOf<TeacherBase>{},
+        "Distillation: what the matrices of the teacher's blocks are stored in; auto: train.precision; fp8, "
+        "nf4, nf4_double and mxfp4: 8, 4.5, 4.127 and 4.25 bits a number, widened to train.precision a block "
+        "at a time; mxfp4 of a model with experts: only those");
   visit("train.teacher_logits", train.teacher_logits,
         Whole{.at_least = 1, .at_most = 1 << 20, .zero = "none"},
         "Distillation: so many logits of each token, the teacher's largest, are in the file that ./evaluate "

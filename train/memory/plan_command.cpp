@@ -196,6 +196,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"precision", name_of(s.dtype)},
             {"gemm_dtype", name_of(s.fp8.gemm_dtype)},
             {"lora_base", name_of(s.base)},
+            {"teacher_base", name_of(s.teacher_base)},
             {"attention", name_of(s.attention)},
             {"recompute", text_of(s.keep)},
             {"mlp_chunk", s.mlp_chunk},

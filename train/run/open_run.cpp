@@ -119,12 +119,37 @@ void OpenRun::compare_forms(const Config& given) {
                      init_from, is_double ? "nf4_double" : "nf4", is_double ? "4.127" : "4.5")});
 }
 
+OpenRun::StoredFolder OpenRun::stored_as_base(const std::string& of) const {
+  const LoraBase form = config.train.lora_base.form;
+  return {.folder = of,
+          .key = "train.lora.base",
+          .scales_in_8_bits = form == LoraBase::kNf4Double,
+          .widened = form == LoraBase::kAuto};
+}
+
+void OpenRun::compare_with_nf4(const StoredFolder& of) {
+  if (of.folder.empty() || !is_in_nf4(of.folder)) return;
+  check(!of.scales_in_8_bits,
+        "{} is stored in NF4, and {}=nf4_double would round its scales again: set {}=nf4, which keeps its "
+        "values",
+        of.folder, of.key, of.key);
+  if (of.widened)
+    add_notices({fmt::format(
+        "{} is stored in NF4, and {}=auto widens it: set {}=nf4 to keep the same values in 4.5 bits",
+        of.folder, of.key, of.key)});
+}
+
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.
 void OpenRun::check_other_weights() {
   const bool reads_teacher = config.train.runs_teacher() || resumed.empty();
   if (const std::string& teacher = config.train.teacher; !teacher.empty() && reads_teacher)
     add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
                               folder_options(config)));
+  if (config.train.runs_teacher())
+    compare_with_nf4({.folder = config.train.teacher,
+                      .key = "train.teacher_base",
+                      .scales_in_8_bits = config.train.teacher_base == TeacherBase::kNf4Double,
+                      .widened = config.train.teacher_base == TeacherBase::kAuto});
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
   if (config.train.stored_reference && !resumed.empty()) return;
   const std::string& reference = config.train.reference_folder();
@@ -135,6 +160,7 @@ void OpenRun::check_other_weights() {
   ModelConfig model = model_config(config);
   model.lora = {};
   add_notices(check_weights(reference, model, folder_options(config)));
+  if (config.train.lora) compare_with_nf4(stored_as_base(reference));
 }
 
 // All ranks were started alike, and find the same folder.

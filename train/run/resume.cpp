@@ -46,6 +46,7 @@ constexpr Meaning kMeanings[] = {
     {"train.reference", "the same weights under another name"},
     {"train.stored_reference", "the losses agree to rounding only"},
     {"train.teacher_logits", "from the next step on; losses before and after are not comparable"},
+    {"train.teacher_base", "from the next step on, by probabilities that are rounded otherwise"},
     {"train.teacher", "the same weights under another name"},
     {"train.on_bad_step.", "from the next step on"},
     {"train.context_schedule", "the lengths from the next step on"},

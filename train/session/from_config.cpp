@@ -212,6 +212,7 @@ RunShape run_shape(const Config& c, const DeviceTraits& device, const MemoryLimi
                              : adamw(c.optimizer.moments),
                  .loss = loss_rule(c.train),
                  .teacher = teacher_config(c),
+                 .teacher_base = c.train.teacher_base,
                  .reference_without_adapters = c.train.reference_without_adapters(),
                  .router_losses = c.train.experts,
                  .attention = c.model.attention,

@@ -14,6 +14,7 @@
 #include "model/params.h"
 #include "model/saved.h"
 #include "model/shards.h"
+#include "model/teacher_config.h"
 #include "model/update_rule.h"
 #include "train/parallel/mesh_shape.h"
 #include "train/session/context_deal.h"
@@ -55,6 +56,7 @@ struct RunShape {
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
   std::optional<ModelConfig> teacher = {};  // where the loss needs one
+  TeacherBase teacher_base = TeacherBase::kAuto;
   bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
   bool weights = false;                     // losses have weights: those of the data
   RouterLosses router_losses = {};          // train.experts

@@ -87,6 +87,44 @@ SessionShape reference_shape(SessionShape shape) {
   return shape;
 }
 
+// Whole on each rank, in the form that the weights of the training are multiplied in
+ParamStore::Homes reference_homes(const RunShape& shape) {
+  return {.freeze = shape.model.lora ? Freeze::all_but_adapters() : Freeze{},
+          .fp8 = shape.fp8,
+          .weights = {.format = &format_of(shape.base),
+                      .experts_only = shape.base_of_experts,
+                      .widens_ahead = shape.widen_ahead}};
+}
+
+const StoredFormat& format_of(TeacherBase base) {
+  switch (base) {
+    case TeacherBase::kAuto:
+    case TeacherBase::kFp8:
+      return fp8_format();
+    case TeacherBase::kNf4:
+      return four_bit_format(FourBits::kNf4);
+    case TeacherBase::kNf4Double:
+      return nf4_double_format();
+    case TeacherBase::kMxfp4:
+      return four_bit_format(FourBits::kMxfp4);
+  }
+  fail("no such train.teacher_base");
+}
+
+// Likewise, in the form of train.teacher_base, widened a block at a time
+ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teacher) {
+  const bool in_fp8 = shape.teacher_base == TeacherBase::kFp8;
+  check(!in_fp8 || !teacher.experts,
+        "train.teacher_base=fp8 stores no matrices of experts, and the teacher has {}: set "
+        "train.teacher_base=mxfp4 or nf4",
+        teacher.experts.count);
+  return {.freeze = Freeze::all_but_adapters(),
+          .fp8 = {.gemm_dtype = in_fp8 ? GemmDtype::kFp8 : GemmDtype::kBf16, .edges = true},
+          .weights = {.format = &format_of(shape.teacher_base),
+                      .experts_only = shape.teacher_base == TeacherBase::kMxfp4 && teacher.experts,
+                      .widens_ahead = true}};
+}
+
 SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {
   check(teacher.vocab_size == shape.model.vocab_size,
         "the teacher has a vocabulary of {} tokens, and the model one of {}", teacher.vocab_size,
@@ -158,14 +196,24 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
   model_.fused_head = shape.fused_head;
   model_.loss = shape.loss;
   model_.router_losses = shape.router_losses;
-  if (shape.loss.needs_reference && shape.reference_without_adapters)
-    model_.reference = &without_adapters_.emplace(session_.without_adapters());
-  else if (shape.loss.needs_reference)
-    model_.reference = &reference_.emplace(be, arena, reference_shape(session_.shape()), axes.context).model;
-  if (shape.loss.teacher_rows)
-    model_.teacher =
-        &teacher_.emplace(be, arena, teacher_shape(session_.shape(), present(shape.teacher)), axes.context)
-             .model;
+  // The reference rounds as the model does, so that equal weights have equal log-probabilities.
+  if (shape.loss.needs_reference && shape.reference_without_adapters) {
+    Model& without = without_adapters_.emplace(session_.without_adapters());
+    without.fp8 = fp8_.layers();
+    model_.reference = &without;
+  } else if (shape.loss.needs_reference) {
+    FixedModel& reference = reference_.emplace(be, arena, reference_shape(session_.shape()),
+                                               reference_homes(shape), axes.context);
+    if (fp8_) reference.model.fp8 = fp8_.layers_of(fp8_places(reference.session.store(), shape.fp8));
+    model_.reference = &reference.model;
+  }
+  if (shape.loss.teacher_rows) {
+    const ModelConfig& teacher = present(shape.teacher);
+    model_.teacher = &teacher_
+                          .emplace(be, arena, teacher_shape(session_.shape(), teacher),
+                                   teacher_homes(shape, teacher), axes.context)
+                          .model;
+  }
   if (shape.offload.activations) {
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);

@@ -116,11 +116,12 @@ class TrainState {
     std::optional<Arena::Place> place = {};  // of their tensors; none before the first
   };
 
-  struct Reference {
+  struct FixedModel {
     Session session;
     Model model;  // its weights at the batch of a micro-step
-    Reference(Backend& be, Arena& arena, const SessionShape& shape, Communicator* context)
-        : session(be, arena, shape, ParamStore::Homes{}, context), model(session.training_model({})) {}
+    FixedModel(Backend& be, Arena& arena, const SessionShape& shape, const ParamStore::Homes& homes,
+               Communicator* context)
+        : session(be, arena, shape, homes, context), model(session.training_model({})) {}
   };
 
   // Gathers this rank's row of a tensor with one for each rank.
@@ -170,7 +171,7 @@ class TrainState {
   Session session_;
   Fp8 fp8_;
   Model model_;  // the session's; keeps what the backward needs
-  std::optional<Reference> reference_, teacher_;
+  std::optional<FixedModel> reference_, teacher_;
   std::optional<Model> without_adapters_;  // with shape.reference_without_adapters
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;

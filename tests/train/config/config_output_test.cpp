@@ -277,7 +277,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
     config.train.preference = {}, config.train.distillation = {};
     config.train.reference.clear(), config.train.teacher.clear(), config.train.stored_reference = false;
-    config.train.teacher_logits = 0;
+    config.train.teacher_logits = 0, config.train.teacher_base = TeacherBase::kAuto;
     auto& recompute = config.train.recompute;
     if (config.model.mlp != Mlp::kSwiglu && recompute)
       recompute = recompute->changed(

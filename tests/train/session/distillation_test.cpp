@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/fixed_in_few_bits.h"
 #include "tests/reference_folder.h"
-#include "tests/tolerances.h"
 
 namespace tessera::testing {
 namespace {
@@ -95,6 +95,52 @@ TEST_F(Distilled, AModelThatIsItsTeacherHasNothingToLearn) {
   shape.teacher = model;
   present(shape.teacher).vocab_size = 62;
   EXPECT_THROW(TrainState(*be, arena, shape), Error);
+}
+
+TEST(DistilledFromFewBits, ATeacherHasTheBitsOfItsWidenedValues) {
+  expect_teachers_of_widened_values({.device = Device::kCpu}, DType::kF32);
+}
+
+TEST(DistilledFromFewBits, ThePlanIsTheStep) {
+  for (const TeacherBase base : kFewBits)
+    for (const ModelConfig& teacher : small_teachers(base))
+      expect_plan_is_the_step({}, distilled_shape(teacher, base, DType::kF32));
+}
+
+// 8, 4.5, 4.127 or 4.25 bits a number of a block in place of 16; beside them are the matrices of a block in
+// bf16, or of two
+TEST(DistilledFromFewBits, PlansSoManyBitsANumber) {
+  const ModelConfig teacher{.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256};
+  const auto weights = [&](TeacherBase base) {
+    return plan_memory(distilled_shape(teacher, base, DType::kBF16), {.device = Device::kCuda, .arch = 90})
+        .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
+  };
+  const int64_t block = 12 * 256 * 256, slack = 5 * 4096;
+  for (const auto& [base, bits, buffers] : {std::tuple{TeacherBase::kFp8, 8.0, 1},
+                                            {TeacherBase::kNf4, 4.5, 2},
+                                            {TeacherBase::kNf4Double, 4 + 8.0 / 64 + 32.0 / 64 / 256, 2},
+                                            {TeacherBase::kMxfp4, 4.25, 2}})
+    EXPECT_NEAR(static_cast<double>(weights(TeacherBase::kAuto) - weights(base)),
+                static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * buffers * block, slack)
+        << name_of(base);
+}
+
+TEST(DistilledFromFewBits, WhatCannotBeStoredIsRefused) {
+  const std::unique_ptr<Backend> be = make_cpu_backend();
+  Arena arena = Arena::host();
+  const auto refused = [&](const ModelConfig& teacher, TeacherBase base,
+                           const std::vector<std::string_view>& parts) {
+    try {
+      TrainState(*be, arena, distilled_shape(teacher, base, DType::kF32));
+      ADD_FAILURE() << name_of(base);
+    } catch (const Error& error) {
+      EXPECT_TRUE(says(error.what(), parts)) << error.what();
+    }
+  };
+  ModelConfig narrow = small_teachers(TeacherBase::kNf4)[0];
+  narrow.channels = 40, narrow.head_dim = 20;
+  refused(narrow, TeacherBase::kNf4, {"40 inputs", "multiples of 64", "train.teacher_base=auto"});
+  refused(with_experts(narrow), TeacherBase::kFp8, {"train.teacher_base=fp8", "experts", "mxfp4"});
 }
 
 // What a session of the teacher finds of each row, the sequences given to a training

@@ -1,10 +1,14 @@
 // Losses of pairs, packed, against those of TRL on padded rows; and that packing, micro-batches, ranks and
 // adapters change nothing.
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
 
 #include "model/preference_loss.h"
 #include "tests/data_parallel.h"
 #include "tests/documents.h"
+#include "tests/preference_fp8.h"
 #include "tests/reference_folder.h"
 #include "tests/tolerances.h"
 #include "train/session/pair_figures.h"
@@ -12,72 +16,11 @@
 namespace tessera::testing {
 namespace {
 
-constexpr int64_t kPairTokens = 32;  // of a packed sequence
-
-struct PairOfTexts {
-  std::vector<int32_t> prompt, chosen, rejected;
-};
-
 std::vector<PairOfTexts> pairs_of(const nlohmann::json& reference) {
   std::vector<PairOfTexts> pairs;
   for (const auto& pair : reference["pairs"])
     pairs.push_back({pair["prompt"], pair["chosen"], pair["rejected"]});
   return pairs;
-}
-
-// Answers with labels, each with the answer of the pair before as its mismatched one: those of TRL's fixture
-enum class Answers : uint8_t { kPairs, kLabelled };
-
-// Pairs in their order, as many in a sequence as fit, or `most`; and padded sequences up to `count`
-Sequences packed_pairs(const std::vector<PairOfTexts>& pairs, size_t most, int64_t count,
-                       Answers answers = Answers::kPairs) {
-  Sequences out;
-  DocumentLengths lengths;
-  int64_t room = 0;
-  size_t in_row = 0;
-  const auto pad = [&] {
-    if (room > 0 && !lengths.empty()) lengths.back().push_back(room);
-    out.tokens.insert(out.tokens.end(), static_cast<size_t>(room), 0);
-    out.targets.insert(out.targets.end(), static_cast<size_t>(room), kNoTarget);
-    out.kinds.insert(out.kinds.end(), static_cast<size_t>(room), 0);
-  };
-  const auto begin_row = [&] {
-    pad();
-    lengths.emplace_back();
-    room = kPairTokens, in_row = 0;
-  };
-  const auto add = [&](const PairOfTexts& pair, const std::vector<int32_t>& answer, DocumentKind kind) {
-    std::vector<int32_t> all = pair.prompt;
-    all.insert(all.end(), answer.begin(), answer.end());
-    const int64_t inputs = std::ssize(all) - 1;
-    lengths.back().push_back(inputs);
-    room -= inputs;
-    out.tokens.insert(out.tokens.end(), all.begin(), all.end() - 1);
-    for (size_t t = 1; t < all.size(); ++t)
-      out.targets.push_back(t < pair.prompt.size() ? kNoTarget : all[t]);
-    out.kinds.insert(out.kinds.end(), static_cast<size_t>(inputs), static_cast<int32_t>(kind));
-  };
-  const bool labelled = answers == Answers::kLabelled;
-  const auto answer_of = [&](size_t i) -> const std::vector<int32_t>& {
-    return i % 2 == 0 ? pairs[i].chosen : pairs[i].rejected;
-  };
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const PairOfTexts& pair = pairs[i];
-    const auto &first = labelled ? answer_of(i) : pair.chosen,
-               &second = labelled ? answer_of((i + pairs.size() - 1) % pairs.size()) : pair.rejected;
-    const int64_t inputs = 2 * std::ssize(pair.prompt) + std::ssize(first) + std::ssize(second) - 2;
-    if (inputs > room || in_row == most) begin_row();
-    ++in_row;
-    add(pair, first,
-        !labelled    ? DocumentKind::kChosen
-        : i % 2 == 0 ? DocumentKind::kDesirable
-                     : DocumentKind::kUndesirable);
-    add(pair, second, labelled ? DocumentKind::kMismatched : DocumentKind::kRejected);
-  }
-  while (std::ssize(lengths) < count) begin_row();
-  pad();
-  out.documents = documents_of(lengths);
-  return out;
 }
 
 PreferenceRule rule_of(const nlohmann::json& settings) {
@@ -197,6 +140,101 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
     }
 }
 
+// The same model with its channels and the hidden units of its MLPs in another order: every sum over them has
+// its terms in that order.
+struct ChannelOrder {
+  std::vector<int64_t> channels, units;  // what stands at each place
+
+  ChannelOrder(const ModelConfig& model, uint64_t seed) {
+    channels = drawn(model.channels, seed), units = drawn(model.mlp_width, seed + 1);
+  }
+  static std::vector<int64_t> drawn(int64_t count, uint64_t seed) {
+    std::vector<int64_t> order(static_cast<size_t>(count));
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::shuffle(order, std::mt19937_64(seed));
+    return order;
+  }
+  // Where an element of the tensor in this order is in the other one
+  int64_t place(const ParamInfo& info, int64_t element) const {
+    const int64_t columns = info.shape[-1];
+    const bool writes = info.name.ends_with("attention.out.weight"),
+               contracts = info.name.ends_with("contract.weight");
+    int64_t row = element / columns, column = element % columns;
+    const auto of_unit = [&](int64_t unit) { return units[static_cast<size_t>(unit)]; };
+    if (writes || contracts) row = channels[static_cast<size_t>(row)];
+    if (info.name.ends_with("expand.weight")) {  // of gates, then of the others
+      const auto F = std::ssize(units);
+      row = row / F * F + of_unit(row % F);
+    }
+    if (contracts)
+      column = of_unit(column);
+    else if (!writes)
+      column = channels[static_cast<size_t>(column)];
+    return row * columns + column;
+  }
+};
+
+// Gradients differ from those in fp64 by up to 2.3e-6, since sums in fp32 are rounded: in 16 orders of the
+// terms the roundings differ, and the mean of these gradients, in which they average out to a quarter, is
+// within the 1e-6 that a difference in the formula would stay above.
+TEST_P(Preferences, GradientsDifferFromTrlByTheRoundingsOfSums) {
+  constexpr int kOrders = 16;
+  const TensorFiles tensors(folder, "reference");
+  const bool labelled = rule["rule"] == "kto";
+  const Sequences sequences = packed_pairs(pairs, 100, 6, labelled ? Answers::kLabelled : Answers::kPairs);
+  const LossRule loss = preference_loss(rule_of(rule));
+  HostTensors make;
+  std::vector<NamedTensor> mean;
+  for (const ParamPlace& place : ParamLayout(model, 1).places)
+    mean.push_back({place.info.name, make.zeros(place.info.shape)});
+  double each = 0;
+  std::string worst;
+  for (int n = 0; n < kOrders; ++n) {
+    const ChannelOrder order(model, 100 + 2 * static_cast<uint64_t>(n));
+    const std::unique_ptr<Backend> be = make_cpu_backend();
+    Arena arena = Arena::host();
+    TrainState state(*be, arena,
+                     {.model = model,
+                      .micro_batch = 6,
+                      .micro_steps = 1,
+                      .sequence_length = kPairTokens,
+                      .loss = loss,
+                      .documents = true});
+    const auto load = [&](const std::filesystem::path& from, ParamStore& store) {
+      load_weights(from, model, [&](const ParamPlace& place, const Tensor& values) {
+        const Tensor ordered = make.empty(place.info.shape);
+        for (int64_t i = 0; i < ordered.numel(); ++i)
+          ordered.as<float>()[i] = values.as<float>()[order.place(place.info, i)];
+        store.writer()(place, ordered);
+      });
+    };
+    state.initialize(0);
+    load(folder / "reference_model", state.store());
+    if (loss.needs_reference)
+      load(rule.value("other", false) ? fixture("families/llama") : folder / "reference_model",
+           state.reference().store());
+    state.step(sequences, std::ssize(pairs), kTestOptimizer, 1e-3, 1);
+    state.finish_step();
+    const std::vector<NamedTensor> ordered = on_host(state.stream(), state.grads(), model, make);
+    std::vector<NamedTensor> gradients;
+    for (const ParamPlace& place : state.store().layout().places) {
+      const Tensor &from = ordered[place.index].tensor, to = make.zeros(place.info.shape);
+      for (int64_t i = 0; i < from.numel(); ++i) {
+        const int64_t at = order.place(place.info, i);
+        to.as<float>()[at] = from.as<float>()[i];
+        mean[place.index].tensor.as<float>()[at] += from.as<float>()[i] / kOrders;
+      }
+      gradients.push_back({place.info.name, to});
+    }
+    each += worst_error(gradients, model, tensors, std::string(GetParam()) + ".gradient.", worst) / kOrders;
+  }
+  const double of_mean = worst_error(mean, model, tensors, std::string(GetParam()) + ".gradient.", worst);
+  fmt::print("[ measured ] {}: gradients in one order {:.1e}, the mean of {} orders {:.1e} ({})\n",
+             GetParam(), each, kOrders, of_mean, worst);
+  EXPECT_LT(of_mean, 1e-6) << worst;
+  EXPECT_LT(of_mean, each / 2) << worst;
+}
+
 TEST_P(Preferences, StartAtLogarithmOfTwoWhereTheReferenceIsTheModel) {
   if (rule["rule"] != "dpo" || rule.contains("other")) GTEST_SKIP() << "another loss";
   HostTensors make;
@@ -208,22 +246,6 @@ TEST_P(Preferences, StartAtLogarithmOfTwoWhereTheReferenceIsTheModel) {
 INSTANTIATE_TEST_SUITE_P(All, Preferences,
                          ::testing::Values("dpo", "robust", "ipo", "simpo", "orpo", "kto", "other"),
                          [](const auto& name) { return std::string(name.param); });
-
-// Random pairs in sequences of kSharedModel: those of a step are unequal in number and in tokens.
-std::vector<PairOfTexts> random_pairs(int count) {
-  std::vector<PairOfTexts> pairs;
-  for (int i = 0; i < count; ++i) {
-    const Philox random(99, static_cast<uint64_t>(i));
-    const auto draw = [&](uint64_t first, uint32_t most) {
-      std::vector<int32_t> tokens(1 + random.bits(first)[0] % most);
-      for (size_t t = 0; t < tokens.size(); ++t)
-        tokens[t] = static_cast<int32_t>(random.bits(first + 1 + t)[1] % 61);
-      return tokens;
-    };
-    pairs.push_back({draw(0, 4), draw(100, 9), draw(200, 6)});
-  }
-  return pairs;
-}
 
 RunShape pair_shape(int ranks, int64_t micro_batch, Shard shard = Shard::kOptimizer,
                     PreferenceKind kind = PreferenceKind::kDpo) {
@@ -253,7 +275,8 @@ std::vector<double> run_pairs(const Ranks& ranks, const RunShape& shape) {
   state.initialize(3);
   if (state.has_reference()) state.reference().initialize(4);
   const int64_t mine = shape.sequences_per_rank() * kPairTokens;
-  const SequencesView own = SequencesView(all).tokens_from(ranks.rank * mine, mine);
+  const int64_t of_data = shape.mesh.place(Axis::kData, ranks.rank).rank;
+  const SequencesView own = SequencesView(all).tokens_from(of_data * mine, mine);
   std::vector<double> losses;
   for (int step = 1; step <= 6; ++step) {
     state.step(own, std::ssize(pairs), kTestOptimizer, kSharedRate, step);
@@ -343,6 +366,91 @@ TEST(PreferenceSteps, AdaptersAreComparedWithTheModelWithoutThem) {
     EXPECT_LT(losses.back(), 0.99 * losses.front());
   }
   EXPECT_EQ(runs[0], runs[1]);
+}
+
+TEST(PairsInFp8, BeginAtTheLogarithmOfTwo) { expect_pairs_in_fp8_begin_at_logarithm_of_two({}, 1e-7); }
+
+TEST(PairsInFp8, ThePlanIsTheLedger) {
+  for (const PairsIn8 of : kPairsIn8)
+    for (const bool has_labels : {false, true}) {
+      RunShape shape = pairs_in_fp8(of, models_of_pairs()[1], {.edges = true, .head = true});
+      if (has_labels) shape.loss = preference_loss({.kind = PreferenceKind::kKto});
+      const MemoryLedger plan = plan_memory(shape, {});
+      const std::unique_ptr<Backend> be = make_backend({});
+      Arena arena = make_arena({});
+      arena.reserve(plan.peak_bytes());
+      const int64_t reserved = arena.reserved_bytes();
+      TrainState state(*be, arena, shape);
+      state.initialize(3);
+      if (state.has_reference()) state.reference().initialize(3);
+      const Sequences all =
+          packed_pairs(random_pairs(11), 100, 8, has_labels ? Answers::kLabelled : Answers::kPairs);
+      state.step(all, 11, kTestOptimizer, 1e-3, 1);
+      state.finish_step();
+      const SequencesView batch = SequencesView(all).tokens_from(0, shape.micro_batch * kPairTokens);
+      state.session().evaluate(batch, shape.micro_batch);
+      state.reference_losses(batch, shape.micro_batch, kPairTokens);
+      for (const std::string& name : state.store().kept().names())
+        for (size_t b = 0; b < state.store().layout().buckets.size(); ++b)
+          state.store().with_whole(name, b, [](const ParamReader&) {});
+      EXPECT_EQ(arena.ledger().peak_bytes(), plan.peak_bytes());
+      EXPECT_EQ(arena.ledger().peak_of_each(), plan.peak_of_each());
+      EXPECT_EQ(arena.reserved_bytes(), reserved);
+    }
+}
+
+// A reference of all weights has them in FP8 beside bf16, for evaluations, and without a transposed copy; one
+// beside adapters has only FP8.
+TEST(PairsInFp8, AReferenceHasNoTransposedCopies) {
+  ModelConfig model = models_of_pairs(256)[1];
+  model.layers = 8;
+  const auto weights = [&](PairsIn8 of, bool reference) {
+    RunShape shape = pairs_in_fp8(of, model, {.edges = true}, DType::kBF16);
+    shape.loss.needs_reference = reference, shape.loss.stored_reference = !reference;
+    return plan_memory(shape, {.device = Device::kCuda, .arch = 90})
+        .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
+  };
+  const int64_t in_fp8 = 8 * (256 * model.qkv_heads() * 128 + 256 * 256 + 3 * 256 * model.mlp_width),
+                others = model.parameters() - in_fp8, slack = 5 * 4096;
+  const auto taken = [&](PairsIn8 of) { return static_cast<double>(weights(of, true) - weights(of, false)); };
+  EXPECT_NEAR(taken(PairsIn8::kAll), static_cast<double>(2 * others + 3 * in_fp8), slack);
+  EXPECT_NEAR(taken(PairsIn8::kAdaptersOverItsOwnReference),
+              static_cast<double>(2 * others + in_fp8 + 2 * in_fp8 / 8), slack);
+  EXPECT_EQ(taken(PairsIn8::kAdapters), 0);
+}
+
+// Scales follow from the largest elements of all ranks, so how weights are split changes no bit, and how the
+// pairs are dealt only the order of sums, which a rounding to FP8 makes larger.
+TEST(PairsInFp8, RanksHaveTheLossesOfOne) {
+  std::string why_not;
+  if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
+  for (const PairsIn8 of : kPairsIn8)
+    on_ranks(2, [&](const Ranks& ranks) {
+      RunShape shape = pairs_in_fp8(of, models_of_pairs()[1], {.edges = true});
+      shape.micro_batch = 2, shape.micro_steps = 4;
+      const std::vector<double> one = run_pairs({}, shape);
+      shape.micro_steps = 2, shape.mesh.data = 2;
+      const std::vector<double> whole = run_pairs(ranks, shape);
+      EXPECT_LT(largest_difference(whole, one), tolerance::kFp8ModelLoss * one.front());
+      shape.shard = Shard::kWeights;
+      EXPECT_EQ(run_pairs(ranks, shape), whole);
+      shape.offload.weights = true;
+      EXPECT_EQ(run_pairs(ranks, shape), whole);
+      shape.offload = {}, shape.shard = Shard::kOptimizer;
+      shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = 4;
+      EXPECT_LT(largest_difference(run_pairs(ranks, shape), one), tolerance::kFp8ModelLoss * one.front());
+    });
+}
+
+// What recomputes the hidden layer of MLPs in parts has room for an operand of that many rows.
+TEST(PairsInFp8, PartsOfMlpsAndLogitsChangeTheLossByRoundings) {
+  for (const PairsIn8 of : kPairsIn8) {
+    RunShape shape = pairs_in_fp8(of, models_of_pairs()[1], {.edges = true, .head = true});
+    const std::vector<double> whole = steps_of_pairs({}, shape, 1e-2).losses;
+    shape.mlp_chunk = 16, shape.classifier_chunk = 48;
+    EXPECT_LT(largest_difference(steps_of_pairs({}, shape, 1e-2).losses, whole),
+              tolerance::kFp8ModelLoss * whole.front());
+  }
 }
 
 }  // namespace
