@@ -1,6 +1,5 @@
 #include "data/log_probs.h"
 
-#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,4 @@
 #include "data/chat/chat_request.h"
-#include "kernels/base/command_line.h"
 
 namespace tessera {
 

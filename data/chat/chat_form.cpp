@@ -1,6 +1,5 @@
 #include "data/chat/chat_form.h"
 
-#include <algorithm>
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,5 @@
 #include "data/chat/chat_request.h"
 
-#include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
 

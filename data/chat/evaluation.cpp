@@ -1,7 +1,5 @@
 #include "data/chat/evaluation.h"
 
-#include <algorithm>
-
 #include "data/chat/operators.h"
 #include "data/chat/parser.h"
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "data/chat/evaluation.h"
 #include "data/chat/filters.h"

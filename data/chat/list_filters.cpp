@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <unordered_set>
 
 #include "data/chat/arguments.h"

@@ -1,6 +1,5 @@
 #include "data/chat/loop.h"
 
-#include "data/chat/arguments.h"
 #include "kernels/base/check.h"
 
 namespace tessera::jinja {

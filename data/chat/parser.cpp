@@ -1,7 +1,6 @@
 #include "data/chat/parser.h"
 
 #include <algorithm>
-#include <array>
 
 #include "data/chat/expression_parser.h"
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "data/chat/arguments.h"
 #include "data/chat/filter_table.h"

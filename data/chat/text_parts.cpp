@@ -1,7 +1,6 @@
 #include "data/chat/text_parts.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "data/chat/letters.h"
 #include "kernels/base/text.h"

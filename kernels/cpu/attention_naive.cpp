@@ -2,7 +2,6 @@
 #include <cblas.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 

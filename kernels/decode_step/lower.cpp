@@ -1,7 +1,6 @@
 #include "kernels/decode_step/lower.h"
 
 #include <algorithm>
-#include <climits>
 #include <map>
 #include <optional>
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cmath>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/text.h"

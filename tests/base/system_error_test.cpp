@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <new>
-#include <tuple>
 
 #include "tests/says.h"
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <regex>
 #include <sstream>
 
 #include "kernels/gemm/linear_gemms.h"

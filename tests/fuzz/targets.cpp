@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 namespace tessera {
 namespace {

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/base/check.h"
 #include "kernels/base/split.h"

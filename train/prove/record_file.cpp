@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <sstream>

@@ -1,6 +1,5 @@
 #include "train/run/bad_step_folder.h"
 
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 

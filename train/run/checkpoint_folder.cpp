@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
-#include <span>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

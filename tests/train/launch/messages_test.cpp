@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "kernels/base/check.h"
 
 namespace tessera::testing {

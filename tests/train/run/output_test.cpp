@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "tests/train_program.h"
 

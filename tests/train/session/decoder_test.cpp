@@ -9,7 +9,6 @@
 #include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "kernels/base/clock.h"
 #include "tests/model_variants.h"
