@@ -4,7 +4,7 @@
 
 #include "kernels/base/check.h"
 #include "kernels/base/no_target.h"
-#include "train/session/equal_work.h"
+#include "train/session/equal_shares.h"
 
 namespace tessera {
 namespace {

@@ -1,38 +1,12 @@
 #include "train/session/equal_work.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "kernels/base/check.h"
+#include "train/session/equal_shares.h"
 
 namespace tessera {
-namespace {
-
-// 0, 1, ... by falling work; equal ones in their order
-std::vector<int64_t> by_falling(std::span<const double> work) {
-  std::vector<int64_t> order(work.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater(), [&](int64_t i) { return work[static_cast<size_t>(i)]; });
-  return order;
-}
-
-}  // namespace
-
-std::vector<std::vector<int64_t>> equal_shares(std::span<const double> work, int64_t takers, int64_t room) {
-  std::vector<std::vector<int64_t>> shares(static_cast<size_t>(takers));
-  std::vector<double> sums(shares.size());
-  for (const int64_t i : by_falling(work)) {
-    size_t least = shares.size();
-    for (size_t taker = 0; taker < shares.size(); ++taker)
-      if (std::ssize(shares[taker]) < room && (least == shares.size() || sums[taker] < sums[least]))
-        least = taker;
-    shares[least].push_back(i);
-    sums[least] += work[static_cast<size_t>(i)];
-  }
-  return shares;
-}
-
 bool takes_by_work(const RunShape& shape) {
   return shape.documents && shape.mesh.data > 1 && !shape.model.dropout;
 }

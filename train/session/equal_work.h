@@ -14,14 +14,9 @@
 
 namespace tessera {
 
-// For each of `takers` the things that it takes, as many as each has room for, with about equal sums of work:
-// by falling work, each to the taker with the least so far that has room (longest processing time first:
-// Graham, 1969).
-std::vector<std::vector<int64_t>> equal_shares(std::span<const double> work, int64_t takers, int64_t room);
-
-// Whether the ranks of a run take the sequences of a step by their work; otherwise each takes the next ones in
-// turn. Dropout draws its masks by the place of a sequence in the step, which then has to be the same for any
-// number of ranks.
+// Whether the ranks of a run take the sequences of a step by their work; otherwise each takes the next ones
+// in turn. Dropout draws its masks by the place of a sequence in the step, which then has to be the same for
+// any number of ranks.
 bool takes_by_work(const RunShape& shape);
 
 // The sum of attention_span() over the tokens of a sequence of documents of these lengths: twice the pairs of
@@ -32,8 +27,8 @@ double attention_spans(const ModelConfig& model, std::span<const int64_t> length
 // another. `work`: of the sequence at each place; not read unless takes_by_work().
 //
 // Ranks that split the weights wait for each other in every micro-batch. So the sequences with the most work
-// are in the first micro-batches of all ranks, those with the least in the last ones; and within a micro-batch
-// the largest share goes to the rank that has had the least.
+// are in the first micro-batches of all ranks, those with the least in the last ones; and within a
+// micro-batch the largest share goes to the rank that has had the least.
 std::vector<int64_t> places_of_rank(const RunShape& shape, const AxisPlace& rank,
                                     std::span<const double> work);
 

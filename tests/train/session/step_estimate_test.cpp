@@ -324,8 +324,8 @@ TEST(FastestShape, ChunksAnMlpOnlyWhereNothingElseFits) {
   EXPECT_EQ(run_shape(config, kH100, MemoryLimit{}).mlp_chunk, 0) << "no limit is known";
 }
 
-// 16 ranks on two machines: a slow network is crossed once a step, and a fast one by every gather. A ring over
-// both machines has what the eight ranks of one can send: with 40 GB/s each nearly as much as within it.
+// 16 ranks on two machines: a slow network is crossed once a step, and a fast one by every gather. A ring
+// over both machines has what the eight ranks of one can send: with 40 GB/s each nearly as much as within it.
 TEST(FastestShape, HasAReplicaOnEachMachineWhereThatIsFaster) {
   const MemoryLimit limit{.bytes = int64_t{75} << 30, .total = int64_t{80} << 30, .not_ours = 0};
   const auto found = [&](const std::vector<std::string>& settings, LinkRates links = {}) {
