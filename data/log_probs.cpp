@@ -1,5 +1,6 @@
 #include "data/log_probs.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 

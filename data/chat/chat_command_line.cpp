@@ -1,4 +1,5 @@
 #include "data/chat/chat_request.h"
+#include "kernels/base/command_line.h"
 
 namespace tessera {
 

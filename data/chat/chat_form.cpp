@@ -1,5 +1,6 @@
 #include "data/chat/chat_form.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <nlohmann/json.hpp>

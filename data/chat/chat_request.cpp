@@ -1,5 +1,6 @@
 #include "data/chat/chat_request.h"
 
+#include <charconv>
 #include <ctime>
 #include <nlohmann/json.hpp>
 

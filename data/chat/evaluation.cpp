@@ -1,5 +1,7 @@
 #include "data/chat/evaluation.h"
 
+#include <algorithm>
+
 #include "data/chat/operators.h"
 #include "data/chat/parser.h"
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 
 #include "data/chat/evaluation.h"
 #include "data/chat/filters.h"

@@ -23,33 +23,29 @@ uint8_t flags_of(uint32_t code) {
 struct Case {
   std::span<const CaseRange> ranges;
   std::span<const LongCase> longs;
-  const Case* otherwise = nullptr;  // of what is in neither
 };
-const Case kUpperCase{kUpper, kLongUpper}, kLowerCase{kLower, kLongLower},
-    kTitled{kTitle, kLongTitle, &kUpperCase}, kFolded{kFold, kLongFold, &kLowerCase};
+const Case kUpperCase{kUpper, kLongUpper}, kLowerCase{kLower, kLongLower}, kTitled{kTitle, kLongTitle},
+    kFolded{kFold, kLongFold};
 
-const CaseRange* range_of(uint32_t code, const Case& to) {
+uint32_t changed(uint32_t code, const Case& to) {
+  if (code < 0x80 && !(code >= 'A' && code <= 'Z') && !(code >= 'a' && code <= 'z')) return code;
   const auto range = std::ranges::lower_bound(to.ranges, code, {}, &CaseRange::last);
-  const bool is_in =
-      range != to.ranges.end() && code >= range->first && (code - range->first) % range->step == 0;
-  return is_in ? &*range : nullptr;
+  if (range == to.ranges.end() || code < range->first || (code - range->first) % range->step != 0)
+    return code;
+  return static_cast<uint32_t>(static_cast<int64_t>(code) + range->delta);
 }
-const LongCase* long_of(uint32_t code, const Case& to) {
+bool changes(uint32_t code, const Case& to) {
   const auto found = std::ranges::lower_bound(to.longs, code, {}, &LongCase::code);
-  return found != to.longs.end() && found->code == code ? &*found : nullptr;
+  return changed(code, to) != code || (found != to.longs.end() && found->code == code);
 }
-bool changes(uint32_t code, const Case& to) { return range_of(code, to) || long_of(code, to); }
 void append_changed(std::string& out, uint32_t code, const Case& to) {
-  const bool is_ascii = code < 0x80, is_letter = (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
-  for (const Case* one = is_ascii && !is_letter ? nullptr : &to; one; one = one->otherwise) {
-    if (const LongCase* found = is_ascii ? nullptr : long_of(code, *one)) {
+  if (code >= 0x80)
+    if (const auto found = std::ranges::lower_bound(to.longs, code, {}, &LongCase::code);
+        found != to.longs.end() && found->code == code) {
       out += found->text;
       return;
     }
-    if (const CaseRange* found = range_of(code, *one))
-      return append_utf8(out, static_cast<uint32_t>(static_cast<int64_t>(code) + found->delta));
-  }
-  append_utf8(out, code);
+  append_utf8(out, changed(code, to));
 }
 
 bool has_case(uint32_t code) { return is_lower(code) || is_upper(code) || is_title(code); }

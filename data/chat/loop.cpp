@@ -1,5 +1,6 @@
 #include "data/chat/loop.h"
 
+#include "data/chat/arguments.h"
 #include "kernels/base/check.h"
 
 namespace tessera::jinja {

@@ -7,17 +7,14 @@ import unicodedata
 ALL = range(0x110000)
 
 
-def changed(change, base):
-    """Of what `base` does not change so: ranges [first, last] in steps whose characters become code + delta; and
-    characters that become several"""
+def changed(change):
+    """Ranges [first, last] in steps whose characters become code + delta; and characters that become several"""
     ranges, several = [], []
     for code in ALL:
         made = change(chr(code))
-        if made == base(chr(code)):
-            continue
         if len(made) > 1:
             several.append((code, made))
-        else:
+        elif made != chr(code):
             delta = ord(made) - code
             last = ranges[-1] if ranges else None
             if last and last[3] == delta and code - last[1] in (1, 2) and last[2] in (0, code - last[1]):
@@ -69,11 +66,8 @@ struct Property {{
   uint8_t flags;
 }};
 """)
-for name, change, base in (("Upper", str.upper, str), ("Lower", str.lower, str), ("Title", str.title, str.upper),
-                           ("Fold", str.casefold, str.lower)):
-    ranges, several = changed(change, base)
-    if base != str:
-        print(f"// Where it is not k{base.__name__.title()}")
+for name, change in {"Upper": str.upper, "Lower": str.lower, "Title": str.title, "Fold": str.casefold}.items():
+    ranges, several = changed(change)
     print(f"inline constexpr CaseRange k{name}[] = {{")
     lines([f"{{{a},{b},{step},{delta}}}," for a, b, step, delta in ranges])
     print("};")

@@ -1,6 +1,7 @@
 #include "data/chat/parser.h"
 
 #include <algorithm>
+#include <array>
 
 #include "data/chat/expression_parser.h"
 

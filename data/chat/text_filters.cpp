@@ -1,3 +1,4 @@
+#include <algorithm>
 
 #include "data/chat/arguments.h"
 #include "data/chat/filter_table.h"

@@ -1,6 +1,7 @@
 #include "data/chat/text_parts.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "data/chat/letters.h"
 #include "kernels/base/text.h"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <string>
 
 #ifdef TESSERA_HAS_CUDA
@@ -118,11 +119,11 @@ void Arena::add_piece(int64_t bytes, std::string_view name) {
   if (!base) {
     const bool on_gpu = device_ == Device::kCuda && !pinned_;
     const DeviceMemory memory = device_memory(on_gpu ? device_ : Device::kCpu);
-    throw OutOfMemory(
-        fmt::format("out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}{}",
-                    on_gpu ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
-                    format_bytes(memory.total), format_bytes(ledger_.current_bytes()),
-                    format_by_tag(ledger_.current()), on_gpu ? "" : limits_text(pinned_)));
+    throw OutOfMemory(fmt::format(
+        "out of {} memory: needed {} for {}, {} of {} are free; this program holds {}: {}{}",
+        on_gpu ? "GPU" : "system", format_bytes(bytes), name, format_bytes(memory.free),
+        format_bytes(memory.total), format_bytes(ledger_.current_bytes()), format_by_tag(ledger_.current()),
+        on_gpu ? "" : limits_text(pinned_)));
   }
   pieces_.push_back({base, bytes});
 }

@@ -2,6 +2,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 

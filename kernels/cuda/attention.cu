@@ -22,6 +22,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/naive_attention.cuh"
+#include "kernels/workspace.h"
 
 namespace tessera {
 namespace {

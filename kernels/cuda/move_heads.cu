@@ -1,5 +1,6 @@
 // MoveHeads: one pass over memory. A thread moves four elements of a head where head dims and addresses
 // allow, else one.
+#include "kernels/base/bf16.h"
 #include "kernels/base/view.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"

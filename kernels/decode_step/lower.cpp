@@ -1,6 +1,7 @@
 #include "kernels/decode_step/lower.h"
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <optional>
 

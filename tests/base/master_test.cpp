@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "kernels/base/bf16.h"
 #include "kernels/base/text.h"

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <new>
+#include <tuple>
 
 #include "tests/says.h"
 

@@ -5,6 +5,7 @@
 
 #include "tests/cuda/train_on_gpu.h"
 #include "tests/planted_faults.h"
+#include "train/launch/process_group.h"
 
 namespace tessera::testing {
 namespace {

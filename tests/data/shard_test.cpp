@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <numeric>
 
 #include "tests/data/support.h"
 #include "tests/root_rights.h"

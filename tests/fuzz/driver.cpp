@@ -21,6 +21,7 @@
 #include <cstring>
 #include <fstream>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "kernels/base/check.h"
@@ -191,8 +192,8 @@ bool read_once(const Target& target, std::string_view bytes, const fs::path& fol
   std::vector<std::string> corpus;
   for (uint64_t i = 0;; ++i) {
     const bool is_seed = i < target.seeds.size();
-    const std::string input =
-        is_seed ? target.seeds[i] : mutator.change(corpus[mutator.below(corpus.size())], corpus);
+    const std::string input = is_seed ? target.seeds[i]
+                                      : mutator.change(corpus[mutator.below(corpus.size())], corpus);
     shared.bytes = std::min(input.size(), kMostBytes);
     std::memcpy(shared.input, input.data(), shared.bytes);
     std::memset(g_coverage, 0, sizeof g_coverage);

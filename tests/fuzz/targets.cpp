@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/base/bf16.h"
+#include "kernels/gemm/orthogonal_gemms.h"
 #include "tests/muon_reference.h"
 #include "tests/says.h"
 #include "tests/support.h"

@@ -1,5 +1,6 @@
 // ./bench decode: the time of a token where texts are continued, against the bytes that it must read.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 

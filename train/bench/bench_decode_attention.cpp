@@ -5,6 +5,7 @@
 // The protocol of a time is that of bench_attention.cpp. What bounds a call is bandwidth: that of device
 // memory is the better of a copy and a sum of squares over much more than any cache holds.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kernels/attention/cudnn.h"
@@ -38,7 +39,7 @@ std::vector<CacheDtype> caches_of(const BenchAttentionOptions& options) {
 }
 
 struct DecodeTensors {
-  Tensor q, k, v, y, starts, groups = {}, workspace = {};
+  Tensor q, k, v, y, starts, groups = {}, workspace = {}, cudnn_workspace = {};
 };
 
 class DecodeBench {

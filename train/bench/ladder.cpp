@@ -1,5 +1,6 @@
 #include "train/bench/ladder.h"
 
+#include <algorithm>
 #include <ranges>
 
 #include "kernels/base/check.h"
@@ -95,9 +96,7 @@ std::span<const Rung> ladder() { return kLadder; }
 const Rung& best_rung(int arch) {
   for (const Rung& rung : kLadder | std::views::reverse) {
     const KernelFamily* family = rung.family;
-    if (family && !family->in_fp8 && !family->chooses && family->built() && arch >= family->lowest_arch &&
-        arch <= family->highest_arch)
-      return rung;
+    if (family && !family->in_fp8 && !family->chooses && family->built() && arch >= family->lowest_arch && arch <= family->highest_arch) return rung;
   }
   return kLadder[0];
 }

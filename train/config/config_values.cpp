@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/check.h"
 #include "kernels/base/split.h"

@@ -1,6 +1,7 @@
 #include "train/export/gguf_tokenizer.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -32,10 +33,12 @@ struct PreTokenizerName {
   const char* name;
 };
 // "llama-bpe" also takes a piece that is a token as that token; "dbrx" splits alike without that.
-constexpr PreTokenizerName kNames[] = {
-    {PreTokenizerKind::kGpt2, false, "gpt-2"},     {PreTokenizerKind::kLlama3, true, "llama-bpe"},
-    {PreTokenizerKind::kLlama3, false, "dbrx"},    {PreTokenizerKind::kQwen2, false, "qwen2"},
-    {PreTokenizerKind::kSmolLm2, false, "smollm"}, {PreTokenizerKind::kGpt4o, false, "gpt-4o"}};
+constexpr PreTokenizerName kNames[] = {{PreTokenizerKind::kGpt2, false, "gpt-2"},
+                                       {PreTokenizerKind::kLlama3, true, "llama-bpe"},
+                                       {PreTokenizerKind::kLlama3, false, "dbrx"},
+                                       {PreTokenizerKind::kQwen2, false, "qwen2"},
+                                       {PreTokenizerKind::kSmolLm2, false, "smollm"},
+                                       {PreTokenizerKind::kGpt4o, false, "gpt-4o"}};
 
 bool splits_as(PreTokenizerKind kind, const TokenizerDefinition& definition) {
   return definition.splits == definition_of(kind).splits;

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "kernels/base/check.h"
 #include "kernels/base/present.h"

@@ -12,12 +12,14 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <sstream>
 
 #include "kernels/base/check.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/descriptor.h"
 #include "kernels/base/system_error.h"
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "train/plot/svg_axis.h"
 #include "train/plot/svg_text.h"

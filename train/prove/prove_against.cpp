@@ -1,5 +1,6 @@
 // --against and --record: the step beside that of other weights, of another build, or of a record.
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "kernels/base/present.h"

@@ -1,5 +1,6 @@
 #include "train/run/bad_step_folder.h"
 
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 

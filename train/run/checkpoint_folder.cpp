@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
+#include "kernels/base/ledger.h"
 #include "kernels/base/text.h"
 #include "model/dropout.h"
 #include "model/fp8.h"

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"

@@ -1,6 +1,7 @@
 #include "train/run/stopping.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/base/signals.h"
 #include "train/run/stop_signals.h"

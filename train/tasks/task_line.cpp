@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"

@@ -1,6 +1,7 @@
 // Expressions and templates drawn at random: what Tessera makes of them is what jinja2 makes of them.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "data/chat/jinja.h"

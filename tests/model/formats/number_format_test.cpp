@@ -1,6 +1,7 @@
 // The numbers of files: rounding to fp16 and q8_0, and what is refused.
 #include "model/formats/number_format.h"
 
+#include <bit>
 #include <cmath>
 
 #include "kernels/base/random.h"

@@ -1,5 +1,6 @@
 // evaluation.tasks: none, a path or a list, as a file and the command line have it.
 #include "tests/data/support.h"
+#include "train/config/config_keys.h"
 #include "train/config/load_config.h"
 #include "train/config/print_config.h"
 

@@ -1,6 +1,7 @@
 // The program evaluate, on a model that the test trains: its loss is the run's to the bit, whatever the
 // number of ranks; its tasks are those of a run with evaluation.tasks.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "kernels/base/check.h"
 
 namespace tessera::testing {

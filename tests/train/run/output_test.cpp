@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/train_program.h"
 

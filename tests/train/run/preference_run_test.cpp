@@ -1,5 +1,6 @@
 // Runs on pairs: a reference whose log-probabilities are stored beside the data, what is refused of one that
 // is stale, what a resumed run must have, and ranks with unequal numbers of pairs and tokens.
+#include <algorithm>
 #include <set>
 #include <sstream>
 

@@ -1,7 +1,9 @@
 // The train program resumes, refuses, keeps and locks: run as its users run it.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/train_program.h"
 

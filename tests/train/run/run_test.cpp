@@ -1,6 +1,9 @@
 // The train program, run as its users run it: it learns, stops, resumes, and refuses.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/shared_data.h"
 #include "tests/train_program.h"
 

@@ -1,5 +1,6 @@
 // Runs with a teacher whose largest logits are stored beside the data, what is refused of stale ones, and
 // runs whose samples have weights.
+#include <algorithm>
 
 #include "tests/tolerances.h"
 #include "tests/train_ranks.h"

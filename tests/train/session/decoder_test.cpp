@@ -9,6 +9,7 @@
 #include <fstream>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "kernels/base/clock.h"
 #include "tests/model_variants.h"

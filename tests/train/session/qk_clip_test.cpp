@@ -5,6 +5,7 @@
 #include "tests/muon_steps.h"
 #include "train/run/checkpoint.h"
 #include "train/run/checkpoint_folder.h"
+#include "train/session/memory_plan.h"
 
 namespace tessera::testing {
 namespace {

@@ -1,6 +1,7 @@
 // Weights of losses in a training step: a whole number is as many copies, and fractions are shares of them.
 #include "model/preference_loss.h"
 #include "tests/reference_folder.h"
+#include "tests/tolerances.h"
 
 namespace tessera::testing {
 namespace {
