@@ -1,6 +1,7 @@
 #include "train/run/verify_checkpoint.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"
 #include "kernels/base/file.h"

@@ -92,8 +92,7 @@ ParamStore::Homes reference_homes(const RunShape& shape) {
   return {.freeze = shape.model.lora ? Freeze::all_but_adapters() : Freeze{},
           .fp8 = shape.fp8,
           .weights = {.format = &format_of(shape.base),
-                      .experts_only = shape.base_of_experts,
-                      .widens_ahead = shape.widen_ahead}};
+                      .experts_only = shape.base_of_experts}};
 }
 
 const StoredFormat& format_of(TeacherBase base) {
@@ -121,8 +120,7 @@ ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teache
   return {.freeze = Freeze::all_but_adapters(),
           .fp8 = {.gemm_dtype = in_fp8 ? GemmDtype::kFp8 : GemmDtype::kBf16, .edges = true},
           .weights = {.format = &format_of(shape.teacher_base),
-                      .experts_only = shape.teacher_base == TeacherBase::kMxfp4 && teacher.experts,
-                      .widens_ahead = true}};
+                      .experts_only = shape.teacher_base == TeacherBase::kMxfp4 && teacher.experts}};
 }
 
 SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {
