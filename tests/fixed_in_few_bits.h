@@ -12,7 +12,8 @@ inline constexpr TeacherBase kFewBits[] = {TeacherBase::kFp8, TeacherBase::kNf4,
 
 // With biases, with heads that share keys, and where they can be stored with experts
 inline std::vector<ModelConfig> small_teachers(TeacherBase base) {
-  const ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 128};
+  ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 64};
+  gpt2.head_dim = 64;
   ModelConfig qwen3 = with_qwen3_parts(gpt2);
   qwen3.kv_heads = 1, qwen3.mlp_width = 192;
   std::vector<ModelConfig> all{gpt2, qwen3};
@@ -25,7 +26,7 @@ inline std::vector<ModelConfig> small_teachers(TeacherBase base) {
 
 // A small student of that teacher
 inline RunShape distilled_shape(const ModelConfig& teacher, TeacherBase base, DType dtype) {
-  const ModelConfig student{.vocab_size = 61, .context = 24, .layers = 2, .heads = 2, .channels = 128};
+  const ModelConfig student{.vocab_size = 61, .context = 24, .layers = 2, .heads = 1, .channels = 64};
   return {.model = student,
           .micro_batch = 2,
           .micro_steps = 2,
@@ -56,8 +57,8 @@ inline void expect_teachers_of_widened_values(const DeviceTraits& device, DType 
         to.store().writer()(place, values[place.index].tensor);
         kept += place.stored == StoredAs::kOnly;
       }
-      EXPECT_GE(kept, 4 * teacher.layers - 2);
-      for (int step = 1; step <= 4; ++step) {
+      EXPECT_GE(kept, 2 * teacher.layers);  // those of experts, of attention and MLPs
+      for (int step = 1; step <= 3; ++step) {
         const TrainState::StepResult one = stored.step(step), other = plain.step(step);
         EXPECT_EQ(one.loss, other.loss) << "step " << step;
         EXPECT_EQ(one.grad_norm, other.grad_norm) << "step " << step;

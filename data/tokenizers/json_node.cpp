@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "data/tokenizers/tokenizer_json.h"
+#include "data/tokenizers/token_ids.h"
 #include "kernels/base/check.h"
 #include "kernels/base/json_text.h"
 #include "kernels/base/text.h"

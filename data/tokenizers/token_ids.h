@@ -9,6 +9,9 @@
 
 namespace tessera {
 
+// More than the largest vocabularies have; a table of ids is as long as the largest id.
+inline constexpr int64_t kMostTokenIds = int64_t{1} << 22;
+
 class TokenIds {
  public:
   struct Entry {

@@ -14,9 +14,6 @@
 
 namespace tessera {
 
-// More than the largest vocabularies have; a table of ids is as long as the largest id.
-inline constexpr int64_t kMostTokenIds = int64_t{1} << 22;
-
 // `text` is the file `name`. Error: not JSON; anything that is not known or would change ids in a way that is
 // not known, with file, place within the JSON, value, and what is known; tokens, ids and merges that
 // contradict one another.

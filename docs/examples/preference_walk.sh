@@ -37,5 +37,5 @@ ask "$model"
   --set=optimizer.min_learning_rate=1e-5 --set=train.preference.cross_entropy=1 --set=train.log_every=20 \
   --set=evaluation.every=20 --set=checkpoint.every=0 ${SETTINGS:-}
 ask "$out/run"
-./export "$out/run" --format gguf --dtype q8_0 --output "$out/short.gguf"
+./export "$out/run" --format gguf --dtype q8_0 --force --output "$out/short.gguf"
 echo "llama-cli -m $out/short.gguf -p 'How many legs has a spider?'"

@@ -252,6 +252,11 @@ __device__ __forceinline__ void wgmma_wait() {
 __device__ __forceinline__ void opaque(uint32_t& x) { asm volatile("mov.b32 %0, %0;" : "+r"(x)); }
 // No instruction: the compiler may not move a use of these registers across.
 template <int kCount>
+__device__ __forceinline__ void hold(const char* (&x)[kCount]) {
+#pragma unroll
+  for (const char*& address : x) asm volatile("" : "+l"(address)::"memory");
+}
+template <int kCount>
 __device__ __forceinline__ void hold(float (&x)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");

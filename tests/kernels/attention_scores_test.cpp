@@ -163,7 +163,7 @@ TEST_F(AttentionScoresTest, PlansAnswerForGpus) {
   EXPECT_TRUE(says(refusal(256, DType::kBF16), {"ALiBi", "model.attention=naive"}));
 }
 
-// Heads wider than 128 have kernels of Hopper's own, without dropout.
+// Hopper has kernels of its own, without dropout.
 TEST_F(AttentionScoresTest, GpusServeACapAtEveryHeadDim) {
   for (const int head_dim : {16, 64, 80, 128, 136, 256})
     for (const bool drops : {false, true})
@@ -175,7 +175,7 @@ TEST_F(AttentionScoresTest, GpusServeACapAtEveryHeadDim) {
         p.dtype = dtype;
         for (const int arch : {80, 90, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK) << head_dim;
         EXPECT_EQ(attention::supports(attention::sm90::kFamily, p, 90) == ATTN_OK,
-                  dtype == ATTN_BF16 && head_dim > 128 && !drops)
+                  dtype == ATTN_BF16 && !drops)
             << head_dim;
         p.score_cap = -1;
         EXPECT_EQ(attn_supports(&p, 90), ATTN_BAD_CAP);

@@ -1,5 +1,5 @@
-// ./bench gemm: the GEMMs of a training step, each by the algorithms that cuBLASLt has for it, and the products
-// of a layer of experts.
+// ./bench gemm: the GEMMs of a training step, each by the algorithms that cuBLASLt has for it, and the
+// products of a layer of experts.
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/check.h"

@@ -17,9 +17,9 @@ struct ExpertTime {
   double ms = 0;  // median
 };
 
-// The products of a layer of the shape's experts for a micro-batch: forward, gradients of the inputs, and these
-// with those of the weights; then the sums of a layer. Rows and weights are random, and each token chooses by a
-// random router. None: the model has no experts. Fails where the device lacks memory for one layer.
+// The products of a layer of the shape's experts for a micro-batch: forward, gradients of the inputs, and
+// these with those of the weights; then the sums of a layer. Rows and weights are random, and a random router
+// chooses for each token. None: the model has no experts. Fails where the device lacks memory for one layer.
 std::vector<ExpertTime> time_experts(Backend& be, const RunShape& shape);
 
 std::string table_of(const std::vector<ExpertTime>& times, double peak_flops);

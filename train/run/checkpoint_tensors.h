@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "train/run/checkpoint.h"
+#include "train/run/checkpoint_options.h"
+#include "train/session/train_state.h"
 
 namespace tessera {
 

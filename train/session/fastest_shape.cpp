@@ -165,10 +165,10 @@ class Search {
     return best ? in_two_groups(all, *best, room) : best;
   }
 
-  // `found`, or what is faster with weights or gradients on the host too: their memory lets blocks recompute
-  // and offload less. It is not tried where even unlimited memory would gain too little.
+  // `found`, or with adapters what is faster with frozen weights on the host too: their memory lets blocks
+  // recompute and offload less. It is not tried where even unlimited memory would gain too little.
   RunShape or_more_on_host(const Timed& found, const Room& room) const {
-    if (!free_.offload || !cuda_) return found.shape;
+    if (!free_.offload || !cuda_ || !found.shape.model.lora) return found.shape;
     const double most = kFasterFromHost * found.seconds;
     if (estimate_step(without_limit(found.shape, room), device_).seconds >= most) return found.shape;
     const std::optional<Timed> other = fastest(alternatives(found.shape, /*more_on_host=*/true), room, most);

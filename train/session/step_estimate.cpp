@@ -28,7 +28,8 @@ constexpr std::array kSpeeds{
                 40 * kGiga},
 };
 constexpr double kBackwardOfAttention = 1.2;
-// The share of a GPU's rate of GEMMs that products of experts reach: Hopper's kernels in bf16, and the plain form
+// The share of a GPU's rate of GEMMs that products of experts reach, by Hopper's kernels in bf16 and in their
+// plain form
 constexpr double kHopperExperts = 0.75, kPlainExperts = 0.085;
 constexpr double kNotHidden = 0.3;  // of the shorter one of the two times of an operation
 

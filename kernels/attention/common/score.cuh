@@ -87,8 +87,8 @@ struct ScoreCap {
     const float t = fmaxf(y * share, -1.0f);
     return fmaf(-t, t, 1.0f);
   }
-  // The same, from p = 2^(y scale log2(e) - log2_sum_exp), whose rounding hardly moves it. Between 0 and 1 also
-  // where p is 0 and where log2_sum_exp is infinite.
+  // The same, from p = 2^(y scale log2(e) - log2_sum_exp), whose rounding hardly moves it. It lies between 0
+  // and 1 also where p is 0 or log2_sum_exp is infinite.
   __device__ __forceinline__ float derivative(float p, float log2_sum_exp) const {
     const float t = fminf(fabsf(ptx::log2(p) + log2_sum_exp) * of_log2, 1.0f);
     return fmaf(-t, t, 1.0f);

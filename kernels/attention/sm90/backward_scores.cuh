@@ -147,7 +147,8 @@ __device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const
   }
 }
 
-// The same with a cap, whose derivative follows from P. `log2_sum_exp`: the queries' statistics in shared memory
+// The same with a cap, whose derivative follows from P. `log2_sum_exp`: the queries' statistics, in shared
+// memory
 template <int kCount>
 __device__ __forceinline__ void capped_score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
                                                        const ColumnStatistics& delta, uint32_t log2_sum_exp,

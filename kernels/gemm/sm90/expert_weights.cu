@@ -53,9 +53,9 @@ struct Walk {
   }
 };
 
-// By a warpgroup: a thread copies the chunk thread % 16 of the rows thread / 16 + 8 i of a step. The 16 threads
-// that copy the same rows load the number of one each, for two steps and two steps ahead. The other operand
-// is loaded by one thread of each of three warps, a panel each.
+// By a warpgroup: a thread copies the chunk thread % 16 of the rows thread / 16 + 8 i of a step. The 16
+// threads that copy the same rows load the number of one row each, for two steps, while the two steps before
+// are copied. One thread of each of three warps loads a panel of the other operand.
 __device__ __forceinline__ void gather(const Memory& memory, const ExpertArguments& args, int cluster,
                                        int clusters, uint32_t rank) {
   constexpr int kChunks = kTileRows / 8, kRowsAtOnce = kWarpgroup / kChunks, kCopies = kBlockK / kRowsAtOnce;
@@ -84,7 +84,6 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
     const bool has_column = column < args.gathered.columns;
     const bool all_columns = columns.gathered + kTileRows <= args.gathered.columns;
     const char* from = args.gathered.data + (has_column ? column * 2 : 0);
-    asm("" : "+l"(from));  // one sum, not one for each copy
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int left = rows - step * kBlockK;
@@ -93,8 +92,7 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
 #pragma unroll
       for (int i = 0; i < kCopies; ++i)
         sources[i] = from + int64_t{__shfl_sync(0xffffffff, chunks, step * kCopies + i, kChunks)} * 16;
-#pragma unroll
-      for (const char*& source : sources) asm volatile("" : "+l"(source));
+      ptx::hold(sources);
       ring.wait_empty(slot);
       if (loads_panel) {
         const uint32_t full = ring.announce(slot, kBBytes / kOtherPanels);
@@ -231,7 +229,8 @@ __global__ __launch_bounds__(kThreads, 1) void expert_weights_kernel(
   const uint32_t rank = ptx::cluster_rank();
   const int cluster = blockIdx.x / kCluster, clusters = gridDim.x / kCluster;
   if (threadIdx.x == 0) {
-    memory.ring().init(kCluster, kOtherPanels + kWarpgroup);  // each slot is read by one warpgroup of each CTA
+    // Each slot is read by one warpgroup of each CTA.
+    memory.ring().init(kCluster, kOtherPanels + kWarpgroup);
     ptx::fence_mbarrier_init();
     ptx::prefetch(args.gemm.b);
   }

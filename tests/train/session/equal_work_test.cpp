@@ -21,7 +21,7 @@ using Lengths = std::vector<int64_t>;
 
 constexpr ModelConfig kGpt2{.vocab_size = 50257, .context = 8192, .layers = 12, .heads = 12, .channels = 768};
 
-RunShape shape_of(int64_t ranks, int64_t micro_steps, int64_t micro_batch) {
+RunShape documents_shape(int64_t ranks, int64_t micro_steps, int64_t micro_batch) {
   return {.model = kGpt2,
           .micro_batch = micro_batch,
           .micro_steps = micro_steps,
@@ -71,7 +71,7 @@ TEST(EqualWork, EverySequenceIsTakenOnce) {
   for (const int64_t ranks : {2, 3, 8})
     for (const int64_t micro_steps : {1, 4})
       for (const int64_t micro_batch : {1, 3}) {
-        const RunShape shape = shape_of(ranks, micro_steps, micro_batch);
+        const RunShape shape = documents_shape(ranks, micro_steps, micro_batch);
         std::vector<double> work(static_cast<size_t>(shape.sequences_per_step()));
         for (double& each : work) each = static_cast<double>(random() % 5);
         std::vector<int64_t> all = places_of_all(shape, work);
@@ -82,12 +82,12 @@ TEST(EqualWork, EverySequenceIsTakenOnce) {
 }
 
 TEST(EqualWork, SequencesKeepTheirPlacesWithoutDocumentsOrWithDropout) {
-  RunShape one = shape_of(1, 4, 1), joined = shape_of(4, 1, 1), dropped = joined;
+  RunShape one = documents_shape(1, 4, 1), joined = documents_shape(4, 1, 1), dropped = joined;
   joined.documents = false;
   dropped.model.dropout.residual = 0.1;
   for (const RunShape& shape : {one, joined, dropped})
     EXPECT_EQ(places_of_all(shape, {}), (std::vector<int64_t>{0, 1, 2, 3}));
-  EXPECT_EQ(places_of_all(shape_of(2, 2, 1), {1, 2, 3, 4}), (std::vector<int64_t>{3, 0, 2, 1}));
+  EXPECT_EQ(places_of_all(documents_shape(2, 2, 1), {1, 2, 3, 4}), (std::vector<int64_t>{3, 0, 2, 1}));
 }
 
 // What the ranks wait for the slowest one of each micro-batch, or of the step: its work over the mean
@@ -134,7 +134,7 @@ TEST(EqualWork, RanksWaitLittleForTheSlowestOnMixedDocuments) {
   ASSERT_GT(sequences.size(), 3000u);
   for (const int64_t ranks : {2, 4, 8})
     for (const auto& [micro_steps, micro_batch] : {std::pair{1, 4}, {1, 8}, {4, 1}, {4, 2}, {8, 4}}) {
-      const RunShape shape = shape_of(ranks, micro_steps, micro_batch);
+      const RunShape shape = documents_shape(ranks, micro_steps, micro_batch);
       const Wait before = wait_of(shape, sequences, false), now = wait_of(shape, sequences, true);
       const std::string text = fmt::format(
           "{} ranks x {} x {}: {:.1f}% of a micro-batch, before {:.1f}%; of a step {:.2f}%, "

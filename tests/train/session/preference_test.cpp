@@ -1,9 +1,6 @@
 // Losses of pairs, packed, against those of TRL on padded rows; and that packing, micro-batches, ranks and
 // adapters change nothing.
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <random>
 
 #include "model/preference_loss.h"
 #include "tests/data_parallel.h"
@@ -138,101 +135,6 @@ TEST_P(Preferences, AreThoseOfTrlForTenSteps) {
       EXPECT_LT(figures, tolerance::kPairLosses) << what;
       EXPECT_LT(gradients, tolerance::kCpuAgainstPyTorch) << what << ": " << worst;
     }
-}
-
-// The same model with its channels and the hidden units of its MLPs in another order: every sum over them has
-// its terms in that order.
-struct ChannelOrder {
-  std::vector<int64_t> channels, units;  // what stands at each place
-
-  ChannelOrder(const ModelConfig& model, uint64_t seed) {
-    channels = drawn(model.channels, seed), units = drawn(model.mlp_width, seed + 1);
-  }
-  static std::vector<int64_t> drawn(int64_t count, uint64_t seed) {
-    std::vector<int64_t> order(static_cast<size_t>(count));
-    std::iota(order.begin(), order.end(), 0);
-    std::ranges::shuffle(order, std::mt19937_64(seed));
-    return order;
-  }
-  // Where an element of the tensor in this order is in the other one
-  int64_t place(const ParamInfo& info, int64_t element) const {
-    const int64_t columns = info.shape[-1];
-    const bool writes = info.name.ends_with("attention.out.weight"),
-               contracts = info.name.ends_with("contract.weight");
-    int64_t row = element / columns, column = element % columns;
-    const auto of_unit = [&](int64_t unit) { return units[static_cast<size_t>(unit)]; };
-    if (writes || contracts) row = channels[static_cast<size_t>(row)];
-    if (info.name.ends_with("expand.weight")) {  // of gates, then of the others
-      const auto F = std::ssize(units);
-      row = row / F * F + of_unit(row % F);
-    }
-    if (contracts)
-      column = of_unit(column);
-    else if (!writes)
-      column = channels[static_cast<size_t>(column)];
-    return row * columns + column;
-  }
-};
-
-// Gradients differ from those in fp64 by up to 2.3e-6, since sums in fp32 are rounded: in 16 orders of the
-// terms the roundings differ, and the mean of these gradients, in which they average out to a quarter, is
-// within the 1e-6 that a difference in the formula would stay above.
-TEST_P(Preferences, GradientsDifferFromTrlByTheRoundingsOfSums) {
-  constexpr int kOrders = 16;
-  const TensorFiles tensors(folder, "reference");
-  const bool labelled = rule["rule"] == "kto";
-  const Sequences sequences = packed_pairs(pairs, 100, 6, labelled ? Answers::kLabelled : Answers::kPairs);
-  const LossRule loss = preference_loss(rule_of(rule));
-  HostTensors make;
-  std::vector<NamedTensor> mean;
-  for (const ParamPlace& place : ParamLayout(model, 1).places)
-    mean.push_back({place.info.name, make.zeros(place.info.shape)});
-  double each = 0;
-  std::string worst;
-  for (int n = 0; n < kOrders; ++n) {
-    const ChannelOrder order(model, 100 + 2 * static_cast<uint64_t>(n));
-    const std::unique_ptr<Backend> be = make_cpu_backend();
-    Arena arena = Arena::host();
-    TrainState state(*be, arena,
-                     {.model = model,
-                      .micro_batch = 6,
-                      .micro_steps = 1,
-                      .sequence_length = kPairTokens,
-                      .loss = loss,
-                      .documents = true});
-    const auto load = [&](const std::filesystem::path& from, ParamStore& store) {
-      load_weights(from, model, [&](const ParamPlace& place, const Tensor& values) {
-        const Tensor ordered = make.empty(place.info.shape);
-        for (int64_t i = 0; i < ordered.numel(); ++i)
-          ordered.as<float>()[i] = values.as<float>()[order.place(place.info, i)];
-        store.writer()(place, ordered);
-      });
-    };
-    state.initialize(0);
-    load(folder / "reference_model", state.store());
-    if (loss.needs_reference)
-      load(rule.value("other", false) ? fixture("families/llama") : folder / "reference_model",
-           state.reference().store());
-    state.step(sequences, std::ssize(pairs), kTestOptimizer, 1e-3, 1);
-    state.finish_step();
-    const std::vector<NamedTensor> ordered = on_host(state.stream(), state.grads(), model, make);
-    std::vector<NamedTensor> gradients;
-    for (const ParamPlace& place : state.store().layout().places) {
-      const Tensor &from = ordered[place.index].tensor, to = make.zeros(place.info.shape);
-      for (int64_t i = 0; i < from.numel(); ++i) {
-        const int64_t at = order.place(place.info, i);
-        to.as<float>()[at] = from.as<float>()[i];
-        mean[place.index].tensor.as<float>()[at] += from.as<float>()[i] / kOrders;
-      }
-      gradients.push_back({place.info.name, to});
-    }
-    each += worst_error(gradients, model, tensors, std::string(GetParam()) + ".gradient.", worst) / kOrders;
-  }
-  const double of_mean = worst_error(mean, model, tensors, std::string(GetParam()) + ".gradient.", worst);
-  fmt::print("[ measured ] {}: gradients in one order {:.1e}, the mean of {} orders {:.1e} ({})\n",
-             GetParam(), each, kOrders, of_mean, worst);
-  EXPECT_LT(of_mean, 1e-6) << worst;
-  EXPECT_LT(of_mean, each / 2) << worst;
 }
 
 TEST_P(Preferences, StartAtLogarithmOfTwoWhereTheReferenceIsTheModel) {
@@ -375,6 +277,7 @@ TEST(PairsInFp8, ThePlanIsTheLedger) {
     for (const bool has_labels : {false, true}) {
       RunShape shape = pairs_in_fp8(of, models_of_pairs()[1], {.edges = true, .head = true});
       if (has_labels) shape.loss = preference_loss({.kind = PreferenceKind::kKto});
+      shape.sample_tokens = kNoSamples;
       const MemoryLedger plan = plan_memory(shape, {});
       const std::unique_ptr<Backend> be = make_backend({});
       Arena arena = make_arena({});
@@ -403,7 +306,7 @@ TEST(PairsInFp8, ThePlanIsTheLedger) {
 // beside adapters has only FP8.
 TEST(PairsInFp8, AReferenceHasNoTransposedCopies) {
   ModelConfig model = models_of_pairs(256)[1];
-  model.layers = 8;
+  model.layers = 8, model.vocab_size = 128;  // without padding
   const auto weights = [&](PairsIn8 of, bool reference) {
     RunShape shape = pairs_in_fp8(of, model, {.edges = true}, DType::kBF16);
     shape.loss.needs_reference = reference, shape.loss.stored_reference = !reference;
@@ -427,9 +330,8 @@ TEST(PairsInFp8, RanksHaveTheLossesOfOne) {
   for (const PairsIn8 of : kPairsIn8)
     on_ranks(2, [&](const Ranks& ranks) {
       RunShape shape = pairs_in_fp8(of, models_of_pairs()[1], {.edges = true});
-      shape.micro_batch = 2, shape.micro_steps = 4;
       const std::vector<double> one = run_pairs({}, shape);
-      shape.micro_steps = 2, shape.mesh.data = 2;
+      shape.micro_steps = 1, shape.mesh.data = 2;  // one, so that gradients have the same sums
       const std::vector<double> whole = run_pairs(ranks, shape);
       EXPECT_LT(largest_difference(whole, one), tolerance::kFp8ModelLoss * one.front());
       shape.shard = Shard::kWeights;
@@ -437,7 +339,7 @@ TEST(PairsInFp8, RanksHaveTheLossesOfOne) {
       shape.offload.weights = true;
       EXPECT_EQ(run_pairs(ranks, shape), whole);
       shape.offload = {}, shape.shard = Shard::kOptimizer;
-      shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = 4;
+      shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = 2;
       EXPECT_LT(largest_difference(run_pairs(ranks, shape), one), tolerance::kFp8ModelLoss * one.front());
     });
 }
