@@ -198,8 +198,8 @@ class Search {
     double guess;  // of the seconds with as few blocks of `saving` as fit
   };
 
-  // `alike`, or what is faster in two groups, at the same split, and at the micro-batch of `alike` or the next
-  // ones.
+  // `alike`, or what is faster in two groups, at the same split, and at the micro-batch of `alike` or the
+  // next ones.
   Timed in_two_groups(const std::vector<Alternative>& all, const Timed& alike, const Room& room) const {
     Timed found = alike;
     if (alike.shape.model.layers == 1) return found;
