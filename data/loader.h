@@ -1,5 +1,5 @@
-// From a stream of tokens to training sequences, without state: the sequence at a position depends on the
-// options alone. So a run resumes from a position, and each rank fetches its own positions.
+// Makes training sequences from a stream of tokens, without state: the sequence at a position depends only on
+// the options. So a run resumes from a position, and each rank fetches its own positions.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace tessera {
 
-// The order in which the windows 0 .. n - 1 are visited, epoch after epoch. Shuffled: every epoch is another
-// seeded pseudo-random permutation, computed for one position in O(1) time and memory. Otherwise 0, 1, ...,
-// n - 1 in each epoch. The order depends on (n, seed) only, not on a library or a machine, so runs are
-// reproducible.
+// The order in which the windows 0 to n - 1 are visited, epoch after epoch. With `shuffle`, each epoch has
+// another pseudo-random permutation, made from the seed; each position of it is computed in O(1) time and
+// memory. Without it, each epoch has the order 0, 1, ..., n - 1. The order depends only on n and the seed,
+// not on a library or a machine, so runs are reproducible.
 class SequenceOrder {
  public:
   SequenceOrder(int64_t n, uint64_t seed, bool shuffle);  // Error: n < 1
@@ -35,21 +35,22 @@ struct LoaderOptions {
   int64_t token_count = 0;
   int64_t sequence_length = 0;  // T, tokens
   uint64_t seed = 0;
-  bool shuffle = true;  // false for evaluation
-  bool shift = false;   // cut every epoch at another offset; false for evaluation
+  bool shuffle = true;  // false for evaluations
+  bool shift = false;   // whether every epoch is cut at another offset; false for evaluations
 };
 
-// Splits a range of N tokens into n = (N - 1) / T windows. Window i begins at token i*T + offset(epoch): it
-// has T inputs, and the same shifted by one as targets.
+// Splits a range of N tokens into n = (N - 1) / T windows. Window i begins at token i*T + offset(epoch). It
+// has T inputs, and as targets the same tokens shifted by one.
 //
 // Without `shift` the offset is 0. With it, the range is a ring: its first token follows its last one. In
 // both cases an epoch has every token once as an input, except the N - n*T tokens (1 to T) between its last
-// window and its first: without `shift` the last ones of the range, with it others in each epoch.
+// window and its first. Without `shift` these are the last tokens of the range; with it they differ from
+// epoch to epoch.
 //
-// Why a ring: n is the same in every epoch, and so is the meaning of a position, and a range of one window
-// can be shifted, too. Without the ring, most offsets would leave out a window more. The price is one window
-// in some epochs that joins the end of the range to its beginning. Its target there is false, as in any
-// window that joins two documents.
+// A ring is used because n, and so the meaning of a position, is then the same in every epoch, and even a
+// range of one window can be shifted. Without the ring, most offsets would leave out one window more. The
+// price is that in some epochs one window joins the end of the range to its beginning. The target at that
+// place is false, as in any window that joins two documents.
 class Loader : public SequenceSource {
  public:
   // Error: no stream, T < 1, a range outside the stream, a range too short for one window.
@@ -58,9 +59,9 @@ class Loader : public SequenceSource {
   int64_t sequences_per_epoch() const override { return sequences_per_epoch_; }
   TokenRange range() const { return {options_.first_token, options_.token_count}; }
 
-  // Where an epoch's first window begins, 0 to T - 1 tokens after the range's beginning: a function of (T,
-  // seed, epoch) alone. Epoch 0 has 0, so it is the same with and without `shift`; of T epochs, from a
-  // multiple of T on, each has another one, in random order. Error: epoch < 0
+  // The offset of an epoch: its first window begins 0 to T - 1 tokens after the beginning of the range. It
+  // depends only on T, the seed and the epoch. Epoch 0 has the offset 0, so it is the same with and without
+  // `shift`. T epochs, counted from a multiple of T on, have all T offsets in random order. Error: epoch < 0
   int64_t offset(int64_t epoch) const;
 
   // Within an epoch every window occurs exactly once. Targets that do not count are kNoTarget.
@@ -69,7 +70,7 @@ class Loader : public SequenceSource {
   std::vector<SequencePiece> pieces(int64_t position) const override;
 
  private:
-  int64_t first_of(int64_t position) const;  // token of a window, in the range
+  int64_t first_of(int64_t position) const;  // the first token of a window, counted in the range
   template <class Read>
   void on_ring(int64_t first, std::span<int32_t> out, const Read& read) const;
 

@@ -1,4 +1,4 @@
-// Several sources of sequences as one, each with its share.
+// Several sources of sequences as one source, each with its share.
 #pragma once
 
 #include <memory>
@@ -8,20 +8,20 @@
 
 namespace tessera {
 
-// The sequences of several sources in turn, spread evenly by their weights: a block of sequences, at most
-// 10,000, has a whole number of each source, and the blocks are alike. The block is the smallest in which the
-// shares are exact; if none is, they are rounded to 10,000ths. Within a block the k-th sequence of a source
-// with n stands at the rank of (2 k + 1) / (2 n): Webster's method of apportionment, which keeps every
-// beginning of a block near to the shares. The source of a position, and the position in that source, are
-// found in O(1).
+// Alternates between the sequences of several sources, spread evenly by their weights. Sequences come in
+// blocks of at most 10,000; a block has a whole number of sequences of each source, and all blocks have the
+// same pattern. A block is as small as the shares allow; if no such block has exact shares, they are rounded
+// to 10,000ths. Within a block, the sequences of all sources are ordered by (2 k + 1) / (2 n), for the k-th
+// of a source's n sequences: this is Webster's method of apportionment, which keeps every beginning of a
+// block near to the shares. The source of a position, and the position in that source, are found in O(1).
 //
-// An epoch is as many sequences as the sources have together: a source whose weight is more than its part of
-// them comes more than once in it, another one not completely.
+// An epoch has as many sequences as all sources together. If the share of a source is larger than its part of
+// them, its sequences come more than once in an epoch; if it is smaller, not all of them come.
 class Mixture : public SequenceSource {
  public:
   struct Part {
     std::unique_ptr<SequenceSource> source;
-    double weight = 1;  // above 0; its share is that of the sum
+    double weight = 1;  // above 0; the share is the weight over the sum of all weights
   };
   // Error: no part, a weight that is not positive and finite, a share below one of 10,000 sequences.
   explicit Mixture(std::vector<Part> parts);

@@ -10,41 +10,43 @@ namespace tessera {
 
 struct PackingOptions {
   int64_t documents = 0;                        // below 2^32
-  std::function<int64_t(int64_t)> inputs = {};  // of a document: its tokens - 1; at least 0
-  int64_t sequence_length = 0;                  // T, inputs of a sequence
-  uint64_t seed = 0;                            // the order of documents of one length
+  std::function<int64_t(int64_t)> inputs = {};  // of a document: its number of tokens - 1; at least 0
+  int64_t sequence_length = 0;                  // T, the inputs of a sequence
+  uint64_t seed = 0;                            // for the order of documents of equal length
   // Whether any target of the inputs [first, first + count) of a document counts; null: all do
   std::function<bool(int64_t document, int64_t first, int64_t count)> counts = {};
 };
 
 // What became of the documents
 struct PackingFigures {
-  int64_t documents = 0;                      // in the sequences, whole or in pieces
-  int64_t cut = 0;                            // of them, longer than a sequence
-  int64_t empty = 0;                          // left out: one token, which is no input
-  int64_t uncounted = 0;                      // pieces that were left out, since none of their targets counts
+  int64_t documents = 0;                      // documents in the sequences, whole or in pieces
+  int64_t cut = 0;                            // documents that were cut, because they are longer than a
+                                              // sequence
+  int64_t empty = 0;                          // documents that were left out: one token, which is no input
+  int64_t uncounted = 0;                      // pieces that were left out, because none of their targets
+                                              // counts
   std::vector<int64_t> first_uncounted = {};  // the first documents of such pieces, at most 3
   int64_t inputs = 0;
   int64_t sequences = 0;
-  double padding = 0;  // the share of the sequences' tokens that are none
+  double padding = 0;  // the share of the sequences' tokens that are padding
 };
 
-// Each document of n tokens t_0 .. t_{n-1} has the inputs t_0 .. t_{n-2} and the targets t_1 .. t_{n-1}: the
-// last token, end-of-text, is only a target. A document of more than T inputs is cut into pieces of T and a
-// rest; each piece is a document of its own to attention and to positions. No pair of input and target is
-// lost.
+// A document of n tokens t_0 .. t_{n-1} has the inputs t_0 .. t_{n-2} and the targets t_1 .. t_{n-1}: its
+// last token, end-of-text, is only a target. A document of more than T inputs is cut into pieces of T inputs
+// and a rest. For attention and for positions each piece is a document of its own. No pair of an input and
+// its target is lost.
 //
-// Best fit decreasing over all pieces: the longest first, each into the fullest sequence that still has room.
-// The fullest is found in a bitmap over the room that sequences have left, 0 to T: O(n) operations on words
-// after a counting sort. Memory: 4 bytes a document and 4 a sequence that stay, 12 a document more while
-// packing. Packing of documents by best fit decreasing in O(n log T): Ding et al., "Fewer Truncations Improve
-// Language Modeling", 2024, arXiv 2404.10830. The sequences are at most 11/9 of the fewest possible, and 4
-// (Johnson, 1973). A function of the options alone.
+// The pieces are packed by best fit decreasing: the longest first, each into the fullest sequence that still
+// has room. A bitmap over the room that is left in sequences, 0 to T, finds that sequence: O(n) operations on
+// words after a counting sort. Memory: 4 bytes a document and 4 a sequence, which stay, and 12 more a
+// document while packing. Best fit decreasing for documents in O(n log T): Ding et al., "Fewer Truncations
+// Improve Language Modeling", 2024, arXiv 2404.10830. There are at most 11/9 of the fewest possible
+// sequences, plus 4 (Johnson, 1973). The packing depends only on the options.
 class Packing {
  public:
   struct Piece {
     int64_t document = 0;
-    int64_t first = 0;  // its first input in the document
+    int64_t first = 0;  // the number of its first input in the document
     int64_t count = 0;  // inputs, 1 to T
     bool operator==(const Piece&) const = default;
   };
@@ -57,7 +59,7 @@ class Packing {
   template <class Inputs, class Visit>
   void visit(int64_t i, const Inputs& inputs, Visit&& visit) const;
   const PackingFigures& figures() const { return figures_; }
-  // A checksum of every length and of all sequences: the same packing has the same.
+  // A checksum of every length and of all sequences: equal packings have equal checksums.
   std::string checksum() const { return checksum_; }
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// What a folder that may be replaced holds, so that no option can delete a home folder
+// The kind of folder that may be replaced, by what it holds, so that no option can delete a home folder
 struct Replaceable {
   const char* what;                         // for messages
   bool (*has_part)(std::string_view name);  // whether a file of this name is part of it
@@ -20,8 +20,8 @@ extern const Replaceable kPreparedDataset;
 // removes the hidden folder and the parent folders that were made.
 class PendingFolder {
  public:
-  // Error: `target` exists and `replace` is false; it exists and holds a file that is not part of such a
-  // folder; its parent cannot be made or written.
+  // Error: `target` exists and `replace` is false; `target` exists and holds a file that is not part of such
+  // a folder; its parent folder cannot be made or written.
   PendingFolder(const std::filesystem::path& target, bool replace,
                 const Replaceable& kind = kPreparedDataset);
   ~PendingFolder();
@@ -29,9 +29,9 @@ class PendingFolder {
   PendingFolder& operator=(const PendingFolder&) = delete;
 
   const std::filesystem::path& path() const { return pending_; }  // where to write now
-  // Hidden folders beside the target that other processes began, and some of which were killed
+  // Hidden folders beside the target that other processes began; some of these processes may have been killed
   std::vector<std::filesystem::path> others() const;
-  // Removes the unfinished ones whose process is gone. Returns what was removed.
+  // Removes those whose process is gone. Returns what was removed.
   std::vector<std::filesystem::path> remove_abandoned() const;
 
   // Error: `target` was made by another program, or a rename failed; `target` is then unchanged.
@@ -46,7 +46,7 @@ class PendingFolder {
   std::filesystem::path first_made_parent_;            // the topmost folder made here; empty if none
   bool replace_;
   const Replaceable& kind_;
-  Descriptor lock_;  // of pending_, as long as this process lives
+  Descriptor lock_;  // a lock of pending_, held as long as this process lives
 };
 
 }  // namespace tessera

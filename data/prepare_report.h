@@ -1,4 +1,4 @@
-// What ./prepare says of its samples at the end: how many were dropped, and which.
+// What ./prepare says about its samples at the end: how many were dropped, and which ones.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Samples of one kind, of which the first ones are named
+// A number of samples of one kind, and the places of the first ones
 struct Places {
   int64_t count = 0;
   std::vector<std::string> first;  // file:line
@@ -32,7 +32,7 @@ struct Places {
   }
 };
 
-// What the pieces had, added up
+// The results of all pieces, added up
 struct Totals {
   int64_t documents = 0, conversations = 0, pairs = 0, desirable = 0, undesirable = 0, skipped_bytes = 0,
           special_names = 0;
@@ -67,7 +67,7 @@ struct Totals {
   }
 
  private:
-  // A reason may name what is in a message, so there can be many: only the first few are told.
+  // A reason may name something in the message, so there can be many reasons: only the first few are told.
   std::string reason(const std::string& why) const {
     constexpr size_t kMostReasons = 4;
     return refused.contains(why) || refused.size() < kMostReasons ? why : "other reasons";

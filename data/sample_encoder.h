@@ -1,4 +1,4 @@
-// From pieces of inputs to token ids, and which of them count as targets.
+// Turns pieces of inputs into token ids, and decides which of these count as targets.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace tessera {
 
-// Which tokens count as targets: of texts all. Of prompts and conversations the completions and what
-// assistants say, or all as well.
+// Which tokens count as targets. In texts all do. In prompts and conversations the completions do, and what
+// assistants say; or all do as well.
 enum class CountedLoss : uint8_t { kCompletions, kAll };
 constexpr auto words_of(CountedLoss) {
   return std::array{Word{"completions", CountedLoss::kCompletions}, Word{"all", CountedLoss::kAll}};
@@ -33,55 +33,57 @@ struct SampleEncoderOptions {
   const Tokenizer* tokenizer = nullptr;  // outlives the encoder; it has an end of text
   std::string text_field = "text";
   const ChatTemplate* chat = nullptr;              // null: a conversation is refused
-  const ChatTemplate* chat_with_tools = nullptr;   // of conversations with tools, if that is another one
-  std::string no_chat = "";                        // why there is none
-  SpecialTokens special = SpecialTokens::kAsText;  // what names of special tokens in texts are
+  const ChatTemplate* chat_with_tools = nullptr;   // for conversations with tools, if that is another
+                                                   // template
+  std::string no_chat = "";                        // the reason why there is no template
+  SpecialTokens special = SpecialTokens::kAsText;  // how names of special tokens in texts are read
   CountedLoss loss = CountedLoss::kCompletions;
-  bool strict = false;  // refuse samples that would be dropped
+  bool strict = false;  // whether samples that would be dropped are refused
   BytesWithoutToken bytes_without_token = BytesWithoutToken::kStop;
 };
 
 struct EncodedPiece {
   std::vector<int32_t> ids;
   DocumentMarks marks;
-  int64_t documents = 0;      // that end in the piece
-  int64_t conversations = 0;  // of these
-  int64_t pairs = 0;          // of these: a chosen document, and the rejected one that follows it
-  int64_t desirable = 0, undesirable = 0;  // of the documents: answers with a label
-  std::string first_pair, first_unpaired;  // file:line of a pair, and of any other document
-  std::vector<std::string> dropped;        // file:line of samples of which no token would count
-  std::vector<std::string> unfit;          // of conversations that their template does not fit
-  std::string why_unfit;                   // the first of them
+  int64_t documents = 0;      // documents that end in the piece
+  int64_t conversations = 0;  // those of them that are conversations
+  int64_t pairs = 0;          // pairs of them: a chosen document, and the rejected one that follows it
+  int64_t desirable = 0, undesirable = 0;  // those of them that are answers with a label
+  std::string first_pair, first_unpaired;  // file:line of the first pair, and of the first other document
+  std::vector<std::string> dropped;        // file:line of samples in which no token would count
+  std::vector<std::string> unfit;          // file:line of conversations that their template does not fit
+  std::string why_unfit;                   // the reason for the first of these
   struct Refused {
     std::string place, why;
   };
-  std::vector<Refused> refused;            // conversations that their template raises an error for
+  std::vector<Refused> refused;            // conversations for which their template raises an error
   std::vector<std::string> lost_thoughts;  // file:line of conversations with EncodedChat::lost_thoughts
-  int64_t special_names = 0;               // of special tokens, in texts
+  int64_t special_names = 0;               // how many names of special tokens are in texts
   std::string first_special_name;          // file:line
   std::vector<std::string> joined;         // file:line of conversations with EncodedChat::joined
-  std::set<int32_t> turn_ends;             // special tokens that end what counts in conversations
-  int64_t skipped_bytes = 0;               // for which the vocabulary has no token
+  std::set<int32_t> turn_ends;             // the special tokens that end what counts in conversations
+  int64_t skipped_bytes = 0;               // bytes for which the vocabulary has no token
 };
 
 // Writes a document as
-//   text          what the tokenizer's template puts before and after a text around it, end of text
+//   text          with what the tokenizer's template puts before and after a text; then the end of text
 //   completion    the same around prompt and completion, which are encoded one by one; the completion counts,
-//                 and what follows it
-//   conversation  as ChatTemplate does; end of text, unless the template ends with it. It counts where it
-//                 ends an assistant's turn and no other special token does
-//   preference    two documents, each as a completion or a conversation. An empty completion counts by what
-//                 follows it. A pair of which one side is dropped is
-// A sample with the weight 0 is dropped, with `strict` too.
-// Special tokens come from the templates alone, unless `special` says otherwise.
+//                 and so does what follows it
+//   conversation  as ChatTemplate does; then the end of text, unless the template ends with it. This end of
+//                 text counts if it ends an assistant's turn that no other special token ends
+//   preference    two documents, each written as a completion or a conversation. In an empty completion what
+//                 follows it counts. If one side of a pair is dropped, the pair is dropped
+// A sample with the weight 0 is dropped, even with `strict`. Special tokens come only from the templates,
+// unless
+// `special` says otherwise.
 class SampleEncoder {
  public:
   explicit SampleEncoder(const SampleEncoderOptions& options);
 
-  // Any number of threads may call it. Error: what parse_sample throws; a conversation without a chat
-  // template, or what ChatTemplate::encode() throws; with `strict` a sample of which no token counts, or
-  // that its template does not fit or refuses; a byte without a token, unless it is skipped; a signal that
-  // asks the program to stop.
+  // Several threads may call it. Error: as parse_sample; a conversation without a chat template; as
+  // ChatTemplate::encode(); with `strict`, a sample in which no token counts, or that its template does not
+  // fit or refuses; a byte without a token, unless such bytes are skipped; a signal that asks the program to
+  // stop.
   EncodedPiece encode(const Piece& piece) const;
 
  private:

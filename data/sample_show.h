@@ -1,4 +1,4 @@
-// Samples as text, with the part that counts marked: what ./prepare --show prints.
+// What ./prepare --show prints: samples as text, with the part that counts marked.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 
 namespace tessera {
 
-// Prints at most `most` samples on standard output. Encoder and tokenizer outlive it.
+// Prints at most `most` samples on standard output. Encoder and tokenizer must outlive it.
 class SampleShow {
  public:
   SampleShow(const SampleEncoder& encoder, const Tokenizer& tokenizer, int64_t most)
       : encoder_(encoder), tokenizer_(tokenizer), most_(most) {}
 
   bool needs_more() const { return shown_ < most_; }
-  // The samples of a piece; of a text that is longer than a piece, its beginning. Returns whether the input
-  // may have more samples to show. Error: what SampleEncoder::encode() throws.
+  // Prints the samples of a piece; if a text is longer than a piece, only its beginning. Returns whether the
+  // input may have more samples to show. Error: as SampleEncoder::encode().
   bool add(const Piece& piece);
 
  private:

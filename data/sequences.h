@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Sequences in memory of another; the fields are those of Sequences.
+// A view of sequences that lie in other memory; the fields are those of Sequences.
 struct SequencesView {
   std::span<const int32_t> tokens, targets, documents = {}, kinds = {};
   std::span<const double> log_probs = {};
@@ -38,12 +38,12 @@ struct SequencesView {
   }
 };
 
-// How many of these tokens have a loss that counts
+// The number of tokens whose loss counts
 inline int64_t counted(std::span<const int32_t> targets) {
   return std::ssize(targets) - std::count(targets.begin(), targets.end(), kNoTarget);
 }
 
-// The sum of their weights: their number, where sequences have none
+// The sum of the weights of these tokens; if sequences have no weights, their number
 inline double weight_of_targets(const SequencesView& sequences) {
   if (sequences.weights.empty()) return static_cast<double>(counted(sequences.targets));
   double sum = 0;
@@ -62,13 +62,13 @@ void for_each_first_of_pair(const SequencesView& sequences, int64_t T, const OnP
   for (int64_t n = 0; n < std::ssize(sequences.kinds); ++n)
     if (begins_pair(sequences.documents.data(), sequences.kinds.data(), n, T)) on_pair(n);
 }
-// How many pairs there are
+// The number of pairs
 inline int64_t count_pairs(const SequencesView& sequences, int64_t T) {
   int64_t pairs = 0;
   for_each_first_of_pair(sequences, T, [&](int64_t) { ++pairs; });
   return pairs;
 }
-// The sum of their weights
+// The sum of the weights of the pairs
 inline double weight_of_pairs(const SequencesView& sequences, int64_t T) {
   double sum = 0;
   for_each_first_of_pair(sequences, T, [&](int64_t n) {
@@ -85,18 +85,19 @@ inline int64_t position_in(const SequencesView& sequences, int64_t n, int64_t T)
 // `count` sequences of T tokens, one after another
 struct Sequences {
   std::vector<int32_t> tokens;     // [count, T]
-  std::vector<int32_t> targets;    // [count, T]: the next token; kNoTarget where its loss does not count
+  std::vector<int32_t> targets;    // [count, T]: the next token; kNoTarget if its loss does not count
   std::vector<int32_t> documents;  // [count, T, 2]: where each token's document begins and ends in its
-                                   // sequence; empty where a sequence is one document
+                                   // sequence; empty if each sequence is one document
 
   std::vector<int32_t> kinds = {};  // [count, T]: the DocumentKind of each token's document; empty: all plain
-  // [count, T]: at the first token of each document the sum of the log-probabilities that the reference gives
-  // its tokens that count, else 0; empty: they are not stored (log_probs.h)
+  // [count, T]: at the first token of each document, the sum of the reference's log-probabilities of its
+  // tokens that count; else 0. Empty: they are not stored (log_probs.h)
   std::vector<double> log_probs = {};
-  // [count, T]: of the losses of targets; of a pair that of its first token counts. Empty: all are 1
+  // [count, T]: factors of the losses of targets; for a pair only that of its first token counts. Empty: all
+  // are 1
   std::vector<float> weights = {};
-  // [count, T, K] and [count, T, K + 1]: what the data has of a teacher's logits after each token, see
-  // teacher_logits.h; 0 where no target counts; empty: nothing
+  // [count, T, K] and [count, T, K + 1]: a teacher's logits after each token that are stored with the data,
+  // see teacher_logits.h; 0 for targets that do not count. Empty: none are stored
   std::vector<int32_t> teacher_ids = {};
   std::vector<float> teacher_logits = {};
 
@@ -111,17 +112,17 @@ void clear(Sequences& sequences);
 // are 1.
 void append(Sequences& to, const SequencesView& more);
 
-// Tokens of a sequence that lie side by side in a file, and in a document where the data knows them
+// Tokens of a sequence that lie side by side in a file, and in one document if the data knows its documents
 struct SequencePiece {
-  int64_t begin = 0, count = 0;          // tokens of the sequence
+  int64_t begin = 0, count = 0;          // their place in the sequence
   std::string file = {};                 // a shard, or a text
-  int64_t first_token = 0;               // of the file
-  std::optional<int64_t> document = {};  // of the whole data, counted from 0
-  std::optional<int64_t> line = {};      // of a text whose bytes are its tokens, counted from 1
+  int64_t first_token = 0;               // their place in the file
+  std::optional<int64_t> document = {};  // its number in all of the data, counted from 0
+  std::optional<int64_t> line = {};      // the line of a text whose bytes are its tokens, counted from 1
 };
 
-// The sequence at a position is a function of the source alone: a run resumes from a position, and each rank
-// fetches its own positions. Safe to call from several threads.
+// A source of sequences. The sequence at a position depends only on the source: so a run resumes from a
+// position, and each rank fetches its own positions. Several threads may use it.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
@@ -134,7 +135,7 @@ class SequenceSource {
   // The lengths of the documents of the sequence at `position`, padding as one, in their order; of documents
   // that are joined, one
   virtual std::vector<int64_t> document_lengths(int64_t position) const = 0;
-  // Where the tokens of the sequence at `position` come from, in their order; padding comes from nowhere.
+  // The origins of the tokens of the sequence at `position`, in their order; padding has none.
   virtual std::vector<SequencePiece> pieces(int64_t position) const = 0;
 };
 

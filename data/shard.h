@@ -18,13 +18,13 @@
 namespace tessera {
 
 enum class TokenBits : uint8_t { k16 = 16, k32 = 32 };
-TokenBits bits_for(int64_t vocab_size);  // the fewest that hold every token
+TokenBits bits_for(int64_t vocab_size);  // the fewest bits that hold every token
 
 using ShardTokens = std::variant<std::span<const uint16_t>, std::span<const uint32_t>>;
 
 // The tokens of a mapped shard: a view that lives as long as `file`.
-// Error, each with its own message: an empty file, a wrong magic number, an unsupported version, fewer bytes
-// than the header says (truncated), more bytes, no tokens.
+// Error, each with its own message: the file is empty, has a wrong magic number or an unsupported version,
+// has fewer bytes than its header says (it is truncated) or more, or has no tokens.
 ShardTokens shard_tokens(const MappedFile& file);
 
 // The files of a folder whose names match `pattern`, in the order of their names.
@@ -66,8 +66,8 @@ class ShardWriter {
   ShardWriterOptions options_;
   std::optional<OutputFile> file_;  // the shard being written
   std::string name_;                // of its file
-  std::vector<std::byte> buffer_;   // of tokens that file_ was not yet given
-  int64_t shard_token_count_ = 0;   // in the current shard, buffer_ included
+  std::vector<std::byte> buffer_;   // of tokens that were not yet written to file_
+  int64_t shard_token_count_ = 0;   // in the current shard, including those in buffer_
   int64_t token_count_ = 0;         // in all shards
   int64_t shard_count_ = 0;
   FileChecksums checksums_;

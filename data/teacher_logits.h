@@ -1,4 +1,5 @@
-// The largest logits that a teacher gives after each token of a data set, found once: the file teacher.logits
+// The largest logits that a teacher gives after each token of a data set. They are computed once and stored
+// in the file teacher.logits
 // beside the shards. Little-endian:
 //   bytes 0 to 7    the letters "tesslogi"
 //   8 to 11         uint32  version 1
@@ -10,7 +11,8 @@
 //   then R records  float       the logarithm of the sum of exp(logit / temperature) over all other tokens
 //                   uint32 [K]  the ids of the K largest logits, ascending
 //                   float or bf16 [K]  these logits
-// A record belongs to each target that counts, in the order of the stream: the logits that predict it.
+// There is a record for each target that counts, in the order of the stream: the logits that predict this
+// target.
 #pragma once
 
 #include <filesystem>
@@ -26,17 +28,17 @@ inline constexpr const char* kTeacherLogitsName = "teacher.logits";
 // data/mine/teacher.logits of data/mine, or of data/mine/*.bin
 std::filesystem::path teacher_logits_file(const TokenStream& stream);
 
-// The numbers of the targets that count, in the order of a stream that has documents
+// Numbers the targets that count, in the order of a stream that has documents
 class CountedTargets {
  public:
   explicit CountedTargets(const TokenStream& stream);
   int64_t count() const { return before_.back(); }
-  // The number of the first one after stream token `input`, which is in that document
+  // The number of the first such target after stream token `input`, which is in this document
   int64_t first_after(int64_t document, int64_t input) const;
 
  private:
   const DocumentIndex& documents_;
-  std::vector<int64_t> before_;  // each document, and all
+  std::vector<int64_t> before_;  // the number of such targets before each document, and in the whole stream
 };
 
 struct TeacherLogitsFacts {
@@ -50,7 +52,8 @@ struct TeacherLogitsFacts {
   int64_t record_bytes() const { return 4 + largest * (4 + static_cast<int64_t>(logit_bytes())); }
 };
 
-// Records on the host: ids [n, K], and values [n, K + 1] with the logarithm of the others' sum behind the K
+// Records on the host: ids [n, K], and values [n, K + 1], which are the K logits and then the logarithm of
+// the others' sum
 struct TeacherRecords {
   std::span<int32_t> ids;
   std::span<float> values;
@@ -59,19 +62,19 @@ struct TeacherRecords {
 // The file of a stream, mapped. Any number of threads may read it.
 class TeacherLogits {
  public:
-  // Error, with the command that computes it: the file is missing, damaged, or of other data. What has more
-  // than `most_bytes` is not compared with its checksum.
+  // Error, with the command that computes the file: it is missing, damaged, or belongs to other data. If it
+  // has more than `most_bytes`, it is not compared with its checksum.
   explicit TeacherLogits(const TokenStream& stream, int64_t most_bytes = kMostVerifiedAtStart);
 
   const TeacherLogitsFacts& facts() const { return facts_; }
   bool is_verified() const { return is_verified_; }
-  // Error: some document is cut elsewhere in sequences of this length, and so has other logits.
+  // Error: sequences of this length cut some document at another place, so its logits would differ.
   void check_sequences(int64_t sequence_length) const;
-  // What users do about a file that does not fit
+  // What users should do about a file that does not fit
   std::string again(const std::string& model, int64_t largest, double temperature,
                     int64_t sequence_length) const;
-  // Reads the records of the inputs from stream token `first` on, in a document: 0 where a target is
-  // kNoTarget
+  // Reads the records of the inputs from stream token `first` on, which are in this document. If a target is
+  // kNoTarget, its record is 0
   void take(int64_t document, int64_t first, std::span<const int32_t> targets,
             const TeacherRecords& to) const;
 
@@ -85,7 +88,8 @@ class TeacherLogits {
 };
 
 // Writes the file of a stream, under another name until it is complete. Several processes may share the work:
-// one creates it, all open it then, and the one commits it once all have written. Errors name the file.
+// one of them creates the file, then all open it, and when all have written, the one commits it. Errors name
+// the file.
 class TeacherLogitsWriter {
  public:
   TeacherLogitsWriter(const TokenStream& stream, const TeacherLogitsFacts& facts);
@@ -97,7 +101,7 @@ class TeacherLogitsWriter {
   const std::filesystem::path& path() const { return path_; }
   void create();
   void open();
-  // Writes the records of the inputs from stream token `first` on, in a document
+  // Writes the records of the inputs from stream token `first` on, which are in this document.
   void write(int64_t document, int64_t first, std::span<const int32_t> targets,
              const TeacherRecords& records);
   void commit();

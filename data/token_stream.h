@@ -18,9 +18,8 @@
 namespace tessera {
 
 // Files are memory-mapped, so opening takes no time and no memory whatever their size, and processes share
-// the pages. After open() and require_tokens_below() a stream never changes: any number of threads may read
-// it. Limit: a file that is truncated while the stream is open may end the program with SIGBUS (see
-// MappedFile).
+// the pages. After open() and require_tokens_below() a stream never changes, so several threads may read it.
+// If a file is truncated while the stream is open, the program may end with SIGBUS (see MappedFile).
 class TokenStream {
  public:
   // `path` is one of
@@ -28,14 +27,14 @@ class TokenStream {
   //   shards by a pattern  folder/fineweb_train_*.bin   *, ? and [] in the file name; in name order
   //   a folder             fineweb                      its *.bin, in name order, and dataset.json, if any
   //   a text file          any other name               its bytes are the tokens of the tokenizer `bytes`
-  // Error: a path that does not exist, is not readable, is a folder or pattern without shards, is a folder
-  // that mixes training and validation shards, or tokens of 16 and 32 bits, is an empty text file, is a
-  // .jsonl (which must be prepared first); a shard that is not valid; a manifest that is not valid or
-  // disagrees with the shards; an index of documents that is not valid, or that only
-  // some shards have.
+  // Error: the path does not exist or is not readable; it is a folder or pattern without shards, or with both
+  // training and validation shards, or with tokens of both 16 and 32 bits; it is an empty text file, or a
+  // .jsonl, which must be prepared first; a shard is not valid; a manifest is not valid or disagrees with the
+  // shards; an index of documents is not valid, or only some shards have one.
   static TokenStream open(const std::filesystem::path& path);
-  // The same, but a text file is encoded with `tokenizer`, in memory: one document, with what the tokenizer's
-  // template puts around a text and the end of text, as ./prepare writes it. Error: no token ends texts.
+  // The same, but a text file is encoded with `tokenizer`, in memory. It becomes one document, with what the
+  // tokenizer's template puts around a text and the end of text, as ./prepare writes it. Error: the tokenizer
+  // has no token that ends texts.
   static TokenStream open(const std::filesystem::path& path, const Tokenizer& tokenizer);
 
   int64_t size() const { return size_; }  // tokens; at least 1
@@ -44,15 +43,15 @@ class TokenStream {
   // Error: a range outside the stream; a token at or above the limit set by require_tokens_below.
   void read(int64_t first, std::span<int32_t> out) const;
 
-  // Where these tokens lie: cut where a file or a document ends. They are the tokens from `begin` on of a
-  // sequence. Error: a range outside the stream.
+  // The pieces in which these tokens lie: they are cut where a file or a document ends. In the sequence they
+  // stand from token `begin` on. Error: the range is outside the stream.
   std::vector<SequencePiece> pieces(TokenRange range, int64_t begin) const;
 
-  // From now on every token that is read must be below `vocab_size`: a larger one would read past the
-  // embedding table. Checked at each read, since a check at the start would read the whole dataset. Error:
-  // vocab_size < 1, or above 2^31.
+  // From now on every token that is read must be below `vocab_size`: a larger one would make the model read
+  // past its embedding table. This is checked at each read, since a check at the start would read the whole
+  // data set. Error: vocab_size < 1, or above 2^31.
   void require_tokens_below(int64_t vocab_size);
-  // Error: dataset.json says that a token is not below that. Before anything is read
+  // Error: dataset.json says that some token is not below that limit. Reads no token
   void check_largest_token() const;
   bool knows_largest_token() const { return largest_token_.has_value(); }
 
@@ -78,7 +77,7 @@ class TokenStream {
     MappedFile file;
     Stored tokens;
     int64_t first_token;                 // its place in the stream
-    std::vector<uint32_t> encoded = {};  // what `tokens` points to, of a text that was encoded
+    std::vector<uint32_t> encoded = {};  // the tokens of a text that was encoded; `tokens` points to them
   };
 
   TokenStream() = default;

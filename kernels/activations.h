@@ -67,7 +67,7 @@ struct ExactGelu : ExactGeluConstants {
   }
 };
 
-// Math has exp2() and reciprocal(). s has no difference of near numbers, as 1 + tanh u would be for x far
+// Math has exp2() and reciprocal(). Computing s does not subtract near numbers, as 1 + tanh u would for x far
 // below 0.
 template <class Math>
 struct FastTanhGelu : TanhGeluConstants {
@@ -105,7 +105,7 @@ struct FastExactGelu : ExactGeluConstants {
   }
 };
 
-// Calls f with the struct of an activation: a type, so that loops over it become vector code.
+// Calls f with the struct of an activation. It is a type, so that loops over it become vector code.
 template <class Math, class F>
 void with_activation(Activation activation, F&& f) {
   switch (activation) {

@@ -2,9 +2,10 @@
 //
 // Shape letters besides those of ops.h: E experts, k of them for each token, R = N k rows, F their width.
 //
-// Choices: number n k + j is the j-th expert of token n. A row is a choice, sorted by its expert: the rows of
-// expert e are those from offsets[e] to offsets[e + 1], in the order of their numbers. So an expert may have
-// no row, or all tokens: none is dropped, and sums of rows have a fixed order.
+// A token's choice number j of its k experts has the number n k + j, where n is the token. A row is a choice;
+// rows are sorted by expert. The rows of expert e are offsets[e] to offsets[e + 1] - 1, in the order of the
+// choices' numbers. So an expert may have no row, or a row of every token: no choice is dropped, and sums of
+// rows have a fixed order.
 #pragma once
 
 #include "kernels/base/activation.h"
@@ -35,8 +36,8 @@ struct RouterBackward {
   void check_on(Device device) const;
 };
 
-// Each token chooses the experts of its largest logits; where several are equal, the first ones. The weights
-// are those of `rule`, all in fp32.
+// Each token chooses the experts of its k largest logits; if logits are equal, the first ones. `rule` says
+// how the weights are made. All of this is in fp32.
 struct ChooseExperts {
   static constexpr const char* kName = "choose experts";
   static constexpr int64_t kMost = 64;  // k
@@ -47,9 +48,9 @@ struct ChooseExperts {
 
   void check_on(Device device) const;
 };
-// With a step of L layers and M tokens that count on all ranks, in which these chose expert e c[e] times, and
-// p the softmax of all logits of a token, two losses may be added to that of the model; means are over the
-// L M:
+// Two losses may be added to that of the model. A step has L layers and M tokens that count, over all ranks;
+// these tokens chose expert e c[e] times, and p is the softmax of all logits of a token. Means are over the L
+// M:
 //   balance: b E sum_e (c[e] / (L M)) (the mean of p[e])
 //   z:       z (the mean of log(sum_e exp(logits[e]))^2)
 // The c add up to k L M.
@@ -92,8 +93,8 @@ struct RouterSample {
   void check_on(Device device) const;
 };
 
-// y = x weight[e]^T + bias[e] for the rows of each expert e. Row r of x is row r, or with x_rows that of its
-// token.
+// y = x weight[e]^T + bias[e] for the rows of each expert e. The operand of row r is row r of x; with x_rows,
+// it is the row of x that belongs to the token of row r.
 struct ExpertsForward {
   static constexpr const char* kName = "experts forward";
   Tensor x, weight, y;  // [R, C], with x_rows [N, C]; [E, O, C]; [R, O]
@@ -105,7 +106,8 @@ struct ExpertsForward {
   void check_on(Device device) const;
 };
 // dx = dy weight[e],  dweight[e] += sum over its rows of w dy x^T,  dbias[e] += sum over its rows of w dy.
-// Likewise, row r of dy may be that of its token; then w is the weight of its choice, else 1.
+// With dy_rows, the operand dy of row r is the row of its token, and w is the weight of its choice; otherwise
+// w is 1.
 struct ExpertsBackward {
   static constexpr const char* kName = "experts backward";
   Tensor dy, x, weight;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; [E, O, C]
@@ -123,10 +125,11 @@ struct ExpertsBackward {
   void check_on(Device device) const;
 };
 
-// The backward of GatedForward, of rows that the weights of their choices multiply later. With h the
-// forward's y: the weight of a choice becomes the sum over f of dy h, and d_gate_up is GatedBackward's for
-// weight dy. Where the next layer, whose results the weights multiply, has biases, the sum over c of
-// d_sum[n] bias[e] is added to the gradient of the weight, for the token n and the expert e of the choice.
+// The backward of GatedForward for rows that are later multiplied by the weights of their choices. With h,
+// the forward's y: the gradient of a choice's weight is the sum over f of dy h, and it replaces the weight.
+// d_gate_up is that of GatedBackward for weight dy. If the next layer, whose results the weights multiply,
+// has biases, the sum over c of d_sum[n] bias[e] is added to the gradient of the weight, for the token n and
+// the expert e of the choice.
 struct GatedExpertsBackward {
   static constexpr const char* kName = "gated experts backward";
   Tensor dy;         // [R, F], without the weights
@@ -140,8 +143,8 @@ struct GatedExpertsBackward {
   void check_on(Device device) const;
 };
 
-// The adapters of frozen layers of experts, as LoraForward's: each expert has an A and a B. Without offsets
-// they are one layer's, of all rows: a router's, whose y is fp32 whatever the dtype of the others is.
+// The adapters of frozen layers of experts, like LoraForward: each expert has an A and a B. Without offsets
+// there is one layer for all rows, such as a router, whose y is fp32 whatever the dtype of the others is.
 //   u = scale x a[e]^T,  y += u b[e]^T
 struct ExpertsLoraForward {
   static constexpr const char* kName = "experts LoRA forward";
@@ -154,8 +157,8 @@ struct ExpertsLoraForward {
   void check_on(Device device) const;
 };
 // db[e] += sum over its rows of w dy u^T,  then u = scale dy b[e],  da[e] += sum over its rows of w u x^T.
-// The weights w are those of the rows' choices, or 1, and dy may be of tokens, as in ExpertsBackward. It
-// reads x, which the gradient of x may overwrite later: what the adapter adds to that is ExpertsLoraInput's.
+// The weights w and the rows of dy are as in ExpertsBackward. This operation reads x, which the gradient of x
+// may overwrite later: ExpertsLoraInput adds the adapter's part of that gradient.
 struct ExpertsLoraBackward {
   static constexpr const char* kName = "experts LoRA backward";
   Tensor dy, x, b;  // [R, O], with dy_rows [N, O]; [R, C], with x_rows [N, C]; as in the forward
@@ -191,7 +194,8 @@ struct SumExperts {
   void check_on(Device device) const;
 };
 
-// What an expert adds that every token goes through (Qwen1.5-MoE): y[n] = add[n] + sigmoid(logits[n]) x[n]
+// Adds the result of a shared expert, which every token goes through (Qwen1.5-MoE): y[n] = add[n] +
+// sigmoid(logits[n]) x[n]
 struct AddShared {
   static constexpr const char* kName = "add shared expert";
   Tensor x;       // [N, C]

@@ -1,7 +1,8 @@
 // The soft cap of logits, on every device: y = c tanh(l / c), and y' = dy/dl = 1 - (y / c)^2.
 //
 // For |u| below 1/4, tanh u is the series u - u^3/3 + 2 u^5/15 - 17 u^7/315 + 62 u^9/2835, so that logits far
-// below the cap keep their digits; else tanh |u| = (1 - e) / (1 + e) with e = exp(-2 |u|). NaN stays NaN.
+// below the cap keep their digits. For larger |u|, tanh |u| = (1 - e) / (1 + e) with e = exp(-2 |u|). NaN
+// stays NaN.
 #pragma once
 
 #include <cmath>

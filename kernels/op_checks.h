@@ -1,5 +1,5 @@
-// What the checks of several operations (ops.h) have in common. Each refuses by an Error with the
-// operation's name, what was expected and what was found.
+// The checks that several operations (ops.h) share. Each throws an Error with the operation's name, what was
+// expected and what was found.
 #pragma once
 
 #include <initializer_list>
@@ -11,7 +11,7 @@ namespace tessera {
 
 struct Fp8Output;  // ops.h
 
-// The message is built on failure only: these checks run before every launch.
+// The message is built only on failure, because these checks run before every launch.
 struct Field {
   const char* name;
   const Tensor& tensor;
@@ -33,22 +33,22 @@ struct Fp8Field {
   Shape shape;
 };
 void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field& b);
-// What is written beside `result` in FP8, if anything
+// Checks what an operation writes in FP8 beside `result`, if it writes anything.
 void check_fp8_output(const char* op, Device device, const char* name, const Fp8Output& output, DType format,
                       const Tensor& result);
 
-// The tensor that all other shapes of an operation are compared with
+// Checks the tensor with which all other shapes of an operation are compared.
 void check_anchor(const char* op, const char* name, const Tensor& t, int rank, Device device);
 
-// `count` heads that the tensor has
+// Checks that the tensor has `count` heads in this range.
 void check_range(const char* op, const char* name, const Heads& heads, int64_t count);
-// Heads of a tensor [B, T, any number, D], as large as those of the anchor
+// Checks heads of a tensor [B, T, any number, D] whose B, T and D must be those of the anchor.
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device);
 
-// Sinks of attention, as `field` says, of a plan that `has` them
+// Checks the sinks of attention: `field` describes them, and `has` says whether the plan has sinks.
 void check_sinks(const char* op, Device device, const Field& field, bool has);
 
-// Attention's own scratch, as its plan says
+// Checks attention's own scratch, whose size the plan says.
 void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Device device);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
-// What an operation needs at least: the bytes of its tensors, each read once and written once, and the
-// arithmetic of its GEMMs, attention's among them. By the operation's arguments alone, whatever
-// computes it.
+// The least that an operation needs: the bytes of its tensors, each read once and written once, and the
+// arithmetic of its GEMMs, including those of attention. It depends only on the operation's arguments, not on
+// the kernel that computes it.
 #pragma once
 
 #include "kernels/ops.h"
@@ -9,7 +9,7 @@ namespace tessera {
 
 struct OpCost {
   double bytes = 0, flops = 0;
-  double fp8_flops = 0;  // of flops, those of operands in FP8
+  double fp8_flops = 0;  // those of `flops` whose operands are in FP8
 
   OpCost& operator+=(const OpCost& other) {
     bytes += other.bytes, flops += other.flops, fp8_flops += other.fp8_flops;
@@ -18,13 +18,13 @@ struct OpCost {
   bool operator==(const OpCost&) const = default;
 };
 
-// Left out: arithmetic of less than a GEMM, what lies in host memory, and what only the device knows:
-// where documents begin (attention is counted without them), how long the texts of a cache are, which rows of
-// a table tokens look up more than once.
+// The cost leaves out arithmetic that is less than a GEMM, and tensors in host memory. It also leaves out
+// what only the device knows: where documents begin (attention is counted as if there were none), how long
+// the texts of a cache are, and which rows of a table several tokens look up.
 OpCost cost_of(const AnyOp& op);
 
-// The cost of one part of a backward; the parts add up to cost_of() but for what several of them read. No
-// part that the operation lacks costs anything.
+// The cost of one part of a backward. The parts add up to cost_of(op), except that several of them may read
+// the same tensor. A part that the operation lacks costs nothing.
 OpCost cost_of(const LinearBackward& op, LinearBackward::Part part);
 
 }  // namespace tessera

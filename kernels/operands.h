@@ -1,4 +1,5 @@
-// What an operation reads and writes, by the names of its fields: for observers that look at values.
+// The tensors that an operation reads and writes, by the names of its fields, for observers that look at
+// values.
 #pragma once
 
 #include <vector>
@@ -10,16 +11,17 @@ namespace tessera {
 struct Operand {
   const char* field;
   Tensor tensor;
-  int64_t first_head = 0, heads = 0;  // of a tensor [B, T, heads, D]; 0: all of the tensor
+  int64_t first_head = 0, heads = 0;  // which heads of a tensor [B, T, heads, D]; heads = 0: the whole tensor
 };
 
 struct Operands {
-  std::vector<Operand> read, written;  // a tensor that is changed is in both
+  std::vector<Operand> read, written;  // a tensor that is changed in place is in both
 };
 
-// The tensors of numbers that `op` computes with, and that it computes; none that are absent, and no ids,
-// bits, scratch or largest elements. Where an operand in FP8 takes the place of another, that one is listed.
-// Not what attention keeps for its backward, in which a row without keys has no finite number.
+// The tensors of numbers that `op` reads, and those that it computes. Absent tensors are left out, and so are
+// ids, bits, scratch and largest elements. If an operand in FP8 takes the place of another, the one in FP8 is
+// listed. What attention saves for its backward is left out as well: there, a row that sees no key has no
+// finite number.
 Operands operands_of(const AnyOp& op);
 
 }  // namespace tessera

@@ -3,22 +3,23 @@
 // A new operation is a struct here with its check in ops.cpp, a name in AnyOp, an implementation on each
 // device (kernels/cpu/cpu_backend.h, kernels/cuda/cuda_backend.h) and a test. Nothing else lists operations.
 //
-// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, F width of the MLP,
-// V vocabulary, N = B T rows, O output features.
+// Shape letters: B batch, T tokens of a sequence, C channels, H heads, D head dim, F width of the MLP, V
+// vocabulary, N = B T rows, O output features.
 //
-// Documents: several may share a sequence. documents[b, t] = {where the document of token t begins, where it
-// ends}, counted in tokens of the sequence; the end is not included. Attention stays within a document, and
+// Documents: several may share a sequence. documents[b, t] = {begin, end} of the document of token t, counted
+// in tokens of the sequence; the end is the token after its last. Attention stays within a document, and
 // positions count from its beginning. Without the tensor a sequence is one document.
 //
-// Caches: when a text is continued, the keys and values of its tokens are kept, so that a new token needs
-// only its own. starts[b] says how many tokens of sequence b are in the cache: the place of its first new
-// token. Below 0 the sequence is idle: nothing of it is written but zeros of activations.
+// Caches: when a text is continued, the keys and values of its tokens are kept, so that a step computes only
+// those of the new tokens. starts[b] is the number of tokens of sequence b in the cache, which is the place
+// of its first new token. If it is below 0 the sequence is idle: its activations are written as zeros, and
+// nothing else of it is written.
 //
 // Rules for every operation:
 //   - It allocates nothing. Scratch comes from the workspace of its launch (backend.h); attention has its
 //     own.
-//   - Gradients of parameters are added to, or with accumulate = false overwritten, as by the first
-//     micro-batch of a step; gradients of activations are overwritten.
+//   - Gradients of parameters are added to what is there; with accumulate = false, as in the first
+//     micro-batch of a step, they overwrite it. Gradients of activations always overwrite.
 //   - Unless a field says otherwise, tensors share one dtype: fp32 on the CPU; bf16 or fp32 on CUDA.
 //     Statistics and sums are fp32. Arithmetic inside an operation is fp32 whatever the dtype; a result is
 //     rounded once.
@@ -57,7 +58,8 @@ struct FillZero {
   void check_on(Device device) const;
 };
 
-// Copies between host and device, and converts between fp32 and bf16, as the two tensors say.
+// Copies, between host and device and from fp32 to bf16 or back, as the devices and dtypes of the two tensors
+// say.
 struct Copy {
   static constexpr const char* kName = "copy";
   Tensor from, to;  // equal element counts
@@ -65,13 +67,14 @@ struct Copy {
   void check_on(Device device) const;
 };
 
-// The masters of bf16 weights are kept as the weights and their own lower 16 bits (kernels/base/master.h).
-// As with Copy, masters may be on the host of a GPU, and the CPU has bf16 as well.
+// The masters of bf16 weights are kept as the weights and the lower 16 bits of the masters
+// (kernels/base/master.h). As with Copy, the masters may be on the host of a GPU. On the CPU this operation
+// works on bf16 as well.
 struct SplitMasters {
   static constexpr const char* kName = "split masters";
   Tensor masters;  // fp32, n elements
   Tensor weights;  // [n] bf16, rounded from them
-  Tensor low;      // [n] uint16; none: not kept, or by another rank
+  Tensor low;      // [n] uint16; none: the lower bits are not kept, or another rank keeps them
 
   void check_on(Device device) const;
 };
@@ -91,23 +94,23 @@ struct Accumulate {
   void check_on(Device device) const;
 };
 
-// y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32: the bits of the CPU on every
-// device. A bf16 y, on the CPU too, is rounded from that as a weight from its master. On CUDA the host waits
-// for it.
+// y[i] = deviation x Philox(seed, stream).normal(first + i), rounded to fp32, with the bits of the CPU on
+// every device. A bf16 y is rounded from that as a weight is rounded from its master; the CPU can do this as
+// well. On CUDA the host waits for the operation.
 struct RandomNormal {
   static constexpr const char* kName = "random normal";
   Tensor y;         // of any shape
-  Tensor low = {};  // uint16, as y: the masters' lower bits; only with a bf16 y
+  Tensor low = {};  // uint16, like y: the lower bits of the masters; only with a bf16 y
   double deviation;
   uint64_t seed, stream;
-  int64_t first = 0;  // of a slice in the whole
+  int64_t first = 0;  // the index of y's first element, if y is a slice of a larger tensor
 
   void check_on(Device device) const;
 };
 
-// y[b, t] = scale token_table[tokens[b, t]] + position_table[p], or without a position table the first
-// alone; p = t, or what `positions` says. An idle sequence has y = 0: its tokens, which may be no ids, are
-// not read.
+// y[b, t] = scale token_table[tokens[b, t]] + position_table[p]; without a position table only the first
+// term. p is t, or what `positions` or `starts` says. An idle sequence has y = 0: its tokens are not read,
+// since they may not be ids.
 struct EmbeddingForward {
   static constexpr const char* kName = "embedding forward";
   Tensor tokens;               // [B, T] int32, each < V
@@ -132,19 +135,19 @@ struct EmbeddingBackward {
   void check_on(Device device) const;
 };
 
-// A matrix in FP8: data times scale. On CUDA data is e4m3 or e5m2. The CPU, which computes in fp32, has the
-// same values there: rounded, and with the scale in them already.
+// A matrix in FP8: its values are data times scale. On CUDA data is e4m3 or e5m2. The CPU computes in fp32:
+// there data has the rounded values in fp32, already multiplied by the scale.
 struct Fp8Matrix {
   Tensor data;   // like the matrix, or its transpose
   Tensor scale;  // [1] fp32, a power of two
   explicit operator bool() const { return static_cast<bool>(data); }
 };
-DType fp8_storage(DType format, Device device);  // of data
+DType fp8_storage(DType format, Device device);  // the dtype of data
 
-// What an operation writes beside a result: the same in FP8, as Quantise would round it, by the scale that
-// is there. y of a forward is in e4m3, a gradient in e5m2. On CUDA for results in bf16.
+// An operation can write its result in FP8 as well, rounded as Quantise would round it, with the scale that
+// `y` already has. A forward writes e4m3, a backward e5m2. On CUDA only for results in bf16.
 struct Fp8Output {
-  Fp8Matrix y;  // like the result
+  Fp8Matrix y;  // has the shape of the result
   Tensor amax;  // [1] fp32, becomes max(amax, |the result|), as in Quantise
   explicit operator bool() const { return static_cast<bool>(y); }
 };
@@ -165,7 +168,7 @@ struct LayerNormBackward {
   Tensor dx;              // [N, C]
   Tensor dweight, dbias;  // [C], added to
   Tensor add = {};        // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
-  Tensor dx_sum = {};     // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
+  Tensor dx_sum = {};     // [C], added to: the sum of dx's rows, the gradient of a bias that was added to x
   bool accumulate = true;
   Fp8Output fp8_dx = {};
 
@@ -192,16 +195,16 @@ struct RmsNormBackward {
   Tensor dx;           // [N, C]
   Tensor dweight;      // [C], added to
   Tensor add = {};     // [N, C]: dx = add + ..., the residual's own gradient; may be dx itself
-  Tensor dx_sum = {};  // [C], added to: the sum of dx's rows, which is the gradient of a bias that x had
+  Tensor dx_sum = {};  // [C], added to: the sum of dx's rows, the gradient of a bias that was added to x
   bool accumulate = true;
   Fp8Output fp8_dx = {};
 
   void check_on(Device device) const;
 };
 
-// RMSNorm of some heads of each token, all their channels as one row: y = x rstd (offset + weight), where
-// rstd is that of RmsNormForward over the C = count D channels. OLMo 2 norms queries and keys so: Walsh et
-// al., arXiv:2501.00656.
+// RMSNorm of some heads of each token, with all their channels as one row: y = x rstd (offset + weight),
+// where rstd is that of RmsNormForward over the C = count D channels. OLMo 2 norms queries and keys in this
+// way (Walsh et al., arXiv:2501.00656).
 struct HeadsNormForward {
   static constexpr const char* kName = "rmsnorm of heads forward";
   Heads x, y;     // heads of equal count; y is not x, which the backward reads
@@ -233,7 +236,7 @@ struct HeadsNormBackward {
 // weight: x becomes x rstd (offset + weight), rstd = 1 / sqrt(mean(x^2) + epsilon).
 struct RotaryForward {
   static constexpr const char* kName = "rotary forward";
-  Heads x, y;  // the heads of queries, then those of keys. y may be x itself, with weights it may not
+  Heads x, y;  // the heads of queries, then those of keys. y may be x itself, unless there are weights
   int64_t query_heads;                  // how many of them are queries
   Tensor angles;                        // [>= T, R / 2, 2] fp32: cos, sin
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none
@@ -250,7 +253,7 @@ struct RotaryBackward {
   Heads dy, dx;  // dx may be dy itself
   int64_t query_heads;
   Tensor angles;
-  // With weights: x, q_weight, k_weight, rstd and offset as the forward took and left them. dx may not be x.
+  // With weights: x, q_weight, k_weight, rstd and offset as the forward took or wrote them. dx must not be x.
   Heads x = {};
   Tensor q_weight = {}, k_weight = {}, rstd = {};
   float offset = 0;
@@ -261,7 +264,7 @@ struct RotaryBackward {
   void check_on(Device device) const;
 };
 
-// y = a(gate) up, with silu or GELU for a: Shazeer, arXiv:2002.05202. A row of gate_up is F elements of gate,
+// y = a(gate) up, where a is silu or GELU: Shazeer, arXiv:2002.05202. A row of gate_up is F elements of gate,
 // then F of up.
 struct GatedForward {
   static constexpr const char* kName = "gated forward";
@@ -289,16 +292,16 @@ struct Quantise {
   static constexpr const char* kName = "quantise";
   Tensor x;                // [N, C]
   DType format;            // e4m3 or e5m2
-  Fp8Matrix y;             // [N, C]; its data may be none where there is a transposed copy, or an amax
-  Tensor transposed = {};  // [C, N], the same
+  Fp8Matrix y;             // [N, C]; without data if only the transposed copy or the amax is wanted
+  Tensor transposed = {};  // [C, N]: the same values transposed
   Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
-  bool current = false;    // the scale is written first: that of x itself, fp8_scale() without headroom
+  bool current = false;    // first writes the scale: that of x itself, fp8_scale() without headroom
 
   void check_on(Device device) const;
 };
 
-// How many elements of x Quantise cuts off, for an observer: count += those that are beyond the format's
-// largest number, by this scale. NaN is none of them.
+// Counts the elements of x that Quantise cuts off, for an observer: count += the number of elements that,
+// with this scale, are beyond the format's largest number. NaN is not counted.
 struct CountSaturated {
   static constexpr const char* kName = "count saturated";
   Tensor x;      // [N, C]
@@ -309,7 +312,7 @@ struct CountSaturated {
   void check_on(Device device) const;
 };
 
-// y = x scale. A value of e4m3 has four significant bits, so that nothing is rounded in bf16 either.
+// y = x scale. A value of e4m3 has four significant bits, so a bf16 y is exact.
 struct Dequantise {
   static constexpr const char* kName = "dequantise";
   Fp8Matrix x;  // [N, C] in e4m3
@@ -318,28 +321,29 @@ struct Dequantise {
   void check_on(Device device) const;
 };
 
-// Outputs of each of up to three layers that are one matrix, as q, k and v are; 0: no such layer
+// Several layers that are stored as one matrix, such as q, k and v: the outputs of each of up to three; 0: no
+// such layer
 using LayerParts = std::array<int64_t, 3>;
 inline int64_t count_of(const LayerParts& parts) {
   return std::ranges::count_if(parts, [](int64_t rows) { return rows > 0; });
 }
 
-// A matrix [N, C] in 4 bits a number (kernels/base/four_bits.h); C is a multiple of block_of(format)
+// A matrix [N, C] with 4 bits a number (kernels/base/four_bits.h). C is a multiple of block_of(format).
 struct FourBitMatrix {
   FourBits format;
-  Tensor data;    // [N C / 4] uint16, of bytes with two numbers each
-  Tensor scales;  // [words_of_scales()] words of 32 bits, fp32 in name
-  // NF4 with scales in 8 bits (kernels/base/small_scales.h): the rows of each matrix that this one is made
-  // of. None: the scales of NF4 are fp32
+  Tensor data;    // [N C / 4] uint16: bytes with two numbers each
+  Tensor scales;  // [words_of_scales()] words of 32 bits; the dtype is fp32 in name only
+  // If NF4 has scales in 8 bits (kernels/base/small_scales.h): the rows of each matrix of the files that this
+  // one consists of. None: the scales are in fp32
   LayerParts small_scales = {};
 
   bool has_small_scales() const { return small_scales[0] > 0; }
 };
-// The number of scales of each of these matrices in NF4, which have `columns` columns
+// The number of NF4's scales of each of these matrices, which have `rows` rows of `columns` columns
 LayerParts scales_of_each(const LayerParts& rows, int64_t columns);
 int64_t words_of_scales(FourBits format, const Shape& matrix, const LayerParts& small_scales);
 
-// y = x, rounded. Scales in 8 bits need RoundScales afterwards.
+// y = x, rounded to 4 bits. If the scales are to be in 8 bits, RoundScales must follow.
 struct RoundToFourBits {
   static constexpr const char* kName = "round to 4 bits";
   Tensor x;  // [N, C]
@@ -348,17 +352,17 @@ struct RoundToFourBits {
   void check_on(Device device) const;
 };
 
-// y = x, the scales of NF4, rounded to 8 bits: see SmallScalePlaces
+// Rounds NF4's scales x to 8 bits: see SmallScalePlaces
 struct RoundScales {
   static constexpr const char* kName = "round scales";
   Tensor x;           // [S] fp32
-  LayerParts scales;  // of each matrix; S in all
-  Tensor y;           // [SmallScalePlaces::words()] words of 32 bits, fp32 in name
+  LayerParts scales;  // the number of scales of each matrix; S in all
+  Tensor y;           // [SmallScalePlaces::words()] words of 32 bits; the dtype is fp32 in name only
 
   void check_on(Device device) const;
 };
 
-// y = x; in bf16 the product of value and scale is rounded.
+// y = x widened to the dtype of y; in bf16 the product of value and scale is rounded.
 struct WidenFourBits {
   static constexpr const char* kName = "widen 4 bits";
   FourBitMatrix x;
@@ -367,7 +371,7 @@ struct WidenFourBits {
   void check_on(Device device) const;
 };
 
-// y = x^T of values in FP8
+// y = x^T, for values in FP8
 struct TransposeFp8 {
   static constexpr const char* kName = "transpose FP8";
   Tensor x, y;  // [N, C] [C, N] in e4m3
@@ -375,29 +379,30 @@ struct TransposeFp8 {
   void check_on(Device device) const;
 };
 
-// scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(); where that is 0, or not finite, the
-// scale stays. With `current` as Quantise has it: without headroom, and where it is 0, or not finite, 1.
+// scale = fp8_scale(the largest amax of all ranks), with fp8_headroom(). If that amax is 0 or not finite, the
+// scale does not change. With `current` there is no headroom, as in Quantise, and the scale becomes 1 if amax
+// is 0 or not finite.
 struct UpdateScales {
   static constexpr const char* kName = "update scales";
-  Tensor amax;   // [R, F, S] fp32: of R ranks, of S matrices in e4m3, and if F is 2, then of S in e5m2
-  Tensor scale;  // [F, S, kFp8ScaleStride] fp32: the first of each, the others stay
+  Tensor amax;   // [R, F, S] fp32 of R ranks: of S matrices in e4m3 and, if F is 2, of S in e5m2
+  Tensor scale;  // [F, S, kFp8ScaleStride] fp32: the first of each kFp8ScaleStride is written
   bool current = false;
 
   void check_on(Device device) const;
 };
 
-// y = x weight^T + bias + add, or with pre_activation: pre_activation = x weight^T + bias + add,
-// y = activation(pre_activation).
+// y = x weight^T + bias + add. If there is a pre_activation, it gets that sum, and y =
+// activation(pre_activation).
 struct LinearForward {
   static constexpr const char* kName = "linear forward";
   Tensor x, weight, y;         // [N, C] [O, C] [N, O]
   Tensor bias = {};            // [O]
-  Tensor add = {};             // [N, O], a residual; may be y itself, or pre_activation where there is one
+  Tensor add = {};             // [N, O], a residual; may be y itself, or pre_activation if there is one
   Tensor pre_activation = {};  // [N, O], saved for the backward
-  Activation activation = Activation::kGelu;  // where there is a pre_activation
-  // x and weight in e4m3, both or none: then these are the operands
+  Activation activation = Activation::kGelu;  // used if there is a pre_activation
+  // x and weight in e4m3: both or none. If they are given, the GEMM multiplies these
   Fp8Matrix fp8_x = {}, fp8_weight = {};
-  // The activation in FP8, after a GEMM in FP8. Its memory is not that of fp8_x, which may still be read.
+  // The activation in FP8, after a GEMM in FP8. It must not share memory with fp8_x, which may still be read.
   Fp8Output fp8_y = {};
 
   void check_on(Device device) const;
@@ -409,30 +414,32 @@ struct LinearBackward {
   Tensor dy, x, weight;        // [N, O] [N, C] [O, C]
   Tensor dx;                   // [N, C]; may be x itself: dweight and dbias are computed first
   Tensor dweight = {};         // [O, C], added to; none: the weight is frozen, and so is a bias
-  Tensor dbias = {};           // [O], or of the first outputs alone: added to
-  Tensor dx_sum = {};          // [C], added to: the sum of dx's rows, which is the gradient of a bias before
-  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): then dx is the gradient of it
+  Tensor dbias = {};           // [O], or shorter: of the first outputs only; added to
+  Tensor dx_sum = {};          // [C], added to: the sum of dx's rows, the gradient of a bias added to x
+  Tensor pre_activation = {};  // [N, C], if x = activation(pre_activation): dx is then the gradient of it
   Activation activation = Activation::kGelu;
-  // [N, C]: another part of the gradient of x; may be dx itself. With dweight, dx is then not x
+  // [N, C]: another part of the gradient of x; may be dx itself. If there is a dweight as well, dx must not
+  // be x
   Tensor add = {};
-  // dy in e5m2, and weight^T, [C, O], in e4m3, both or none: then these are the operands of dx
+  // dy in e5m2, and weight^T [C, O] in e4m3: both or none. If they are given, dx is computed from these
   Fp8Matrix fp8_dy = {}, fp8_weight = {};
-  // The gradient of an activation's input in FP8, after a GEMM in FP8; not in the memory of fp8_dy
+  // The gradient of an activation's input in FP8, after a GEMM in FP8; must not share memory with fp8_dy
   Fp8Output fp8_dx = {};
-  // dy^T [O, N] in e5m2 and x^T [C, N] in e4m3, both or none: then these are the operands of dweight
+  // dy^T [O, N] in e5m2 and x^T [C, N] in e4m3: both or none. If they are given, dweight is computed from
+  // these
   Fp8Matrix fp8_dy_transposed = {}, fp8_x_transposed = {};
   bool accumulate = true;
 
   void check_on(Device device) const;
 };
 
-// The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u
-// B^T. Each of the P layers of a matrix has an A and a B of its own: its outputs are of its r columns of u
-// alone.
+// The adapter of a frozen linear layer, LoRA (Hu et al., arXiv:2106.09685): u = scale x A^T, y = add + u B^T.
+// If P layers are stored as one matrix, each has its own A and B: the outputs of a layer depend only on its
+// own r columns of u.
 struct LoraForward {
   static constexpr const char* kName = "LoRA forward";
   Tensor x, a, b;    // [N, C] [P r, C] [O, r]
-  LayerParts parts;  // of O
+  LayerParts parts;  // the outputs of each layer; O in all
   float scale;
   Tensor u, y;      // [N, P r], kept for the backward; [N, O]
   Tensor add = {};  // [N, O]; may be y itself
@@ -445,18 +452,18 @@ struct LoraBackward {
   LayerParts parts;
   float scale;
   Tensor u;         // [N, P r], overwritten by its gradient
-  Tensor dx;        // [N, C], the adapter's part of it; may be x itself: da is computed first
+  Tensor dx;        // [N, C], the adapter's part of the gradient; may be x itself: da is computed first
   Tensor da, db;    // [P r, C] [O, r], added to
-  Tensor add = {};  // [N, C]: dx = add + the adapter's part; may be dx itself, which then is not x
+  Tensor add = {};  // [N, C]: dx = add + the adapter's part; may be dx itself, which must then not be x
   bool accumulate = true;
 
   void check_on(Device device) const;
 };
 
-// A linear layer of a decode step with what stands before and after it:
+// A linear layer of a decode step, with the norm before it and the activation and addition after it:
 //   y = activation(norm(x) weight^T + bias) + add
-// It computes what the operations in each_plain() compute one after another, where few rows make one pass
-// cheaper than several; norm(x) is rounded as there, the sums before the activation need not be.
+// It computes what the operations of each_plain() compute one after another. With few rows a single pass is
+// cheaper than several. norm(x) is rounded as there; the sums before the activation may stay unrounded.
 struct FusedLinear {
   static constexpr const char* kName = "fused linear";
   enum class Epilogue : uint8_t { kNone, kGelu, kGeluExact, kRelu, kRelu2, kSwiglu };
@@ -468,30 +475,30 @@ struct FusedLinear {
   Tensor norm_bias = {};    // [C], beside it: by LayerNorm
   float epsilon = 0;        // of the norm
   Epilogue activation = Epilogue::kNone;
-  // Scratch, for devices and sizes that take several passes: [N, C] [N] [N] where there is a norm,
-  // [N, rows of weight] where there is an activation
+  // Scratch for devices and sizes that take several passes: [N, C] [N] [N] if there is a norm, and [N, rows
+  // of weight] if there is an activation
   Tensor normed = {}, mean = {}, rstd = {}, sums = {};
 
   void check_on(Device device) const;
-  // Calls visit(op) with the operations that compute it in several passes.
+  // Calls visit(op) with the operations that compute the same in several passes.
   template <class Visit>
   void each_plain(Visit&& visit) const;
 };
 
-// y = softmax(scale q k^T + mask) v. Of H query heads and K heads of keys and values, query head h reads
-// head h / (H / K). A plan may add a bias to the scores (AttentionScores). With sinks, the softmax of a
-// row of head h has one more score, sinks[h], which has no key and no value (kernels/attention/sinks.h).
+// y = softmax(scale q k^T + mask) v. With H query heads and K heads of keys and values, query head h reads
+// head h / (H / K). A plan may add a bias to the scores (AttentionScores). With sinks, the softmax of a row
+// of head h has one more score, sinks[h], which belongs to no key and no value (kernels/attention/sinks.h).
 struct AttentionForward {
   static constexpr const char* kName = "attention forward";
   const AttentionPlan& plan;
   // H heads of [B, T, heads, D], and K heads of [B, kv_tokens, heads, D]: often of one tensor, see view.h
   Heads q, k, v;
   Heads y;                 // H heads of [B, T, heads, D]
-  Tensor saved;            // plan.saved_shape, for the backward: without dropout
+  Tensor saved;            // [plan.saved_shape], for the backward; it does not depend on dropout
   Tensor workspace = {};   // plan.forward_workspace_bytes
   Dropout dropout = {};    // of the probabilities; refused by a plan without it
-  MaskTables tables = {};  // where the plan's mask has tables, and only there
-  Tensor sinks = {};       // [H], where the plan has sinks, and only there
+  MaskTables tables = {};  // if the plan's mask has tables, and only then
+  Tensor sinks = {};       // [H], if the plan has sinks, and only then
 
   void check_on(Device device) const;
 };
@@ -499,30 +506,31 @@ struct AttentionBackward {
   static constexpr const char* kName = "attention backward";
   const AttentionPlan& plan;
   Heads q, k, v;  // as the forward took them
-  Heads y;        // as it left them, as the next
+  Heads y;        // as the forward wrote it, and so is `saved`
   Tensor saved;
   Heads dy;                // like y
-  Heads dq, dk, dv;        // like q, k, v; dk and dv are sums over the query heads that read a head
+  Heads dq, dk, dv;        // like q, k, v; dk and dv are sums over the query heads that read the same head
   Tensor workspace = {};   // plan.backward_workspace_bytes
   Dropout dropout = {};    // the forward's
   MaskTables tables = {};  // the forward's
   Tensor sinks = {};       // the forward's
   Tensor dsinks = {};      // [H]; none: not wanted
-  bool accumulate = true;  // dsinks
+  bool accumulate = true;  // whether dsinks is added to
 
   void check_on(Device device) const;
 };
 
-// What attention does with some of its queries, for an observer. With the scores s, bias included, of the
-// keys that a query sees, and p = softmax(s): of each head the mean over the queries of the entropy
-// -sum p log p, in nats. Sinks are not among the scores. Nothing is dropped. A query that sees no key does
-// not count; if none does, the entropy is 0. Of all queries: LargestScores (score_ops.h).
+// The entropy of attention for some of its queries, for an observer. s are the scores, with their bias, of
+// the keys that a query sees, and p = softmax(s). For each head it is the mean over the queries of the
+// entropy -sum p log p, in nats. Sinks are not among the scores, and nothing is dropped. A query that sees no
+// key does not count; if no query counts, the entropy is 0. LargestScores (score_ops.h) looks at all queries.
 struct AttentionSample {
   static constexpr const char* kName = "attention sample";
-  static constexpr int64_t kSequences = 8, kQueries = 64;  // at most: the first ones; of each, evenly spaced
+  static constexpr int64_t kSequences = 8, kQueries = 64;  // at most: the first ones, and evenly spaced ones
   static int64_t sequences(const AttentionShape& shape) { return std::min(shape.batch, kSequences); }
   static int64_t queries(const AttentionShape& shape) { return std::min(shape.tokens, kQueries); }
-  // Sampled query number i of so many tokens. The last one is the last token.
+  // The token of sampled query number i in a sequence of `tokens` tokens. The last sampled query is the last
+  // token.
   TESSERA_HOST_DEVICE static constexpr int64_t query(int64_t i, int64_t tokens) {
     return tokens <= kQueries ? i : (i + 1) * tokens / kQueries - 1;
   }
@@ -535,8 +543,9 @@ struct AttentionSample {
   void check_on(Device device) const;
 };
 
-// Units of an MLP that do nothing, for an observer: maxima[f] = max(maxima[f], |x[n, f]|), and dead[0] = how
-// many of them are at most kThreshold. So the rows of x can come in chunks.
+// Finds units of an MLP that do nothing, for an observer: maxima[f] = max(maxima[f], |x[n, f]|), and dead[0]
+// = the number of maxima that are at most kThreshold. The rows of x may come in chunks, since maxima are
+// kept.
 struct DeadUnits {
   static constexpr const char* kName = "dead units";
   static constexpr float kThreshold = 1e-5f;
@@ -547,33 +556,33 @@ struct DeadUnits {
   void check_on(Device device) const;
 };
 
-// Rows of heads in another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0 where
-// that is below 0. Rows are counted over all sequences. Between fp32 and bf16 values are converted.
+// Moves rows of heads into another order, dtype or place: row n of `to` becomes row rows[n] of `from`, or 0
+// if rows[n] is below 0. Rows are counted over all sequences. fp32 and bf16 are converted into each other.
 struct MoveHeads {
   static constexpr const char* kName = "move heads";
-  Heads from, to;    // as many heads, of [B, T, heads, D] each with its own B and T
-  Tensor rows = {};  // int32, for each row of `to`; none: the same row of as many
+  Heads from, to;    // an equal number of heads, of [B, T, heads, D], each tensor with its own B and T
+  Tensor rows = {};  // int32, for each row of `to`; none: row n becomes row n, and both have as many rows
 
   void check_on(Device device) const;
 };
 
-// Keys and values of T new tokens go to the cache: token t of sequence b to row starts[b] + t; of a ring to
-// row (starts[b] + t) % capacity, in place of an older token.
+// Writes the keys and values of T new tokens to the cache: token t of sequence b goes to row starts[b] + t.
+// In a ring it goes to row (starts[b] + t) % capacity, in place of an older token.
 struct CacheAppend {
   static constexpr const char* kName = "cache append";
   Heads k, v;               // K heads of [B, T, heads, D]
   Tensor starts;            // [B] int32; starts[b] + T is at most the capacity, unless it is a ring
   Tensor k_cache, v_cache;  // [B, capacity, K, D]
   bool ring = false;        // with T = 1
-  // Where queries choose blocks of `block` tokens: [B, K, capacity / block rounded up, D] fp32. The mean key
-  // of each block that the new tokens complete is written there. None: queries do not choose
+  // If queries choose blocks of `block` tokens: [B, K, capacity / block rounded up, D] fp32. The mean key of
+  // each block that the new tokens complete is written there. None: queries do not choose
   Tensor means = {};
   int64_t block = 0;
 
   void check_on(Device device) const;
 };
 
-// Both, one after the other: the keys that are appended are those that are rotated.
+// Both operations in one: the rotated keys are the ones that are appended.
 struct RotaryAppend {
   static constexpr const char* kName = "rotary and cache append";
   RotaryForward rotary;
@@ -582,21 +591,22 @@ struct RotaryAppend {
   void check_on(Device device) const;
 };
 
-// Keys and values of whole groups of tokens become codes (kernels/attention/small_cache.h). A tensor of fewer
-// rows than the text has tokens is a ring: token t is in row t % rows. Of each sequence either the groups
-// `first` to `first + count` - 1, or with `starts`, before the token starts[b] is appended to a ring of
-// kNewestTokens rows, the group whose rows it and the next ones take, if its own is the first of them.
+// Turns keys and values of whole groups of tokens into codes (kernels/attention/small_cache.h). If k and v
+// have fewer rows than the text has tokens, they are rings: token t is in row t % rows. Without `starts`, the
+// groups `first` to `first + count` - 1 of each sequence are turned into codes. With `starts`, the call comes
+// before the token starts[b] is appended to a ring of kNewestTokens rows: if that token begins a group, the
+// group whose rows it will overwrite becomes codes.
 struct QuantiseCache {
   static constexpr const char* kName = "quantise cache";
   CacheFormat format;
-  Tensor k, v;    // [L, B, rows, K, D], of L layers
+  Tensor k, v;    // [L, B, rows, K, D], for L layers
   Tensor groups;  // [L, B, K, G, format.group_words()] int32
   int64_t first = 0, count = 0;
   Tensor starts = {};  // [B] int32
 
   void check_on(Device device) const;
 };
-// The numbers that the first groups of a sequence stand for
+// The reverse for one sequence: the numbers that the codes of its first `count` groups stand for
 struct DequantiseCache {
   static constexpr const char* kName = "dequantise cache";
   CacheFormat format;
@@ -607,28 +617,28 @@ struct DequantiseCache {
   void check_on(Device device) const;
 };
 
-// Attention of one new token of each sequence, whose own keys and values are in the cache: it sees the
-// rows 0 to starts[b], of a ring up to its capacity; of these, with sparse blocks, those in blocks that the
-// list of its own block has. An idle sequence has y = 0. With DecodeShape::one_cache the B tokens are of one
-// sequence, and the caches are [1, capacity, K, D].
+// Attention of one new token of each sequence, whose own keys and values are already in the cache. It sees
+// the rows 0 to starts[b], in a ring at most all of its rows; with sparse blocks only the rows in blocks that
+// the list of its own block has. An idle sequence has y = 0. With DecodeShape::one_cache the B tokens belong
+// to one sequence, and the caches are [1, capacity, K, D].
 struct DecodeAttention {
   static constexpr const char* kName = "decode attention";
   DecodePlan plan;
   Heads q;                  // H heads of [B, 1, heads, D]
-  Tensor k_cache, v_cache;  // [B, capacity, K, D]; of a small cache rings [B, kNewestTokens, K, D]
-  Tensor starts;            // [B] int32, each below the capacity, unless it is a ring
+  Tensor k_cache, v_cache;  // [B, capacity, K, D]; with a small cache rings [B, kNewestTokens, K, D]
+  Tensor starts;            // [B] int32, each below the capacity, unless the cache is a ring
   Tensor y;                 // [B, 1, H, D]
   Tensor workspace = {};    // plan.workspace_bytes
-  Tensor sinks = {};        // [H], where the plan has sinks, and only there
-  Tensor blocks = {};       // as MaskTables, where the plan has sparse blocks, and only there
-  Tensor means = {};        // [B, K, DecodeShape::slots(), D] fp32, where queries choose: see CacheAppend
-  Tensor groups = {};       // [B, K, G, words] int32, of a small cache: see QuantiseCache
+  Tensor sinks = {};        // [H], if the plan has sinks, and only then
+  Tensor blocks = {};       // as in MaskTables, if the plan has sparse blocks, and only then
+  Tensor means = {};        // [B, K, DecodeShape::slots(), D] fp32, if queries choose blocks: see CacheAppend
+  Tensor groups = {};       // [B, K, G, words] int32, for a small cache: see QuantiseCache
 
   void check_on(Device device) const;
 };
 
-// Attention of a decode step, from the new heads on: those of q and k are normed and rotated where
-// positions are rotary, k and v go to the cache, and q reads the cache.
+// Attention of a decode step, from the heads of the new tokens on: q and k are normed, and rotated if
+// positions are rotary; k and v go to the cache; and q reads the cache.
 struct CachedAttention {
   Tensor heads;                         // [B, 1, H + 2 K, D]: q, k, v of the new tokens
   std::optional<RotaryForward> rotary;  // of q and k in `heads`
@@ -641,73 +651,72 @@ struct CachedAttention {
   void each_plain(Visit&& visit) const;
 };
 
-// An operation of a decode step. What it reads is named by numbers of operations of the same step, so that a
-// device need not find out who wrote it.
+// An operation of a decode step. The operations whose results it reads are named by their numbers in the
+// step, so that a device need not find out which operation wrote a tensor.
 struct DecodeOp {
   static constexpr int kNone = -1;
   std::variant<EmbeddingForward, FusedLinear, LinearForward, CachedAttention> op;
-  int x = kNone, add = kNone;  // the operations whose y is its x and its add
-  int buffer = 0;              // operations with the same one have equal y: the next one writes over the last
+  int x = kNone, add = kNone;  // the operations whose y is this one's x, and its add
+  int buffer = 0;              // operations with the same number have the same y, which each overwrites
 
   // Calls visit(op) with the operations of AnyOp that compute it.
   template <class Visit>
   void each_plain(Visit&& visit) const;
 };
 
-// The operations of a decode step, one after another: an embedding, then linear layers and attention, a
-// linear layer last. A device that computes all of them in one kernel writes the caches and the y of the
-// last one alone; other tensors then keep what they held.
+// The operations of a decode step, one after another: an embedding, then linear layers and attention, at last
+// a linear layer. A device that computes all of them in one kernel writes only the caches and the y of the
+// last operation; the other tensors then keep their old contents.
 struct FusedDecodeStep {
   static constexpr const char* kName = "decode step";
   std::span<const DecodeOp> operations;
-  // decode_step_bytes() (backend.h), zeros before the first run; what a run leaves there is for the next
-  // one. None: the operations run one by one
+  // decode_step_bytes() (backend.h) bytes, zeros before the first run; each run leaves there what the next
+  // one needs. None: the operations run one by one
   Tensor memory = {};
 
   void check_on(Device device) const;
 };
 
-// Draws the next token of each sequence from softmax of its logits as `rule` says (kernels/sampling.h), and
-// counts it: in `seen`, `draws` and `starts`. The draw depends on its seed, the sequence's number and the
-// number of its draws before: not on the other sequences (kernels/token_draw.h has the arithmetic). An idle
-// sequence draws kIdleToken, one with NaN among its logits kBadLogits and becomes idle: they count nothing.
+// Draws the next token of each sequence from the softmax of its logits, as `rule` says (kernels/sampling.h),
+// and counts it in `seen`, `draws` and `starts`. A draw depends on the seed, the sequence's number and the
+// number of its earlier draws, not on other sequences (kernels/token_draw.h has the arithmetic). An idle
+// sequence draws kIdleToken. A sequence with a NaN among its logits draws kBadLogits and becomes idle.
+// Neither of these is counted.
 struct SampleTokens {
   static constexpr const char* kName = "sample tokens";
   Tensor logits;  // [B, padded V]
   int64_t vocab_size;
   SamplingRule rule;
   uint64_t seed;
-  Tensor seen;    // [B, (V + 31) / 32] int32, bit t % 32 of word t / 32: token t occurs in the text. Added to
-  Tensor draws;   // [B, 2] int32: the sequence's number, and its draws so far: one more
-  Tensor starts;  // [B] int32: one more, as the drawn token is the next to be read
+  Tensor seen;    // [B, (V + 31) / 32] int32, added to. Bit t % 32 of word t / 32: token t occurs in the text
+  Tensor draws;   // [B, 2] int32: the sequence's number, and its number of draws so far, which grows by one
+  Tensor starts;  // [B] int32: grows by one, as the drawn token is the next to be read
   Tensor tokens;  // [B] int32, out
 
   void check_on(Device device) const;
 };
 
-// y = x with some elements dropped, that is 0, and the others multiplied by dropout.scale(); with `add`,
-// y = add + that. The backward is the same operation on the gradient.
+// y = x with some elements set to 0 at random and the others multiplied by dropout.scale(); with `add`, y is
+// add plus that. The backward is the same operation on the gradient.
 struct ApplyDropout {
   static constexpr const char* kName = "dropout";
-  Tensor x;         // [B, T, C]: batch b is sequence dropout.first_sequence + b, row t, columns are channels
+  Tensor x;         // [B, T, C]: b is sequence dropout.first_sequence + b, t the row, C the columns
   Tensor y;         // [B, T, C]; may be x itself
   Tensor add = {};  // [B, T, C]; may be y itself
   Dropout dropout;
-  Tensor rows = {};  // [B, T] int32: the row that each counts as; none: t
+  Tensor rows = {};  // [B, T] int32: the number of each row for the mask; none: t
 
   void check_on(Device device) const;
 };
 
-// losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns: the rest is
-// padding. A row whose target is kNoTarget has loss 0 and gradient 0. With want_gradient, logits become
-// gradient_scale (softmax - onehot) in the same pass, 0 in the padding. The scale differs from step to
-// step, so that it is in memory: a CUDA graph reads it when it runs. With weights w, row n has w[n] times its
-// loss and w[n] times its gradient.
-// With a cap c, capped = c tanh(logits / c) takes the place of the logits, and the gradient of the logits is
-// that of capped times 1 - (capped / c)^2.
-// With z_loss z, z lse^2 is added to a row's loss, lse = log of the sum of exp(logits): it keeps the sum near
-// 1. With label_smoothing s, the loss is (1 - s) times that of the target and s times the mean over all
-// columns.
+// losses[n] = -log softmax(logits[n])[targets[n]], over the first `vocab_size` columns; the other columns are
+// padding. A row whose target is kNoTarget has loss 0 and gradient 0. With want_gradient, the same pass
+// replaces logits by gradient_scale (softmax - onehot), and the padding by 0. The scale is in memory because
+// it changes from step to step: a CUDA graph reads it when it runs. With weights w, the loss and the gradient
+// of row n are multiplied by w[n]. With a cap c, the loss is that of capped = c tanh(logits / c), and the
+// gradient of the logits is the gradient of capped times 1 - (capped / c)^2. With z_loss z, z lse^2 is added
+// to a row's loss, where lse is the log of the sum of exp(logits): this keeps the sum near 1. With
+// label_smoothing s, the loss is (1 - s) times that of the target plus s times the mean over all columns.
 struct CrossEntropy {
   static constexpr const char* kName = "cross entropy";
   Tensor logits;   // [N, padded V], read; overwritten by the gradient with want_gradient
@@ -718,26 +727,26 @@ struct CrossEntropy {
   float cap = 0;               // 0: none
   Tensor gradient_scale = {};  // [1] fp32; none: 1
   Tensor weights = {};         // [N] fp32; none: 1
-  Fp8Output fp8_dlogits = {};  // with want_gradient alone
+  Fp8Output fp8_dlogits = {};  // only with want_gradient
   float z_loss = 0;
   float label_smoothing = 0;  // 0 to 1, not 1
 
   void check_on(Device device) const;
 };
 
-// losses[n] = w (c CE + (1 - c) t^2 ((1 - r) F + r R)) of a row with a target, 0 of another: CE as
-// CrossEntropy; of p = softmax(teacher / t) and q = softmax(logits / t) F is the forward divergence, the sum
-// of p log(p / q), and R the reverse one, the sum of q log(q / p); c is `cross_entropy`, t the temperature
-// and r `reverse`. With want_gradient logits become w gradient_scale times c (softmax(logits) - onehot) +
-// (1 - c) t ((1 - r) (q - p) + r q (log(q / p) - R)), 0 in the padding. Hinton et al., arXiv 1503.02531; Gu
-// et al., arXiv 2306.08543.
-// Of a teacher of which only the K largest logits are known, p and q are those of K tokens and of one more
-// event, that it is any other token: both divergences are then at most those of all tokens. The gradient of
-// a token that is not known is q / q' times that of this event, whose probability is q' by the student.
+// The loss of a row with a target is w (c CE + (1 - c) t^2 ((1 - r) F + r R)); a row without one has loss 0.
+// CE is that of CrossEntropy. With p = softmax(teacher / t) and q = softmax(logits / t), F is the forward
+// divergence, the sum of p log(p / q), and R the reverse one, the sum of q log(q / p). c is `cross_entropy`,
+// t the temperature and r `reverse`. With want_gradient logits become w gradient_scale times c
+// (softmax(logits) - onehot) + (1 - c) t ((1 - r) (q - p) + r q (log(q / p) - R)), and 0 in the padding.
+// Hinton et al., arXiv 1503.02531; Gu et al., arXiv 2306.08543. If only the K largest logits of the teacher
+// are known, p and q are probabilities of K + 1 events: these K tokens, and "any other token". Both
+// divergences are then at most those over all tokens. The gradient of a token that is not known is q / q'
+// times the gradient of that event, where q' is the event's probability by the student.
 struct Distillation {
   static constexpr const char* kName = "distillation";
   Tensor logits;        // [N, padded V], read; overwritten by the gradient with want_gradient
-  Tensor teacher = {};  // [N, any padded V] of the same dtype: the teacher's logits; none: the largest
+  Tensor teacher = {};  // [N, any padded V] of the same dtype: the teacher's logits; none: see largest_ids
   Tensor targets;       // [N] int32, each < vocab_size, or kNoTarget
   Tensor losses;        // [N] fp32
   int64_t vocab_size;
@@ -745,16 +754,16 @@ struct Distillation {
   float temperature = 1, cross_entropy = 0, reverse = 0;
   Tensor gradient_scale = {};  // [1] fp32; none: 1
   Tensor weights = {};         // w, [N] fp32; none: 1
-  // In place of `teacher`, of rows with a target: LargestLogits' ids and values at the same temperature. An
-  // id stands once in its row.
+  // In place of `teacher`, for rows with a target: ids and values of LargestLogits, computed at the same
+  // temperature. No id stands twice in a row.
   Tensor largest_ids = {}, largest = {};
 
   void check_on(Device device) const;
 };
 
-// The K largest of the first `vocab_size` logits of each row, by ascending ids; of equal ones those with the
-// lower ids. `values` has them as they are, and behind them the logarithm of the sum of exp(logit / t) over
-// all other columns, -infinity if there are none.
+// The K largest of the first `vocab_size` logits of each row, in the order of their ids; of equal logits
+// those with the lower ids. `values` has these logits as they are, and after them the logarithm of the sum of
+// exp(logit / t) over all other columns, which is -infinity if there are none.
 struct LargestLogits {
   static constexpr const char* kName = "largest logits";
   Tensor logits;  // [N, padded V], read
@@ -766,27 +775,27 @@ struct LargestLogits {
   void check_on(Device device) const;
 };
 
-// The losses of pairs of documents, by kernels/preference.h: a first document and the second one that begins
-// where it ends, in the same sequence. `weights` gets the factor that makes the gradient of a row's
-// cross entropy that of the loss of its pair, 0 of rows outside of pairs. `figures` gets, at the first row of
-// a pair, what PreferenceFigures::at() names, and 0 at others.
+// The losses of pairs of documents, by kernels/preference.h. A pair is a first document and the second one
+// that begins where it ends, in the same sequence. For each row of a pair, `weights` gets the factor by which
+// the gradient of the row's cross entropy becomes the gradient of the pair's loss; other rows get 0. At the
+// first row of a pair, `figures` gets what PreferenceFigures::at() names; other rows get 0.
 struct PreferenceLoss {
   static constexpr const char* kName = "preference loss";
   Tensor documents;       // [B, T, 2] int32: where each token's document begins and ends
   Tensor kinds;           // [B, T] int32: the DocumentKind of each token's document
   Tensor targets;         // [N] int32, or kNoTarget
-  Tensor losses;          // [N] fp32: the cross entropy of each row; not read without a target
-  Tensor reference = {};  // [N] fp32: that of the reference, where the rule needs one, or `stored`
-  // [N, 2] fp32: at the first row of each document the sum of the log-probabilities that the reference gives
-  // its tokens that count, as a float and what that leaves
+  Tensor losses;          // [N] fp32: the cross entropy of each row; rows without a target are not read
+  Tensor reference = {};  // [N] fp32: the same by the reference, if the rule needs one and `stored` is none
+  // [N, 2] fp32: at the first row of each document, the sum of the reference's log-probabilities of its
+  // tokens that count, as a float and the rest that the float leaves
   Tensor stored = {};
   PreferenceRule rule = {};
-  // [1] fp32, of kto: the sum of m - m' over all mismatched documents of the step, and one over their number,
-  // each of them times its weight, if there are any; none: z is 0, which is enough to find that sum, of row
-  // PreferenceFigures::kDivergence of the figures
+  // For kto, both [1] fp32: the sum of m - m' over all mismatched documents of the step, and one over their
+  // number. If there are weights, each document counts with its weight. None: z is 0. That is enough to find
+  // the sum, which is then in row PreferenceFigures::kDivergence of the figures
   Tensor divergence = {}, gradient_scale = {};
-  // [N] fp32: at the first row of a pair what its loss, and the divergence of its figures, are multiplied by;
-  // none: 1
+  // [N] fp32: at the first row of a pair, the factor of its loss and of the divergence of its figures; none:
+  // 1
   Tensor pair_weights = {};
   Tensor weights;  // [N] fp32, written
   Tensor figures;  // [PreferenceFigures::kCount, N] fp32, written
@@ -803,23 +812,23 @@ struct CapLogits {
   void check_on(Device device) const;
 };
 
-// The logits and the loss in one, for training: neither logits nor their gradient are stored. With
-// l = x weight^T, r = l of the row's target, and S = the sum of a row of e:
+// The logits and the loss in one, for training: neither the logits nor their gradient are stored. With
+// l = x weight^T, r the logit l of the row's target, and S the sum of a row of e:
 //   e = exp(min(l - r, 60)), 0 for the target and for columns from vocab_size on
 //   losses = w log(1 + S),  a = w gradient_scale / (1 + S),  b = -a S,  scaled_x = a x
-// so that w gradient_scale (softmax - onehot) is a e, and b for the target. The gradients are made from
-// that by LinearBackward with dy = e, x = scaled_x, and then HeadGradient.
-// A row whose target is kNoTarget has loss 0 and a = b = 0.
+// So w gradient_scale (softmax - onehot) is a e, and b for the target. The gradients follow from
+// LinearBackward with dy = e and x = scaled_x, and then HeadGradient. A row whose target is kNoTarget has
+// loss 0 and a = b = 0.
 struct HeadLoss {
   static constexpr const char* kName = "head and loss";
-  static constexpr int64_t kSumColumns = 192;  // of a row that are added up at first
+  static constexpr int64_t kSumColumns = 192;  // columns of a row that are added up in a first step
   Tensor x, weight;                            // [N, C] [padded V, C]
   Tensor targets;                              // [N] int32, each < vocab_size, or kNoTarget
   Tensor gradient_scale = {};                  // [1] fp32; none: 1
   Tensor weights = {};                         // w, [N] fp32; none: 1
   float z_loss = 0;                            // as CrossEntropy's: changes losses, a and b
   int64_t vocab_size;
-  Tensor e;         // [N, padded V], written, as are all that follow
+  Tensor e;         // [N, padded V], written, and so are all tensors below
   Tensor losses;    // [N] fp32
   Tensor scaled_x;  // [N, C]
   Tensor factors;   // [2, N] fp32: a, b
@@ -827,7 +836,7 @@ struct HeadLoss {
 
   void check_on(Device device) const;
 };
-// dx = a product + b weight[target] of every row, with product = e weight; dweight[target] += b x
+// For every row dx = a product + b weight[target], where product = e weight; and dweight[target] += b x
 struct HeadGradient {
   static constexpr const char* kName = "head gradient";
   Tensor x;                // [N, C], overwritten by its gradient dx
@@ -848,7 +857,7 @@ struct GlobalNorm {
   void check_on(Device device) const;
 };
 
-// sum[0] = the sum of losses. In double, in a fixed order, and rounded once
+// sum[0] = the sum of losses, added in double in a fixed order and rounded once
 struct SumLosses {
   static constexpr const char* kName = "sum of losses";
   Tensor losses;  // fp32, of any shape
@@ -857,72 +866,74 @@ struct SumLosses {
   void check_on(Device device) const;
 };
 
-// Whether a step may update the weights, by the sum of its losses and the norm of its gradients
+// Decides whether a step may update the weights, by the sum of its losses and the norm of its gradients.
 struct JudgeStep {
   static constexpr const char* kName = "judge step";
-  Tensor losses;     // [R] fp32: the sums of R ranks, which are added
-  Tensor grad_norm;  // as AdamW's
-  Tensor limits;     // [2] fp32: of the sum of the losses, of the norm
-  Tensor verdict;    // [1] fp32: a StepVerdict
+  Tensor losses;     // [R] fp32: the sums of R ranks, which are added up
+  Tensor grad_norm;  // as in AdamW
+  Tensor limits;     // [2] fp32: the largest sum of losses, and the largest norm
+  Tensor verdict;    // [1] fp32, written: a StepVerdict
 
   void check_on(Device device) const;
 };
 
-// The range of a tensor's finite elements, how many are not finite, and where the first of these is, see
-// Inspected (kernels/base/inspected.h). For searches: two passes of its own, and no concern for speed.
+// Finds the range of a tensor's finite elements, how many are not finite, and where the first of these is:
+// see Inspected (kernels/base/inspected.h). It is for searches: it takes two passes, and is not written for
+// speed.
 struct Inspect {
   static constexpr const char* kName = "inspect";
-  Tensor x;         // real, or FP8 without its scale
-  int64_t row = 0;  // elements of a row, of which `count` from `first` on are looked at; 0: all elements
+  Tensor x;         // real numbers, or FP8 without its scale
+  int64_t row = 0;  // if not 0: rows have this many elements, and only `count` from `first` on are looked at
   int64_t first = 0, count = 0;
   Tensor result;  // [kInspectedWords] int32, the words of an Inspected
 
   void check_on(Device device) const;
 };
 
-// One AdamW step of some parameters, Loshchilov and Hutter, arXiv:1711.05101, with the gradient scaled by
-// min(1, max_norm / (norm + 1e-6)). Nothing is changed if the norm is not finite, so a diverged step can be
+// One AdamW step of some parameters (Loshchilov and Hutter, arXiv:1711.05101). The gradient is multiplied by
+// min(1, max_norm / (norm + 1e-6)). If the norm is not finite, nothing changes, so a diverged step can be
 // refused without harm.
 //
-// Moments in bf16 are widened to fp32, the step is computed as with fp32 moments, and only then are they
-// rounded, at random (kernels/base/bf16.h): to nearest, a decay of less than half a unit in the last place
-// would never move them. With i = first_element + the element's index, the word i % 4 of
-// Philox(random_key, step).bits(i / 4) rounds both: its lower half m, its upper half v. So a tensor may be
-// cut into slices, each with its own first_element, and the bits are those of the whole.
+// Moments in bf16 are widened to fp32, the step is computed as with fp32 moments, and then they are rounded
+// at random (kernels/base/bf16.h). Rounded to nearest, a decay of less than half a unit in the last place
+// would never move them. With i = first_element + the element's index, word i % 4 of Philox(random_key,
+// step).bits(i / 4) rounds both moments: its lower half m, its upper half v. So a tensor may be cut into
+// slices, each with its own first_element, and gets the bits that the whole tensor would get.
 struct AdamW {
   static constexpr const char* kName = "adamw";
   // Parameters that lie side by side. All parts have the same dtypes.
   struct Part {
-    Tensor param;               // bf16, or fp32 (on the CPU always)
-    Tensor low;                 // uint16: with param the master that the step is computed on (SplitMasters);
+    Tensor param;               // bf16 or fp32; on the CPU always fp32
+    Tensor low;                 // uint16: with param it is the master that the step updates (SplitMasters);
                                 // none if param is fp32
     Tensor grad;                // like param, or fp32
     Tensor m, v;                // both fp32 or both bf16, on either device
-    int64_t decayed = 0;        // elements before this have weight decay: a multiple of 8, or all
+    int64_t decayed = 0;        // the elements before this one have weight decay: a multiple of 8, or all
     uint64_t random_key = 0;    // used with bf16 moments only
-    int64_t first_element = 0;  // of a slice in the whole: a multiple of 8
+    int64_t first_element = 0;  // the index of a slice's first element in the whole: a multiple of 8
   };
   std::vector<Part> parts;
-  Tensor grad_norm;  // [R] fp32: the norm of each of R parts of the gradients, by GlobalNorm. The norm of all
-                     // is the root of the sum of their squares
+  Tensor grad_norm;  // [R] fp32: the norms of R parts of the gradients, by GlobalNorm. The norm of all
+                     // gradients is the root of the sum of their squares
   double max_norm;   // 0 or less: no clipping
   // double, because 1 - beta2 in fp32 would be off by 1e-5
   double learning_rate, beta1, beta2, epsilon, weight_decay;
   int64_t step;         // from 1
-  Tensor verdict = {};  // [1] fp32, of JudgeStep: but with kUpdate nothing is changed; none: the norm alone
+  Tensor verdict = {};  // [1] fp32, of JudgeStep: nothing changes unless it is kUpdate; none: only the norm
                         // decides
 
   void check_on(Device device) const;
 };
 
-// What an AdamW step is about to do, for some ranges of its parameters: sums[s] = the sums over range s of
-// the squares of the weights (masters), of the gradient as the step scales it, and of what the step adds to
-// the weights. It writes nothing else, and goes before the step. Zeros, if the step changes nothing.
+// Measures what an AdamW step is about to do to some ranges of its parameters. sums[s] has three sums over
+// range s: of the squares of the weights (masters), of the gradient as the step scales it, and of what the
+// step adds to the weights. It writes nothing else, and runs before the step. The sums are 0 if the step
+// changes nothing.
 struct AdamWNorms {
   static constexpr const char* kName = "adamw norms";
   struct Range {
-    size_t part = 0;               // of the step
-    int64_t first = 0, count = 0;  // elements of the part; first: a multiple of 8
+    size_t part = 0;               // the index of a part of the step
+    int64_t first = 0, count = 0;  // elements of that part; first: a multiple of 8
   };
   const AdamW& step;
   std::span<const Range> ranges;
@@ -931,18 +942,19 @@ struct AdamWNorms {
   void check_on(Device device) const;
 };
 
-// Muon, for a matrix: the step is made of the direction of the mean of its gradients, not of its length
-// (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon). It is three operations, so that ranks can
-// exchange what they have of the direction between them.
+// Muon updates a matrix by the direction of the mean of its gradients, whatever its length (Jordan et al.,
+// 2024, https://kellerjordan.github.io/posts/muon). It consists of three operations, so that ranks can
+// exchange their parts of the direction between them.
 //
-// First, for any elements side by side: m = momentum m + (1 - momentum) g, and the direction, after Nesterov,
-// (1 - momentum) g + momentum m, with g the gradient after clipping. Changes nothing where AdamW does not.
+// The first is for any elements that lie side by side: m = momentum m + (1 - momentum) g, and the direction,
+// after Nesterov, (1 - momentum) g + momentum m, where g is the gradient after clipping. It changes nothing
+// where AdamW does not.
 struct MuonMomentum {
   static constexpr const char* kName = "muon momentum";
   Tensor gradient;   // [n] as AdamW's
-  Tensor mean;       // [n] m: fp32 or bf16, rounded at random as AdamW's
-  Tensor direction;  // [n] the dtype of the weights
-  Tensor grad_norm;  // as AdamW's, and so are the others
+  Tensor mean;       // [n] m: fp32, or bf16 that is rounded at random as in AdamW
+  Tensor direction;  // [n], written, in the dtype of the weights
+  Tensor grad_norm;  // this and all that follow as in AdamW
   double max_norm, momentum;
   int64_t step;
   uint64_t random_key = 0;
@@ -952,12 +964,13 @@ struct MuonMomentum {
   void check_on(Device device) const;
 };
 
-// Second: X becomes its nearest matrix with orthonormal rows or columns, near enough, times a number that
-// gives an exact one the root mean square `rms`: rms sqrt(the larger side). X / (margin
-// |X|), with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X, A = X X^T, one after the
-// other, which move its singular values towards 1. Of a tall matrix the same with X^T. A matrix of zeros
-// stays so. A rounded result of each GEMM has the dtype of the matrix, sums are fp32. Several go together, so
-// that small ones fill a device; the bits of each are those that it has alone.
+// The second: X becomes approximately the nearest matrix with orthonormal rows or columns, times rms sqrt(the
+// larger side). For an exactly orthonormal matrix that gives the root mean square `rms`. X / (margin |X|),
+// with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X with A = X X^T, one after the
+// other, which move its singular values towards 1. For a tall matrix the same is done with X^T. A matrix of
+// zeros stays zero. The rounded result of each GEMM has the dtype of the matrix, and sums are fp32. Several
+// matrices are computed together, so that small ones fill a device; each gets the bits that it would get
+// alone.
 struct Orthogonalise {
   static constexpr const char* kName = "orthogonalise";
   struct Polynomial {
@@ -965,12 +978,12 @@ struct Orthogonalise {
   };
   static constexpr size_t kMost = 24;
   std::span<const Tensor> matrices;         // [m, n] each, 1 to kMost
-  Tensor room;                              // of their dtype, room_for() elements each, undefined afterwards
+  Tensor room;                              // scratch of their dtype: room_for() elements for each matrix
   std::span<const Polynomial> polynomials;  // an odd number of them
   double margin = 1;                        // at least 1
   double rms = 1;
 
-  // Elements of a matrix in the room, where three begin at multiples of 128
+  // The elements of a matrix's scratch. It holds three matrices, which begin at multiples of 128 elements.
   static constexpr int64_t piece(int64_t elements) { return (elements + 127) / 128 * 128; }
   static constexpr int64_t room_for(int64_t rows, int64_t columns) {
     const int64_t least = std::min(rows, columns);
@@ -980,9 +993,10 @@ struct Orthogonalise {
   void check_on(Device device) const;
 };
 
-// Between them, or not at all: rows of X become alike in length, by the mean over steps of their elements'
-// squares: r = beta r + (1 - beta) mean of squares, x = x / (sqrt(r) + epsilon), and all of X is scaled to
-// the root mean square `rms` (NorMuon: Li et al., arXiv:2510.05491). Changes nothing where AdamW does not.
+// An optional operation between these two: it makes the rows of X equally long, by the mean over steps of the
+// squares of their elements: r = beta r + (1 - beta) mean of squares, x = x / (sqrt(r) + epsilon). Then all
+// of X is scaled to the root mean square `rms` (NorMuon: Li et al., arXiv:2510.05491). It changes nothing
+// where AdamW does not.
 struct NormaliseRows {
   static constexpr const char* kName = "normalise rows";
   static constexpr double kEpsilon = 1e-10;
@@ -995,33 +1009,33 @@ struct NormaliseRows {
   void check_on(Device device) const;
 };
 
-// Third, for any elements side by side: w -= learning_rate (direction + weight_decay w), with masters as
-// AdamW's. Changes nothing where AdamW does not.
+// The third is for any elements that lie side by side: w -= learning_rate (direction + weight_decay w), with
+// masters as in AdamW. It changes nothing where AdamW does not.
 struct MuonUpdate {
   static constexpr const char* kName = "muon update";
-  Tensor param, low;  // [n] as AdamW's
+  Tensor param, low;  // [n] as in AdamW
   Tensor direction;   // [n] like param
-  Tensor grad_norm;   // as AdamW's
+  Tensor grad_norm;   // as in AdamW
   double learning_rate, weight_decay;
-  bool cautious = false;  // weights decay only where the direction makes them smaller, too
+  bool cautious = false;  // weight decay applies only where the direction also makes the weight smaller
   Tensor verdict = {};
 
   void check_on(Device device) const;
 };
 
-// AdamWNorms of a step of Muon, for one range of it
+// As AdamWNorms, for a step of Muon and one range of it
 struct MuonNorms {
   static constexpr const char* kName = "muon norms";
   const MuonUpdate& step;
-  Tensor gradient;  // [n] as MuonMomentum's
+  Tensor gradient;  // [n] as in MuonMomentum
   double max_norm;
-  int64_t first, count;  // elements of the step
+  int64_t first, count;  // the range, in elements of the step
   Tensor sums;           // [3] fp32
 
   void check_on(Device device) const;
 };
 
-// Of a mixture of experts: expert_ops.h
+// The operations of a mixture of experts: expert_ops.h
 struct RouterForward;
 struct RouterBackward;
 struct ChooseExperts;
@@ -1038,7 +1052,7 @@ struct SumExperts;
 struct AddShared;
 struct AddSharedBackward;
 
-// Of the largest score of each head: score_ops.h
+// The operations on the largest score of each head: score_ops.h
 struct LargestScores;
 struct ClipHeads;
 

@@ -1,18 +1,19 @@
-// The losses of pairs of documents, from the log-probabilities of what counts in them: one list of formulas
-// for the host and for devices. A pair is a chosen and a rejected document, or for kto an answer that is
-// desirable or not, and a mismatched one: its prompt with the answer to another.
+// The losses of pairs of documents, computed from the log-probabilities of their tokens that count. The host
+// and devices share these formulas. A pair is a chosen and a rejected document. For kto it is an answer,
+// desirable or not, and a mismatched document: the same prompt with the answer to another prompt.
 //   c, r    log-probability of the chosen and of the rejected document, a sum over its tokens that count
-//   c', r'  the same by the reference;  n, m the tokens;  b = beta;  L(x) = -log sigmoid(x)
+//   c', r'  the same by the reference;  n, m the numbers of these tokens;  b = beta;  L(x) = -log sigmoid(x)
 //   dpo     d = b ((c - c') - (r - r')),  ((1 - s) L(d) - s L(-d)) / (1 - 2 s) with the label smoothing s
 //           (robust DPO; s = 0: L(d))
 //   ipo     ((c - c') / n - (r - r') / m - 1 / (2 b))^2
 //   simpo   d = b (c / n - r / m) - gamma,  (1 - s) L(d) + s L(-d)
 //   orpo    -c / n + b L(o),  o = log odds of c / n less those of r / m,  odds(p) = p / (1 - p)
-//   kto     with c of the answer, z = max(0, the mean of m - m' over the step's mismatched documents), which
-//           has no gradient: w sigmoid(-h), h = b ((c - c') - z), w = desirable; or of an undesirable answer
-//           h = -b ((c - c') - z), w = undesirable
-// `cross_entropy` times -c / n is added to the first three. Rewards, which are only looked at, are b (c - c')
-// with a reference, and b c / n without.
+//   kto     c belongs to the answer. z = max(0, the mean of m - m' over the step's mismatched documents),
+//           where m and m' are their log-probabilities by the model and by the reference; no gradient.
+//           w sigmoid(-h): a desirable answer has h = b ((c - c') - z) and w = desirable, an undesirable one
+//           h = -b ((c - c') - z) and w = undesirable
+// `cross_entropy` times -c / n is added to the first three. Rewards are only for reports: b (c - c') with a
+// reference, and b c / n without one.
 // Rafailov et al., arXiv 2305.18290; Chowdhury et al., arXiv 2403.00409; Azar et al., arXiv 2310.12036; Meng
 // et al., arXiv 2405.14734; Hong et al., arXiv 2403.07691; Ethayarajh et al., arXiv 2402.01306.
 #pragma once
@@ -34,37 +35,37 @@ struct PreferenceRule {
   TESSERA_HOST_DEVICE bool needs_reference() const {
     return kind == PreferenceKind::kDpo || kind == PreferenceKind::kIpo || kind == PreferenceKind::kKto;
   }
-  // Its documents are answers with a label, and mismatched ones.
+  // Whether its documents are answers with a label, and mismatched ones
   TESSERA_HOST_DEVICE bool has_labels() const { return kind == PreferenceKind::kKto; }
 };
 
 // A document of a pair
 struct PreferenceSide {
-  double logp = 0, reference = 0;  // sums
-  double tokens = 0;               // that count
+  double logp = 0, reference = 0;  // log-probability by the model, and by the reference: sums over tokens
+  double tokens = 0;               // the number of tokens that count
 };
 
-// Of PreferenceLoss::stored, at the first row of a document
+// The sum that PreferenceLoss::stored has at the first row of a document
 TESSERA_HOST_DEVICE inline double stored_reference(const float* stored, int64_t row) {
   return static_cast<double>(stored[2 * row]) + static_cast<double>(stored[2 * row + 1]);
 }
-// z of kto, of PreferenceLoss::divergence and gradient_scale
+// z of kto, from PreferenceLoss::divergence and gradient_scale
 TESSERA_HOST_DEVICE inline double mean_divergence(float sum, float scale) {
   return fmax(0.0, static_cast<double>(sum) * static_cast<double>(scale));
 }
 
-// What is known of a pair. kto: an answer is chosen or rejected by its label, and the figures of what it is
-// not are 0.
+// The results for a pair. For kto the label says whether the answer counts as chosen or as rejected; the
+// figures of the other are 0.
 struct PreferenceFigures {
   static constexpr int kCount = 9;
-  static constexpr int kDivergence = 8;  // its number
+  static constexpr int kDivergence = 8;  // the index of `divergence` in at()
   double loss = 0, chosen_reward = 0, rejected_reward = 0, chosen_logp = 0, rejected_logp = 0;
   double is_right = 0;  // 1: the reward of the chosen document is the higher one; kto: h is above 0
   double has_chosen = 1, has_rejected = 1;
   double divergence = 0;                // kto: m - m' of the mismatched document
   double d_chosen = 0, d_rejected = 0;  // derivatives of the loss with respect to the two sums
 
-  // Of a pair with this weight
+  // Multiplies by the weight of the pair what the loss consists of.
   TESSERA_HOST_DEVICE void weigh(double weight) {
     loss *= weight, divergence *= weight, d_chosen *= weight, d_rejected *= weight;
   }
@@ -90,7 +91,7 @@ TESSERA_HOST_DEVICE inline double sigmoid(double x) {
 TESSERA_HOST_DEVICE inline double minus_log_sigmoid(double x) {
   return x >= 0 ? log1p(exp(-x)) : log1p(exp(x)) - x;
 }
-// log(1 - exp(x)) of x < 0; at 0 of the next number below it
+// log(1 - exp(x)) for x < 0; for 0 the value at a number just below it
 TESSERA_HOST_DEVICE inline double log_one_minus_exp(double x) {
   constexpr double kLeast = -1e-12;
   if (x > kLeast) x = kLeast;
@@ -121,7 +122,7 @@ TESSERA_HOST_DEVICE inline PreferenceFigures kto_figures(const PreferenceRule& r
   return found;
 }
 
-// Of a side without a token that counts the means are 0.
+// If a side has no token that counts, its means are 0.
 TESSERA_HOST_DEVICE inline PreferenceFigures preference_figures(const PreferenceRule& rule,
                                                                 const PreferencePair& pair) {
   using preference::minus_log_sigmoid;

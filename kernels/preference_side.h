@@ -1,5 +1,5 @@
-// The pairs of sequences, and a document of a pair from the losses of its rows, on the host. Kernels walk and
-// add up in threads: preference.cu.
+// On the host: finds the pairs in sequences, and adds up the losses of a document's rows. Kernels do this
+// with several threads: preference.cu.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Calls on_pair(first, middle, end) for each of the pairs in N rows of sequences of T tokens: the rows where
-// the documents of a pair begin, and where the second one ends.
+// Calls on_pair(first, middle, end) for each pair in the N rows of sequences of T tokens: the rows where its
+// two documents begin, and where the second one ends.
 template <class OnPair>
 void for_each_pair(const int32_t* documents, const int32_t* kinds, int64_t N, int64_t T,
                    const OnPair& on_pair) {
@@ -28,10 +28,10 @@ void for_each_pair(const int32_t* documents, const int32_t* kinds, int64_t N, in
 
 struct PairRows {
   const int32_t* targets;
-  const float *losses, *reference;  // cross entropies of rows; reference: null without one
+  const float *losses, *reference;  // cross entropies of rows, by the model and by the reference (or null)
   const float* stored = nullptr;    // see PreferenceLoss; null: none
 };
-// Of the rows from `begin` to `end`
+// The document that has the rows from `begin` to `end`
 inline PreferenceSide preference_side(const PairRows& rows, int64_t begin, int64_t end) {
   PreferenceSide side;
   if (rows.stored) side.reference = stored_reference(rows.stored, begin);

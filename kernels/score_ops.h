@@ -25,10 +25,10 @@ struct LargestScores {
   void check_on(Device device) const;
 };
 
-// After a step: if the largest score of query head h was above `most`, its weights shrink, so that its
-// scores are multiplied by g[h] = most / largest[h] (QK-Clip: Kimi Team, arXiv:2507.20534); else g[h] = 1.
-// The rows of a key head are multiplied by r, the square root of the smallest g among the query heads that
-// share it. The rows of query head h are multiplied by g[h] / r. So both get sqrt(g[h]) where no heads
+// After a step, shrinks the weights of query heads whose largest score was above `most`, so that the scores
+// of head h are multiplied by g[h] = most / largest[h] (QK-Clip: Kimi Team, arXiv:2507.20534). For other
+// heads g[h] = 1. The rows of a key head are multiplied by r, the square root of the smallest g among the
+// query heads that share it, and the rows of query head h by g[h] / r. So both get sqrt(g[h]) if no heads
 // share keys. It changes nothing where AdamW does not.
 struct ClipHeads {
   static constexpr const char* kName = "clip heads";

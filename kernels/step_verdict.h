@@ -1,5 +1,5 @@
-// What becomes of a training step, by its loss and the norm of its gradients: the same comparison on the host
-// and on a device.
+// Whether a training step may update the weights, by its loss and the norm of its gradients. The host and
+// devices share this comparison.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// What JudgeStep writes, as a number
+// The values of JudgeStep::verdict
 enum class StepVerdict : int8_t {
   kAbove = -1,     // the loss or the norm is finite and above its limit
   kNotFinite = 0,  // the loss or the norm is not finite

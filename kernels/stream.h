@@ -1,5 +1,5 @@
-// Stream: a backend, the queue that its operations go into, and the scratch that they share. A value: copies
-// mean the same queue. The backend and the workspace must outlive the last operation.
+// Stream: a backend, the queue that its operations go into, and the scratch that they share. It is a value:
+// copies of it mean the same queue. The backend and the workspace must outlive the last operation.
 #pragma once
 
 #include "kernels/backend.h"
@@ -8,8 +8,8 @@ namespace tessera {
 
 class Stream {
  public:
-  // On the backend's own stream. Without a workspace it runs what needs no scratch, such as copies that do
-  // not convert.
+  // A stream on the backend's own queue. Without a workspace it can run operations that need no scratch, such
+  // as copies that do not convert.
   explicit Stream(Backend& backend, Tensor workspace = {})
       : backend_(&backend), launch_{.workspace = workspace, .stream = backend.stream()} {}
 
@@ -19,7 +19,7 @@ class Stream {
   }
   void synchronize() const { backend_->synchronize(launch_.stream); }
 
-  // The operations that follow are of this part of the model, see OpPlace.
+  // Says which part of the model the operations that follow belong to, see OpPlace.
   void enter(int64_t block, bool backward) const {
     OpPlace& place = backend_->place();
     place.block = block, place.backward = backward;

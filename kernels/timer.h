@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// start() and stop() only mark two places in the stream: on CUDA by events, so that the host may
-// run ahead; on the CPU by the clock, at once.
+// start() and stop() only mark two places in the stream. On CUDA they record events, so that the host may run
+// ahead; on the CPU they read the clock at once.
 class Timer {
  public:
   virtual ~Timer() = default;

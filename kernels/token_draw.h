@@ -1,12 +1,12 @@
-// The arithmetic of SampleTokens that all devices share, so that equal logits give equal tokens.
+// The arithmetic of SampleTokens, which all devices share, so that equal logits give equal tokens.
 //
-// Probabilities are whole numbers: a token's weight is exp((x - largest) / temperature) in units of 2^-40,
-// rounded down. Sums of whole numbers are the same in any order, and so for any number of threads and any
-// device. A token that is less probable than 2^-40 times the most probable one has weight 0, and is never
+// Probabilities are whole numbers. A token's weight is exp((x - largest) / temperature) in units of 2^-40,
+// rounded down. Sums of whole numbers do not depend on their order, and so not on the number of threads or
+// the device. A token that is less probable than 2^-40 times the most probable one has weight 0, and is never
 // drawn.
 //
-// The order of tokens is by logit, after the repetition penalty, and among equals by id. top_k and top_p
-// keep a beginning of that order, which ends with a TokenCut.
+// Tokens are ordered by their logit, after the repetition penalty; among equal logits by their id. top_k and
+// top_p keep the beginning of that order, up to a TokenCut.
 //
 //   1. x = penalised(logit) of tokens in `seen`. If the largest x is not finite, or a logit is NaN, the token
 //      is kBadLogits, and the sequence becomes idle: it has no next token to read. If the temperature is
@@ -15,8 +15,8 @@
 //   3. With top_p, the cut is where the weights, summed in the order up to the cut of 2, first reach
 //      top_p_weight(their total).
 //   4. With min_p, the weight of a kept token is at least min_p_weight().
-//   5. Drawn is, of the kept tokens in the order of their ids, the first whose sum of weights up to and with
-//      its own is above drawn_weight(seed, sequence, draw, their total).
+//   5. The token is drawn from the kept tokens, in the order of their ids: it is the first for which the
+//      weights up to and including its own sum to more than drawn_weight(seed, sequence, draw, their total).
 #pragma once
 
 #include <bit>
@@ -28,11 +28,12 @@
 
 namespace tessera {
 
-inline constexpr int kWeightBits = 40;  // a vocabulary of 2^23 tokens still sums to less than 2^63
+inline constexpr int kWeightBits = 40;  // the weights of a vocabulary of 2^23 tokens sum to less than 2^63
 inline constexpr uint64_t kWholeWeight = uint64_t{1} << kWeightBits;  // of the most probable token
-inline constexpr uint64_t kSamplingStream = uint64_t{1} << 32;        // not a stream of the initial weights
+inline constexpr uint64_t kSamplingStream = uint64_t{1} << 32;        // no initial weights use this stream
 
-// The logit of a token that occurs in the text. fma, because a compiler may join a product with a later sum.
+// The logit of a token that occurs in the text. It uses fma because a compiler may join a product and a later
+// sum.
 TESSERA_HOST_DEVICE inline float penalised(float logit, float penalty) {
   return logit > 0 ? logit / penalty : fmaf(logit, penalty, 0.0f);
 }
@@ -80,17 +81,17 @@ TESSERA_HOST_DEVICE inline uint64_t weight_of(float x, float largest, float temp
   return (mantissa << kShift) >> (kShift + kMantissa - kWeightBits - static_cast<int32_t>(n));
 }
 
-// A token of these is kept.
+// The end of the kept tokens in the order of tokens
 struct TokenCut {
-  uint32_t order = 0;           // order_of() of the last token's x
-  int64_t last_id = INT64_MAX;  // the largest id that is kept of those with this order
+  uint32_t order = 0;           // order_of() of x of the last kept token
+  int64_t last_id = INT64_MAX;  // of the tokens with this order, those up to this id are kept
 
   TESSERA_HOST_DEVICE bool keeps(uint32_t token_order, int64_t id) const {
     return token_order > order || (token_order == order && id <= last_id);
   }
 };
 
-// The smallest sum of weights that is a share of top_p of `total`; 1 to total
+// The sum of weights at which the cut of top_p is: top_p of `total`, rounded up; from 1 to `total`
 TESSERA_HOST_DEVICE inline uint64_t top_p_weight(float top_p, uint64_t total) {
   const double share = ceil(static_cast<double>(top_p) * static_cast<double>(total));
   const uint64_t weight = static_cast<uint64_t>(share);
@@ -101,7 +102,8 @@ TESSERA_HOST_DEVICE inline uint64_t min_p_weight(float min_p) {
   return static_cast<uint64_t>(ceil(static_cast<double>(min_p) * static_cast<double>(kWholeWeight)));
 }
 
-// Uniform in 0 to total - 1: 64 random bits times the total, without the lower 64 bits of the product
+// A number from 0 to total - 1, uniformly drawn: the upper 64 bits of the product of 64 random bits and the
+// total
 TESSERA_HOST_DEVICE inline uint64_t drawn_weight(uint64_t seed, int32_t sequence, int32_t draw,
                                                  uint64_t total) {
   const Philox random(seed, kSamplingStream + static_cast<uint32_t>(sequence));

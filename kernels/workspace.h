@@ -1,5 +1,5 @@
-// The workspace of each operation, by device. Host arithmetic, so that a plan needs no device. Operations
-// that are not listed need none.
+// The bytes of workspace of each operation, by device. Only host arithmetic, so that a plan needs no device.
+// Operations that are not listed need none.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tessera::cpu {
 
-// Gradient norm: partial sums of blocks, so many at a time.
+// The gradient norm stores the partial sums of this many blocks at a time.
 inline constexpr int64_t kNormBlocks = 4096;
 inline constexpr int64_t kNormBytes = kNormBlocks * static_cast<int64_t>(sizeof(double));
 
@@ -17,16 +17,16 @@ namespace tessera::cuda {
 
 constexpr int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// cuBLASLt: NVIDIA recommends 32 MiB on Hopper; with less fewer algorithms are available.
+// For cuBLASLt NVIDIA recommends 32 MiB on Hopper; with less memory fewer algorithms are available.
 inline constexpr int64_t kGemmWorkspaceBytes = int64_t{32} << 20;
 
-// Column sums (gradients of biases and of the norms' parameters): a row of partial sums for each slab, at
-// most so many.
+// Column sums (gradients of biases and of the norms' parameters) store a row of partial sums for each slab of
+// rows. This is the largest number of slabs.
 inline constexpr int64_t kMaxSlabs = 1056;  // 8 blocks on each of an H200's 132 multiprocessors
 inline int64_t column_partials_bytes(int64_t slabs, int64_t columns) { return slabs * columns * 4; }
 
-// Embedding backward: rows sorted by token or by position, in windows with up to two partial sums each. The
-// positions lie where the partial sums will be.
+// The embedding backward sorts rows by token or by position, and cuts them into windows with up to two
+// partial sums each. The positions lie where the partial sums will be.
 inline constexpr int64_t kEmbeddingWindow = 32;
 inline int64_t embedding_sort_bytes(int64_t rows) { return (int64_t{4} << 20) + 16 * rows; }
 inline int64_t embedding_backward_bytes(int64_t rows, int64_t channels) {

@@ -1,4 +1,4 @@
-// AttentionPlans: how the blocks of a model attend, one plan for each kind.
+// AttentionPlans: how each block of a model attends. Blocks of the same kind share a plan.
 #pragma once
 
 #include <optional>
@@ -14,11 +14,10 @@ class AttentionPlans {
  public:
   AttentionPlans() = default;
   AttentionPlans(const AttentionPlan& of_all) : distinct_{{.plan = of_all, .decode = {}}} {}
-  // The mask's window and sparse blocks are each block's own, in place of those of `request`. A prompt that
-  // begins within a sparse block is decoded, all of its tokens over the cache of the text. Error: as
-  // choose_attention().
+  // Each block has its own window and sparse blocks, in place of those of `request`. A prompt that begins
+  // within a sparse block is decoded: all of its tokens read the text's cache. Error: as choose_attention().
   AttentionPlans(const BlockKinds& kinds, const AttentionRequest& request, const SparseLists& sparse = {});
-  // One new token of each sequence over a cache. Error: as choose_decode().
+  // Plans for one new token of each sequence over a cache. Error: as choose_decode().
   struct DecodeRequest {
     DecodeShape shape;
     DType dtype;
@@ -36,7 +35,7 @@ class AttentionPlans {
   int64_t rows() const { return batch() * tokens(); }  // N
   AttentionKind kind() const { return at(0).plan.kind; }
   DType dtype() const { return at(0).plan.dtype; }
-  int64_t forward_workspace_bytes() const;  // of any block
+  int64_t forward_workspace_bytes() const;  // enough for every block
 
  private:
   struct Plan {
@@ -44,11 +43,11 @@ class AttentionPlans {
     std::optional<DecodePlan> decode;
   };
   const Plan& at(size_t layer) const { return distinct_[of_block_.empty() ? 0 : of_block_[layer]]; }
-  template <class Choose>  // a Plan for the spec of each kind
+  template <class Choose>  // returns a Plan for the spec of each kind
   AttentionPlans(const BlockKinds& kinds, Choose&& choose);
 
   std::vector<Plan> distinct_;
-  std::vector<size_t> of_block_;  // the plan of each block; empty: the first
+  std::vector<size_t> of_block_;  // the index of each block's plan; empty: all have the first one
 };
 
 }  // namespace tessera

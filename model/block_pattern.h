@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// R is a run, an aggregate of a value, whose type is R::Value, and the number of blocks that have it.
-// R::check(value) refuses values, R::text(value) writes one. Value{} is written "full".
+// R is a run: an aggregate of a value, whose type is R::Value, and the number of blocks that have it.
+// R::check(value) refuses invalid values, and R::text(value) writes a value. Value{} is written as "full".
 template <class R>
 class BlockPattern {
  public:
@@ -20,8 +20,8 @@ class BlockPattern {
 
   constexpr BlockPattern() = default;  // kFull in every block
   explicit BlockPattern(const Value& of_all) : BlockPattern(std::vector<Run>{{of_all}}) {}
-  // Patterns that give the same values compare equal: "512*2,512" becomes "512". Error: no run, a value that
-  // R refuses, a run without a block, more than kMostBlocks blocks.
+  // Patterns that give the same values compare equal: "512*2,512" becomes "512". Error: there is no run; R
+  // refuses a value; a run has no block; there are more than kMostBlocks blocks.
   explicit BlockPattern(const std::vector<Run>& pattern);
   // The shortest pattern whose first values.size() blocks have these values
   static BlockPattern of_blocks(const std::vector<Value>& values);
@@ -32,8 +32,9 @@ class BlockPattern {
   Value at(size_t block) const;
   bool all_full() const { return runs_.empty(); }
   bool all_equal() const { return runs_.size() < 2; }
-  int64_t pattern_blocks() const;  // before it repeats; 1 where all blocks are equal
-  // Each value that occurs among the first `blocks` blocks, with its number of blocks: kFull, then rising
+  int64_t pattern_blocks() const;  // the blocks before the pattern repeats; 1 if all blocks are equal
+  // Each value among the first `blocks` blocks, with the number of blocks that have it: first kFull, then
+  // rising
   std::vector<Run> counts(int64_t blocks) const;
   std::vector<Run> runs() const { return all_full() ? std::vector<Run>{{}} : runs_; }
   bool operator==(const BlockPattern&) const = default;

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace block_pattern {
 
-// After how many values they repeat, the last time perhaps in part
+// The number of values after which they repeat. The last repetition may be partial.
 template <class Value>
 size_t period_of(const std::vector<Value>& values) {
   size_t period = 1;

@@ -1,4 +1,4 @@
-// ByBlock: a value for each block of a model, as runs of blocks from the first one on: "linear*20,none".
+// ByBlock: a value for each block of a model, as runs of blocks: "linear*20,none".
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ class ByBlock {
     int64_t blocks = kRest;  // how many; at least 1
     bool operator==(const Run&) const = default;
   };
-  static constexpr int64_t kRest = 0;  // all blocks that remain: of the last run alone
+  static constexpr int64_t kRest = 0;  // all blocks that remain; only for the last run
 
   ByBlock(V all = {}) : runs_{{std::move(all)}} {}
-  // Runs of equal values become one. Without runs, or with kRest before the last one: an Error.
+  // Neighbouring runs of equal values become one. Error: there is no run, or kRest before the last run.
   explicit ByBlock(const std::vector<Run>& runs) {
     check(!runs.empty(), "a value for each block needs at least one run");
     for (const Run& run : runs) {
@@ -34,7 +34,7 @@ class ByBlock {
   }
 
   const std::vector<Run>& runs() const { return runs_; }  // neighbours differ
-  // Blocks beyond all runs have the value of the last one.
+  // Blocks after the last run have its value.
   const V& at(size_t layer) const {
     auto left = static_cast<int64_t>(layer);
     for (const Run& run : runs_) {
@@ -43,7 +43,7 @@ class ByBlock {
     }
     return runs_.back().value;
   }
-  int64_t counted() const {  // the blocks of the runs that say how many they have
+  int64_t counted() const {  // the number of blocks of the runs that have a number
     int64_t sum = 0;
     for (const Run& run : runs_) sum += run.blocks;
     return sum;
@@ -67,7 +67,7 @@ class ByBlock {
   std::vector<Run> runs_;
 };
 
-// "linear*20,none": what text_of() writes of each value, with the blocks that have it
+// "linear*20,none": for each run text_of() of its value, and its number of blocks
 template <class V>
 std::string text_of(const ByBlock<V>& values) {
   std::string text;

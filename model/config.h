@@ -1,5 +1,5 @@
-// The sizes and variants of a transformer: GPT-2, Llama, Qwen, Gemma, OLMo, Phi and BLOOM are configurations
-// of one.
+// The sizes and variants of a transformer. GPT-2, Llama, Qwen, Gemma, OLMo, Phi and BLOOM are configurations
+// of one transformer.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@ constexpr auto words_of(NormKind) {  // of model.norm
   return std::array{Word{"layernorm", NormKind::kLayerNorm}, Word{"rmsnorm", NormKind::kRmsNorm}};
 }
 
-// The norms of a block
+// Where the norms of a block are
 enum class NormPlace : uint8_t {
-  kBefore,  // of what attention and the MLP read
-  kBoth,    // and of what they add to the residual stream
-  kAfter,   // of that alone
+  kBefore,  // before attention and the MLP: of what they read
+  kBoth,    // before them, and after them: also of what they add to the residual stream
+  kAfter,   // only after them
 };
 constexpr auto words_of(NormPlace) {  // of model.norm_place
   return std::array{Word{"before", NormPlace::kBefore}, Word{"both", NormPlace::kBoth},
@@ -36,7 +36,7 @@ constexpr auto words_of(NormPlace) {  // of model.norm_place
 // An RMSNorm of queries and keys, before they are rotated
 enum class QkNorm : uint8_t {
   kNone,
-  kHeads,     // of every head by itself
+  kHeads,     // of each head by itself
   kAllHeads,  // of all heads of a token together
 };
 constexpr auto words_of(QkNorm) {  // of model.qk_norm
@@ -54,8 +54,8 @@ constexpr auto words_of(Positions) {  // of model.positions
                     Word{"rope", Positions::kRope}};
 }
 
-// Which linear layers have a bias: kAttention: q, k, v and W_O; kQkv: the first three of these; kMlp: those
-// of the MLP, or of the router and all experts. A LayerNorm always has one, an RMSNorm never, the logits
+// Which linear layers have a bias. kAttention: q, k, v and W_O; kQkv: q, k and v; kMlp: the layers of the
+// MLP, or of the router and all experts. A LayerNorm always has a bias, an RMSNorm never, and the logits
 // never.
 enum class Bias : uint8_t { kAll, kAttention, kQkv, kMlp, kNone };
 constexpr auto words_of(Bias) {  // of model.bias
@@ -63,7 +63,7 @@ constexpr auto words_of(Bias) {  // of model.bias
                     Word{"mlp", Bias::kMlp}, Word{"none", Bias::kNone}};
 }
 
-// The hidden layer's activation; swiglu, geglu and clamped_swiglu: gated
+// The activation of the hidden layer. swiglu, geglu and clamped_swiglu are gated
 enum class Mlp : uint8_t { kGelu, kGeluExact, kRelu, kRelu2, kSwiglu, kGeglu, kClampedSwiglu };
 constexpr bool is_gated(Mlp mlp) { return mlp >= Mlp::kSwiglu; }
 constexpr auto words_of(Mlp) {  // of model.mlp
@@ -76,7 +76,7 @@ constexpr auto words_of(Mlp) {  // of model.mlp
                     Word{"clamped_swiglu", Mlp::kClampedSwiglu}};
 }
 
-// How the angles of a model that was trained on short sequences are changed for long ones
+// How the angles of a model that was trained on short sequences are changed for longer ones
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope };
 constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
   return std::array{Word{"none", RopeScaling::kNone}, Word{"linear", RopeScaling::kLinear},
@@ -87,23 +87,25 @@ constexpr auto words_of(RopeScaling) {  // of model.rope.scaling
 // The angles of rotary positions: model/rope.h has the formulas.
 struct Rope {
   double theta = 10000;
-  double local_theta = 0;  // of blocks with a window, which then have no scaling; 0: as the other blocks
-  double share = 1;        // of a head's channels, from the first on, that is rotated
+  double local_theta = 0;  // for blocks with a window, which then have no scaling; 0: as in the other blocks
+  double share = 1;        // the share of a head's channels, from the first one on, that is rotated
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1;             // linear, llama3, yarn
-  int64_t original_context = 0;  // llama3, yarn, longrope: that the model was trained on; 0: model.context
+  double factor = 1;             // for linear, llama3, yarn
+  int64_t original_context = 0;  // for llama3, yarn, longrope: the context of the training; 0: model.context
   double low_frequency = 1, high_frequency = 4;  // llama3: waves between context / these are blended
-  double beta_fast = 32, beta_slow = 1;          // yarn: rotations within the context between which to blend
-  bool truncate = true;                          // yarn: the pairs between which to blend are whole numbers
-  double attention_factor = 0;  // yarn, longrope: scales cos and sin; 0: rope_attention_factor() has it
+  double beta_fast = 32, beta_slow = 1;          // yarn: blends between these numbers of rotations in the
+                                                 // context
+  bool truncate = true;                          // yarn: rounds the bounds of the blended pairs to whole
+                                                 // numbers
+  double attention_factor = 0;  // yarn, longrope: multiplies cos and sin; 0: that of rope_attention_factor()
   std::vector<double> short_factors = {}, long_factors = {};  // longrope: R / 2 each, of sequences of at most
                                                               // original_context tokens, and of longer ones
 
   bool operator==(const Rope&) const = default;
 };
 
-// The probabilities with which elements are dropped in training, each 0 or as dropout_threshold() takes it:
-// model/dropout.h
+// The probabilities with which elements are dropped in training. Each is 0, or one that dropout_threshold()
+// takes: model/dropout.h
 struct DropoutConfig {
   double embedding = 0;  // the sum of token and position embeddings
   double residual = 0;   // what attention and MLP add to the residual stream
@@ -113,17 +115,17 @@ struct DropoutConfig {
   explicit operator bool() const { return *this != DropoutConfig{}; }
 };
 
-// A mixture of experts in place of the MLP of some blocks: each token goes through the `active` ones of
-// `count` gated MLPs that its router chooses, and what they compute is added up with the router's weights.
+// A mixture of experts in place of the MLP of some blocks. A router chooses `active` of the `count` gated
+// MLPs for each token; their results are added up with the router's weights.
 struct ExpertsConfig {
   int64_t count = 0;         // E; 0: no block has experts
   int64_t active = 0;        // k
-  int64_t width = 0;         // the hidden layer of each
-  int64_t shared_width = 0;  // that of an expert that every token goes through as well; 0: there is none
+  int64_t width = 0;         // of the hidden layer of each expert
+  int64_t shared_width = 0;  // the same for an expert that every token goes through as well; 0: there is none
   Router router = Router::kSoftmax;
   bool renormalise = false;                // see RouterRule
-  int64_t every = 1;                       // of so many blocks the last one has experts
-  std::vector<int64_t> dense_layers = {};  // numbers of blocks that have none, rising
+  int64_t every = 1;                       // every so many-th block has experts
+  std::vector<int64_t> dense_layers = {};  // the numbers of further blocks that have none, rising
 
   bool operator==(const ExpertsConfig&) const = default;
   explicit operator bool() const { return count > 0; }
@@ -134,8 +136,8 @@ struct ExpertsConfig {
   RouterRule rule() const { return {.router = router, .renormalise = renormalise}; }
 };
 
-// The largest sizes of a model, whether a configuration or a folder names them: they keep counts of
-// parameters within int64_t, and lists by block small.
+// The largest sizes of a model, whether a configuration or a folder sets them. With these limits counts of
+// parameters fit int64_t, and lists by block are small.
 struct SizeLimit {
   std::string_view key;
   int64_t most;
@@ -163,7 +165,7 @@ constexpr int64_t most_of(std::string_view key) {
 }
 
 struct ModelConfig {
-  // Those that are 0 have no default. The others are computed from them, so each has a value from the start.
+  // A size that is 0 here has no default. The other defaults are computed from these sizes.
   int64_t vocab_size = 0;    // V: tokens 0 .. V - 1
   int64_t context = 0;       // the longest sequence; learned positions: rows of their table
   int64_t layers = 0;        // L
@@ -175,12 +177,12 @@ struct ModelConfig {
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;  // added to the variance, or to the mean of squares
   NormPlace norm_place = NormPlace::kBefore;
-  bool norm_embeddings = false;  // a norm of what the first block reads
-  bool norm_plus_one = false;    // RMSNorm: a normed channel is multiplied by 1 + weight
+  bool norm_embeddings = false;  // there is a norm of what the first block reads
+  bool norm_plus_one = false;    // an RMSNorm multiplies its normed channels by 1 + weight
   Positions positions = Positions::kLearned;
-  Rope rope = {};            // where positions are rotary
-  Windows window = {};       // of attention, by block
-  SparseBlocks sparse = {};  // likewise: which blocks of keys are seen
+  Rope rope = {};            // if positions are rotary
+  Windows window = {};       // of attention, for each block
+  SparseBlocks sparse = {};  // which blocks of keys are seen, for each block
   Mlp mlp = Mlp::kGelu;
   ExpertsConfig experts = {};
   Bias bias = Bias::kAll;
@@ -188,15 +190,15 @@ struct ModelConfig {
   bool tied = true;                       // the logits use the token table
   bool scale_embeddings = false;          // rows of the token table are multiplied by sqrt(C)
   double embedding_scale = 1;             // and by this
-  double residual_scale = 1;              // of what attention and the MLP add to the residual stream
+  double residual_scale = 1;              // multiplies what attention and the MLP add to the residual stream
   double logit_divisor = 1;               // the logits are divided by it
-  double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: they stay
-  double attention_cap = 0;               // c: a score s of attention becomes c tanh(s / c); 0: it stays
-  bool attention_sinks = false;           // each head's softmax has one more score, that of no key
+  double logit_cap = 0;                   // c: the logits l become c tanh(l / c); 0: no cap
+  double attention_cap = 0;               // c: a score s of attention becomes c tanh(s / c); 0: no cap
+  bool attention_sinks = false;           // the softmax of each head has one more score, which has no key
   bool scale_attention = true;            // scores are divided by sqrt(query_scalar)
   int64_t query_scalar = 0;               // 0: D
-  bool scale_attention_by_layer = false;  // and, in block l, by l + 1
-  DropoutConfig dropout = {};             // of training alone
+  bool scale_attention_by_layer = false;  // scores of block l are also divided by l + 1
+  DropoutConfig dropout = {};             // only in training
   LoraConfig lora = {};                   // adapters, which are parameters as well
 
   bool operator==(const ModelConfig&) const = default;
@@ -207,36 +209,37 @@ struct ModelConfig {
   bool has_out_bias() const { return bias == Bias::kAll || bias == Bias::kAttention; }  // of W_O
   bool has_qkv_bias() const { return has_out_bias() || bias == Bias::kQkv; }
   bool has_mlp_bias() const { return bias == Bias::kAll || bias == Bias::kMlp; }
-  // Channels of a head that are rotated, R: an even number; rounded down, as transformers does
+  // R, the channels of a head that are rotated: a share of the head, rounded down as transformers does
   int64_t rotated_channels() const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * rope.share);
   }
-  int64_t attention_width() const { return heads * head_dim; }  // of attention's output
+  int64_t attention_width() const { return heads * head_dim; }  // of the output of attention
   int64_t parameters() const;                                   // without the padding
-  // Those that a token goes through: `active` experts of all
+  // The parameters that a token goes through: those of only `active` experts
   int64_t active_parameters() const;
   bool has_dense_blocks() const;
-  // Without adapters: what a folder of weights holds
+  // The model without adapters: what a folder of weights holds
   ModelConfig base() const {
     ModelConfig model = *this;
     model.lora = {};
     return model;
   }
-  // Twice the keys that a token of a text of T tokens sees, its own for a half: the mean over the tokens and
-  // the blocks. T where no block has a window or sparse attention.
+  // Twice the number of keys that a token of a text of T tokens sees, where its own key counts half: the mean
+  // over the tokens and the blocks. It is T if no block has a window or sparse attention.
   double attention_span(double T) const;
-  // Of a document that begins at token `begin` of a sequence and ends before `end`
+  // The same for a document that begins at token `begin` of a sequence and ends before `end`
   double attention_span(int64_t begin, int64_t end) const;
-  // FLOPs of training on one token: 6 a parameter that it goes through, and 6 L H D attention_span() for
-  // causal attention, half of the full T^2 without windows. A table that is only looked up has none.
+  // FLOPs of training on one token: 6 for each parameter that it goes through, and 6 L H D attention_span()
+  // for causal attention, which is half of the full T^2 if there are no windows. A table that is only looked
+  // up needs none.
   double flops_of_span(double attention_span) const;
   double flops_per_token(double T) const { return flops_of_span(attention_span(T)); }
-  // Rows of the token table: tensor cores need multiples of 128. The padding never enters a loss.
+  // Rows of the token table. Tensor cores need multiples of 128, so there is padding. It never enters a loss.
   int64_t padded_vocab() const { return (vocab_size + 127) / 128 * 128; }
 };
 
-// Calls visit(key, member) for every key of a configuration that describes the model, but for model.preset.
-// Dropout and adapters do not: they are how a model is trained.
+// Calls visit(key, member) for every key of a configuration that describes the model, except model.preset.
+// Dropout and adapters do not describe the model: they say how it is trained.
 template <class M, class Visit>
 void for_each_model_key(M& model, Visit&& visit) {
   visit("model.vocab_size", model.vocab_size);

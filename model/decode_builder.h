@@ -1,4 +1,5 @@
-// DecodeBuilder: collects the operations of a decode step, with the numbers of the operations that they read.
+// DecodeBuilder: collects the operations of a decode step, with the numbers of the operations whose results
+// they read.
 #pragma once
 
 #include <utility>
@@ -16,17 +17,17 @@ class DecodeBuilder {
     operations_.push_back({.op = op, .buffer = kEmbedding});
     residual_ = last();
   }
-  FusedLinear& norm() { return norm_; }  // takes the norm in front of the next linear layer
+  FusedLinear& norm() { return norm_; }  // holds the norm in front of the next linear layer
   FusedLinear take_norm() { return std::exchange(norm_, {}); }
 
-  // An operation that reads the residual stream, or with `kLast` the operation before it. `buffer`: see
-  // DecodeOp
+  // Adds an operation that reads the residual stream, or with `kLast` the result of the operation before it.
+  // `buffer`: see DecodeOp
   enum class Reads { kResidual, kLast };
   template <class Op>
   void add(const Op& op, Reads reads, int buffer) {
     operations_.push_back({.op = op, .x = reads == Reads::kLast ? last() : residual_, .buffer = buffer});
   }
-  // A linear layer that reads the operation before it and adds to the residual stream
+  // Adds a linear layer that reads the result of the operation before it and adds to the residual stream.
   void add_to_residual(const LinearForward& op, int buffer) {
     operations_.push_back({.op = op, .x = last(), .add = residual_, .buffer = buffer});
     residual_ = last();
@@ -39,7 +40,7 @@ class DecodeBuilder {
 
   std::vector<DecodeOp> operations_;
   FusedLinear norm_ = {};
-  int residual_ = DecodeOp::kNone;  // the operation that has written the residual stream
+  int residual_ = DecodeOp::kNone;  // the operation that wrote the residual stream last
 };
 
 }  // namespace tessera

@@ -10,15 +10,15 @@
 
 namespace tessera {
 
-// T of a probability p, so that T / 256 is the nearest multiple of 1 / 256.
+// The threshold T for a probability p: T / 256 is the multiple of 1 / 256 that is nearest to p.
 // Error: p is not within [0, 1), or it is above 0 and the nearest multiple is 0 or 1.
 int dropout_threshold(double probability);
 
-// The operations that drop
+// The places of a model where elements are dropped
 enum class DropoutKind : uint8_t { kEmbedding, kAttention, kAttentionBranch, kMlpBranch };
 inline constexpr int64_t kMostDropoutLayers = 16384;
 
-// Dropout::place. Error: a layer from kMostDropoutLayers on.
+// Dropout::place of a kind and a layer. Error: the layer is kMostDropoutLayers or more.
 uint32_t place_of(DropoutKind kind, int64_t layer);
 
 // The key of a step's masks. `step` counts from 1.

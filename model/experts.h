@@ -1,6 +1,6 @@
-// The weights of a mixture of experts: a router, and of each expert a gated MLP as in mlp.h. With biases
-// all of these layers have one. Every token may go through a shared expert as well: what it adds is
-// multiplied by a sigmoid of a logit of its own. The stages are in model/stages/experts.cpp.
+// The weights of a mixture of experts: a router, and for each expert a gated MLP as in mlp.h. Either all of
+// these layers have a bias or none has. There may also be a shared expert that every token goes through; what
+// it adds is multiplied by the sigmoid of a logit of its own. The stages are in model/stages/experts.cpp.
 #pragma once
 
 #include "model/lora.h"
@@ -14,26 +14,27 @@ struct ExpertsWeights {
   LinearWeights shared_gate, shared_expand, shared_contract;  // [1, C] [2 S, C] [C, S], without biases
 };
 
-// R = N k rows, see expert_ops.h. What a token chooses is never computed again: so a backward goes through
-// the experts of its forward, whatever attention's arithmetic.
+// R = N k rows, see expert_ops.h. The choices of a token are never computed again, so a backward always uses
+// the experts of its forward, even if attention is computed again with another rounding.
 struct ExpertsSaved {
   Tensor logits;                 // [N, E] fp32
-  Tensor choices, weights;       // [N, k] int32, fp32; the backward writes the weights' gradients there
+  Tensor choices, weights;       // [N, k] int32, and fp32; the backward overwrites the weights by their
+                                 // gradients
   Tensor offsets, rows, places;  // [E + 1] [R] [N, k] int32
   Tensor gate_up;                // [R, 2 F]
   Tensor hidden;                 // [R, F]
-  // Of the shared expert. Its backward writes the gradient of what it reads to shared_y.
+  // For the shared expert. Its backward writes the gradient of its input to shared_y.
   Tensor shared_logit;             // [N, 1] fp32
   Tensor shared_gate_up;           // [N, 2 S]
   Tensor shared_hidden, shared_y;  // [N, S] [N, C]
-  // As MlpSaved's, where there are adapters: [N, r] of a router, [R, r] of experts
+  // For adapters, as in MlpSaved: [N, r] for a router, [R, r] for experts
   Tensor router_adapter, shared_gate_adapter, expand_adapter, contract_adapter;
   Tensor shared_expand_adapter, shared_contract_adapter;
 };
 
-// What a training adds to its loss for the routers, as ChooseExpertsBackward has it
+// The losses of routers that a training adds to its loss, see ChooseExpertsBackward
 struct RouterLosses {
-  double balance = 0, z = 0;  // b, z
+  double balance = 0, z = 0;  // factors of the two losses: b, z
 
   bool operator==(const RouterLosses&) const = default;
 };

@@ -1,5 +1,5 @@
-// The keys of GEMMs in FP8: what linear layers multiply (train.gemm_dtype), which of them, by which
-// scales.
+// The keys of GEMMs in FP8: in what linear layers multiply (train.gemm_dtype), which layers do so, and how
+// scales are found.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ constexpr auto words_of(GemmDtype) {  // of train.gemm_dtype
 }
 
 enum class Fp8Scaling : uint8_t {
-  kDelayed,  // by the largest element of the step before
-  kCurrent,  // by the tensor's own, which takes a pass more
+  kDelayed,  // from the largest element of the tensor in the step before
+  kCurrent,  // from the tensor's own largest element, which takes one more pass
 };
 constexpr auto words_of(Fp8Scaling) {  // of train.fp8.scaling
   return std::array{Word{"delayed", Fp8Scaling::kDelayed}, Word{"current", Fp8Scaling::kCurrent}};
@@ -24,9 +24,9 @@ constexpr auto words_of(Fp8Scaling) {  // of train.fp8.scaling
 struct Fp8Config {
   GemmDtype gemm_dtype = GemmDtype::kBf16;
   Fp8Scaling scaling = Fp8Scaling::kDelayed;
-  bool edges = false;  // the first and the last block, too
-  bool head = false;   // the logits, too
-  bool dw = false;     // the gradients of the blocks' weights, too
+  bool edges = false;  // also in the first and the last block
+  bool head = false;   // also for the logits
+  bool dw = false;     // also for the gradients of the blocks' weights
 
   bool operator==(const Fp8Config&) const = default;
   explicit operator bool() const { return gemm_dtype == GemmDtype::kFp8; }

@@ -2,13 +2,13 @@
 // rounded to one byte an element, and one scale s for all of it,
 //   y  = s_x s_W q(x) q(W)^T + bias       x and W in e4m3
 //   dx = s_dy s_W q(dy) q(W)              dy in e5m2
-//   dW = dy^T x                           of the tensors themselves, or with train.fp8.dw
-//   dW = s_dy s_x q(dy)^T q(x)            of transposed copies, made just before it
+//   dW = dy^T x                           of the unrounded tensors; or with train.fp8.dw
+//   dW = s_dy s_x q(dy)^T q(x)            of transposed copies, which are made just before
 //
-// The operation that writes x or dy can write q(x) or q(dy) with it, to x_output() or dy_output(), and the
-// GEMM is then given that as its operand. Otherwise quantise_operands() reads the tensor once more. Layers
-// share the place of these operands, so that nothing else may be rounded between the two (stages.h); but
-// what a GEMM writes for the next one has a place of its own, since it reads its operand at the same time.
+// The operation that writes x or dy can also write q(x) or q(dy), to x_output() or dy_output(); the GEMM then
+// reads that. Otherwise quantise_operands() reads the tensor once more. Layers share the memory of these
+// operands, so nothing else may be rounded between the two operations (stages.h). What a GEMM writes for the
+// next GEMM has memory of its own, since the first one still reads its own operand.
 #pragma once
 
 #include <vector>
@@ -17,34 +17,33 @@
 
 namespace tessera {
 
-// What the layer has for them. Its tensors are views of those of Fp8 (fp8.h).
+// The FP8 tensors of a layer. They are views of those of Fp8 (fp8.h).
 struct Fp8Linear {
   Fp8Matrix weight;                                // [O, C] e4m3; none: the layer is not in FP8
   Fp8Matrix transposed;                            // [C, O], the same
   Tensor x_scale, dy_scale;                        // [1] fp32
   Tensor x_amax, dy_amax;                          // [1] fp32, of this step so far
-  Tensor x_place, dy_place;                        // room for them in FP8: layers share it
+  Tensor x_place, dy_place;                        // memory for x and dy in FP8, which layers share
   Tensor x_transposed_place, dy_transposed_place;  // likewise, for dW; none: dW is not in FP8
-  int64_t number = 0;                              // among the layers in FP8
+  int64_t number = 0;                              // the index among the layers in FP8
   bool current_scales = false;                     // x_scale and dy_scale are found for each x and dy
-  bool reads_again = false;                        // x and dy are rounded by passes of their own alone
+  bool reads_again = false;                        // x and dy are only rounded by passes of their own
   explicit operator bool() const { return static_cast<bool>(weight); }
 
-  // None where the layer is not in FP8, or a scale is not known before its tensor is
+  // None if the layer is not in FP8, or if the scale is only known after the tensor is
   Fp8Output x_output(const Tensor& x) const;
   Fp8Output dy_output(const Tensor& dy) const;
 };
 
-// The linear layers of each block, in the order of BlockKind::linears, and the logits. A layer that is not in
-// FP8 has nothing.
+// The linear layers of each block, in the order of BlockKind::linears, and the logits. The Fp8Linear of a
+// layer that is not in FP8 is empty.
 struct Fp8Layers {
-  std::vector<std::vector<Fp8Linear>> blocks;  // of a block without FP8: empty
+  std::vector<std::vector<Fp8Linear>> blocks;  // empty for a block without FP8
   Fp8Linear head;
 };
 
-// Names the operands of `gemm`, after rounding x or dy if it has none in FP8 yet. Nothing changes where
-// the layer is not in FP8. `saturated`, if given, counts the values of x or dy that were cut off:
-// CountSaturated.
+// Gives `gemm` its operands in FP8. x or dy is rounded first, unless it already is. Nothing changes if the
+// layer is not in FP8. `saturated`, if given, counts the values of x or dy that were cut off: CountSaturated.
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm,
                        const Tensor& saturated = {});
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm,

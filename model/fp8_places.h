@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// None without FP8
+// The list is empty without FP8.
 std::vector<Fp8Place> fp8_places(const ParamStore& store, const Fp8Config& config);
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ class Freeze {
 
   bool names(ParamPart part) const { return parts_ >> static_cast<int>(part) & 1; }
   bool freezes(const ParamInfo& info) const;
-  int64_t last_block() const;  // -1: it names none
+  int64_t last_block() const;  // the largest number of a named block; -1: none is named
   explicit operator bool() const { return parts_ != 0 || !blocks_.empty() || all_but_adapters_; }
   bool operator==(const Freeze&) const = default;
   const std::vector<Blocks>& blocks() const { return blocks_; }

@@ -16,10 +16,10 @@ struct Logits {
 void logits_forward(const Stream& stream, const Logits& logits);
 // In place, if the model has a cap
 void cap_logits(const Stream& stream, const ModelConfig& config, const Tensor& logits);
-// The logits of a decode step, with the final norm in them; not capped yet
+// The logits of a decode step, which include the final norm; they are not capped yet
 struct DecodeLogits {
   const Model& model;
-  const HeadParams& weights;  // of a lease of the model's
+  const HeadParams& weights;  // from a lease of the model
   const Saved& saved;
   Tensor logits;
 };
@@ -28,8 +28,9 @@ FusedLinear decode_logits(const DecodeLogits& step);
 struct HeadLosses {
   const Saved& saved;
   Tensor losses;  // [N] fp32, 0 where there is no target
-  // In training: the gradients of the head, and of the last block, if there is one; [1] fp32; and [N, C],
-  // which gets the gradient of the last block's output. saved.norm.y is then overwritten by its gradient.
+  // For training: where the gradients of the head go, and those of the last block, if there is one; the scale
+  // [1] fp32; and d [N, C], which gets the gradient of the last block's output. saved.norm.y is then
+  // overwritten by its gradient.
   const HeadParams* gradients = nullptr;
   const BlockParams* below = nullptr;
   Tensor gradient_scale = {}, d = {};

@@ -9,29 +9,31 @@
 
 namespace tessera {
 
-// The values of a parameter that is drawn from a normal distribution, as RandomNormal has them. The padding
-// behind them is zero.
+// The values of a parameter that is drawn from a normal distribution, as RandomNormal draws them. The padding
+// after them is zero.
 struct NormalValues {
   int64_t count;  // without the padding
   double deviation;
   uint64_t seed, stream;
 
-  // The first `y.numel()` from `first` on, and the masters' lower bits, if any
+  // Draws the values from number `first` on, as many as `y` has, and the lower bits of their masters, if
+  // `low` is given.
   RandomNormal to(const Tensor& y, const Tensor& low, int64_t first) const {
     return {.y = y, .low = low, .deviation = deviation, .seed = seed, .stream = stream, .first = first};
   }
 };
 using NormalSink = std::function<void(const ParamPlace& place, const NormalValues& values)>;
 
-// What takes the initial values. Most of a large model is normal: a device draws it faster than the host.
+// Receives the initial values. Most of a large model is normal, and a device draws such values faster than
+// the host.
 struct InitialSinks {
   ParamSink values;
-  NormalSink normal = {};  // none: `values` gets these, too
+  NormalSink normal = {};  // none: `values` gets the normal ones as well
 };
 
 enum class InitialOf : uint8_t { kAll, kAdapters };
 
-// The values depend on the seed alone, not on the device or the rank.
+// The values depend only on the seed, not on the device or the rank.
 void init_weights(const ModelConfig& config, uint64_t seed, const InitialSinks& sinks,
                   InitialOf which = InitialOf::kAll);
 

@@ -1,5 +1,5 @@
-// Which tensors a forward keeps for its backward. Those that it does not keep share one place over all
-// blocks: the backward runs their stages again, with the same operations and the same bits.
+// Which tensors a forward keeps for its backward. All blocks share the memory of the tensors that are not
+// kept: the backward runs their stages again, with the same operations and the same bits.
 #pragma once
 
 #include <array>
@@ -11,38 +11,38 @@
 
 namespace tessera {
 
-// The stages of a block, in the order of its forward; model/stages.h says what they are. Each can be run
-// again from what earlier ones wrote.
+// The stages of a block, in the order of its forward; model/stages.h explains them. Each stage can be run
+// again from what earlier stages wrote.
 enum class Stage : uint8_t {
   kNorm1,
-  kQkv,  // and the rotation
+  kQkv,  // q, k and v, and the rotation
   kAttention,
-  kOut,         // W_O, and unless a norm follows, the residual
-  kNorm1After,  // of blocks with norms after, and the residual
+  kOut,         // W_O; adds to the residual stream, unless a norm follows
+  kNorm1After,  // in blocks with norms after; adds to the residual stream
   kNorm2,
-  kExpand,      // and, unless it is gated, the activation
+  kExpand,      // also the activation, unless the MLP is gated
   kActivation,  // of a gated MLP
-  kContract,    // and the residual, unless a norm follows
-  kRouter,      // of blocks with experts, as the four that follow: logits
-  kChoices,     // of experts, and the rows of each
-  kExperts,     // their first layers
+  kContract,    // adds to the residual stream, unless a norm follows
+  kRouter,      // the logits of a router; this stage and the next four are in blocks with experts
+  kChoices,     // the choice of experts, and the rows of each expert
+  kExperts,     // the first layers of the experts
   kExpertsActivation,
-  kExpertsSum,  // their second layers, and as kContract
-  kNorm2After,  // as kNorm1After
+  kExpertsSum,  // their second layers, and their sum; adds like kContract
+  kNorm2After,  // like kNorm1After
 };
 inline constexpr std::array kStages = {
     Stage::kNorm1,   Stage::kQkv,     Stage::kAttention,         Stage::kOut,        Stage::kNorm1After,
     Stage::kNorm2,   Stage::kExpand,  Stage::kActivation,        Stage::kContract,   Stage::kRouter,
     Stage::kChoices, Stage::kExperts, Stage::kExpertsActivation, Stage::kExpertsSum, Stage::kNorm2After};
 
-// The words of train.recompute, besides none
+// The words of train.recompute, except `none`. Each says what is computed again
 enum class Recomputed : uint8_t {
   kNorms,
-  kAttention,   // q, k, v, attention itself and W_O: the costliest
-  kActivation,  // of a gated MLP
-  kMlp,         // all of its hidden layer, with the norm before it
-  kLinear,      // everything but attention's output and the block's: all linear layers and norms
-  kBlock,       // everything but its output
+  kAttention,   // q, k, v, attention itself and W_O: the most expensive
+  kActivation,  // the activation of a gated MLP
+  kMlp,         // the hidden layer of the MLP, with the norm before it
+  kLinear,      // everything but the output of attention and that of the block: all linear layers and norms
+  kBlock,       // everything but the output of the block
 };
 constexpr auto words_of(Recomputed) {
   return std::array{Word{"norms", Recomputed::kNorms},           Word{"attention", Recomputed::kAttention},
@@ -56,7 +56,7 @@ class Keep {
     for (const Recomputed part : recomputed) add(part);
   }
   constexpr void add(Recomputed part) { parts_ |= 1 << static_cast<int>(part); }
-  static constexpr Keep nothing() {  // of a forward without backward
+  static constexpr Keep nothing() {  // for a forward without a backward
     Keep keep;
     keep.parts_ = kNothing;
     return keep;

@@ -20,15 +20,16 @@ enum class Init : uint8_t {
   kUniform,         // within 1 / sqrt(inputs): the A of an adapter
 };
 
-// What train.freeze names: every parameter is of one part.
+// The parts of a model that train.freeze names. Every parameter belongs to one part.
 enum class ParamPart : uint8_t {
-  // Of tokens and positions, and their norm; where it is tied, the token table is the classifier, too
+  // The tables of tokens and positions, and their norm. If the model is tied, the token table is also the
+  // classifier
   kEmbeddings,
   kAttention,
-  kMlp,     // experts, too
+  kMlp,     // also experts
   kRouter,  // of experts
-  kNorms,   // of blocks, of queries and keys, and the final one
-  kHead,    // the classifier that is not tied
+  kNorms,   // of blocks, of queries and keys, and the final norm
+  kHead,    // the classifier, if it is not tied
 };
 constexpr auto words_of(ParamPart) {
   return std::array{Word{"embeddings", ParamPart::kEmbeddings},
@@ -44,11 +45,12 @@ inline constexpr const char* kQkv = "attention.qkv";  // of queries, keys and va
 struct Linear {
   const char* name;  // of its tensors in the block: "mlp.expand"
   ParamPart part;    // kAttention, kMlp or kRouter
-  LayerParts rows;   // outputs of each matrix that is a part of it: of q, k and v; of gate and up
+  LayerParts rows;   // the outputs of each matrix that is stored in it: of q, k and v; of gate and up
   int64_t columns;   // inputs
   bool bias;
   Init init;          // of the weight
-  int64_t count = 0;  // of experts, whose layers follow one another in each tensor; 0: it is one layer
+  int64_t count = 0;  // the number of experts, whose layers follow one another in each tensor; 0: a single
+                      // layer
 
   int64_t outputs() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
   bool of_experts() const { return count > 0; }
@@ -60,20 +62,21 @@ struct Linear {
   Shape bias_shape() const { return of_experts() ? Shape{count, outputs()} : Shape{outputs()}; }
 };
 
-// Whether it has an adapter
+// Whether the layer gets an adapter
 inline bool adapts(const LoraConfig& lora, const Linear& linear) {
   return lora.adapts(linear.part == ParamPart::kAttention ? Adapted::kAttention
                      : linear.part == ParamPart::kMlp     ? Adapted::kMlp
                                                           : Adapted::kRouter);
 }
-// Outputs of the layers that have an A each: an expert's are one, as in transformers' memory and so in PEFT.
+// The outputs of each layer that has its own A. An expert's layers share one A, as in transformers' memory,
+// and so in PEFT.
 inline LayerParts adapter_rows(const LoraConfig& lora, const Linear& linear) {
   return lora.split_qkv && !linear.of_experts() ? linear.rows : LayerParts{linear.outputs()};
 }
 
 struct LinearWeights {
-  Tensor weight, bias;  // [O, I] [O], with a count [count, O, I] [count, O]; bias: none without one
-  // The adapter: [P r, I] [O, r], see LoraForward, with a count [count, r, I] [count, O, r]; or none
+  Tensor weight, bias;  // [O, I] [O]; with a count [count, O, I] [count, O]; bias may be none
+  // The adapter, or none: [P r, I] [O, r], see LoraForward; with a count [count, r, I] [count, O, r]
   Tensor lora_a, lora_b;
 };
 

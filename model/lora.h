@@ -1,5 +1,5 @@
-// The adapters of linear layers (lora_config.h): a forward and a backward that are those of the layer alone
-// where it has no adapter, and the layer's weight with the adapter added.
+// Linear layers with adapters (lora_config.h): a forward and a backward, which are those of the layer itself
+// if it has no adapter; and the layer's weight with the adapter added.
 #pragma once
 
 #include <string>
@@ -10,27 +10,28 @@
 
 namespace tessera {
 
-// A linear layer, its adapter, and what it has for FP8
+// A linear layer, its adapter, and its tensors for FP8
 struct LinearLayer {
   const LinearWeights& weights;
   const Fp8Linear& fp8;
-  LayerParts parts;                            // outputs of the layers that it is
-  Tensor u = {};                               // [N, P r], kept for the backward; none without an adapter
-  float scale = 0;                             // of the adapter; 0: the model leaves it out
-  Tensor saturated_x = {}, saturated_dy = {};  // counts, as quantise_operands() takes them; none: not counted
+  LayerParts parts;                            // the outputs of each layer that is stored in it
+  Tensor u = {};                               // [N, P r], saved for the backward; none without an adapter
+  float scale = 0;                             // of the adapter; 0: the model is computed without it
+  Tensor saturated_x = {}, saturated_dy = {};  // counts, see quantise_operands(); none: not counted
 
   bool adapted() const { return weights.lora_a && scale != 0; }
 };
 
-// What a linear layer computes: `gemm`, and on top of that its adapter.
+// Computes a linear layer: `gemm`, and then its adapter.
 void linear_forward(const Stream& stream, const LinearLayer& layer, LinearForward gemm);
 struct LinearGradients {
-  LinearBackward gemm;           // with the gradients of weight and bias
-  const LinearWeights& adapter;  // lora_a and lora_b are the gradients of these
+  LinearBackward gemm;           // includes the gradients of weight and bias
+  const LinearWeights& adapter;  // its lora_a and lora_b are the gradients of the adapter
 };
 void linear_backward(const Stream& stream, const LinearLayer& layer, LinearGradients gradients);
 
-// weight [O, C], or [E, O, C] of experts, += scale B A, of fp32 tensors on the host; `parts`: see LoraForward
+// weight += scale B A, with fp32 tensors on the host. weight is [O, C], for experts [E, O, C]; `parts`: see
+// LoraForward
 void add_adapter(const Tensor& weight, const Tensor& a, const Tensor& b, const LayerParts& parts,
                  float scale);
 

@@ -1,5 +1,5 @@
-// LoRA (Hu et al., arXiv:2106.09685): a run that trains, for each adapted linear layer W, two small matrices
-// in place of W: y = x W^T + (alpha / rank) (x A^T) B^T.
+// LoRA (Hu et al., arXiv:2106.09685): for each adapted linear layer W a run trains two small matrices A and
+// B, and not W itself: y = x W^T + (alpha / rank) (x A^T) B^T.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// The linear layers with adapters, the words of train.lora.parts
-enum class Adapted : uint8_t { kAttention, kMlp, kRouter };  // kMlp: experts, too
+// Which linear layers have adapters: the words of train.lora.parts
+enum class Adapted : uint8_t { kAttention, kMlp, kRouter };  // kMlp: also experts
 constexpr auto words_of(Adapted) {
   return std::array{Word{"attention", Adapted::kAttention}, Word{"mlp", Adapted::kMlp},
                     Word{"router", Adapted::kRouter}};
@@ -32,9 +32,9 @@ class AdaptedParts {
   unsigned parts_ = 0;  // a bit for each Adapted
 };
 
-// What the frozen matrices of the blocks are stored in, the words of train.lora.base
+// The stored form of the frozen matrices of the blocks: the words of train.lora.base
 enum class LoraBase : uint8_t {
-  kAuto,  // what they are multiplied in: train.precision, or FP8 by train.gemm_dtype
+  kAuto,  // the type in which they are multiplied: train.precision, or FP8 with train.gemm_dtype=fp8
   kNf4,
   kNf4Double,  // NF4 with scales in 8 bits
   kMxfp4,
@@ -46,9 +46,9 @@ constexpr auto words_of(LoraBase) {
 
 // The matrices that a base in 4 bits applies to: the words of train.lora.base_parts
 enum class LoraBaseParts : uint8_t {
-  kAuto,     // kExperts if the base is MXFP4 and the model has experts, as gpt-oss; else kBlocks
-  kBlocks,   // all matrices of blocks but routers
-  kExperts,  // only those of experts
+  kAuto,     // kExperts if the base is MXFP4 and the model has experts, as gpt-oss does; else kBlocks
+  kBlocks,   // all matrices of blocks, except routers
+  kExperts,  // only the matrices of experts
 };
 constexpr auto words_of(LoraBaseParts) {
   return std::array{Word{"auto", LoraBaseParts::kAuto}, Word{"blocks", LoraBaseParts::kBlocks},
@@ -59,8 +59,8 @@ struct LoraConfig {
   int64_t rank = 0;  // 0: no adapters
   double alpha = 16;
   AdaptedParts parts = AdaptedParts::of({Adapted::kAttention, Adapted::kMlp});
-  // q, k and v, and gate and up, have an A each. False where the family's files have them as one layer; those
-  // of experts have one A.
+  // Whether q, k and v have an A each, and gate and up as well. False if the family's files have them as one
+  // layer. Experts always have one A.
   bool split_qkv = true;
 
   bool operator==(const LoraConfig&) const = default;

@@ -1,7 +1,7 @@
-// The weights of the MLP: expand, activate, contract, which adds to the residual stream. GELU, ReLU and the
-// square of ReLU act on the hidden layer itself; a gated MLP computes a gate and an up projection in one GEMM
-// and multiplies silu(gate) or GELU(gate) by up (SwiGLU, GeGLU: Shazeer, arXiv:2002.05202). Its stages are in
-// model/stages/mlp.cpp.
+// The MLP: an expanding layer, an activation, and a contracting layer whose result is added to the residual
+// stream. GELU, ReLU and the square of ReLU act on the hidden layer itself. A gated MLP computes a gate and
+// an up projection in one GEMM, and multiplies silu(gate) or GELU(gate) by up (SwiGLU, GeGLU: Shazeer,
+// arXiv:2002.05202). The stages are in model/stages/mlp.cpp.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,8 @@ struct MlpSaved {
 
 Activation activation_of(Mlp mlp);  // Error: a gated MLP has none of its own
 Gate gate_of(Mlp mlp);              // Error: the MLP is not gated
-// How a decode step's expanding layer ends; none: no operation computes it
+// The epilogue of a decode step's expanding layer; nullopt: no operation of a decode step computes this
+// activation
 std::optional<FusedLinear::Epilogue> epilogue_of(Mlp mlp);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What of a training step lies in the host's memory in place of the device's.
+// Which data of a training step lie in the host's memory in place of the device's.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace tessera {
 
-// The words of memory.offload, besides none
+// The words of memory.offload, except none
 enum class Offloaded : uint8_t {
-  kOptimizer,    // moments and lower bits of masters, where the update reads and writes them
-  kActivations,  // what blocks keep for their backward, of all or the first: activation_offload.h
+  kOptimizer,    // moments and lower bits of masters, which the update reads and writes there
+  kActivations,  // what all blocks, or the first ones, save for their backward: activation_offload.h
   kWeights,      // copied to the device block by block: store/weight_home.h
   kGradients,    // copied block by block, in both directions: store/gradient_home.h
 };
@@ -25,7 +25,7 @@ struct Offload {
   static constexpr int64_t kAllBlocks = std::numeric_limits<int64_t>::max();
 
   bool optimizer = false, activations = false, weights = false, gradients = false;
-  int64_t blocks = kAllBlocks;  // whose activations: so many, the first ones
+  int64_t blocks = kAllBlocks;  // with activations: how many of the first blocks are offloaded
 
   bool has(Offloaded what) const { return this->*field(what); }
   void add(Offloaded what) { this->*field(what) = true; }

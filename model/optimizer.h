@@ -1,6 +1,5 @@
-// Optimizer: steps of an update rule over the parameters of a store, with clipping by the global norm of
-// the gradients. Where the store is split, each rank updates its part of every bucket, and the others
-// theirs.
+// Optimizer: steps of an update rule over the parameters of a store, with clipping by the global norm of the
+// gradients. If the store is split, each rank updates its part of every bucket.
 #pragma once
 
 #include <memory>
@@ -13,25 +12,25 @@ namespace tessera {
 
 class Optimizer {
  public:
-  // The store keeps masters and the rule's tensors from now on.
+  // From now on the store keeps masters and the tensors of the rule.
   Optimizer(Arena& arena, ParamStore& store, UpdateRule rule);
 
   // Writes the norm of this rank's part of the summed gradients to its place in grad_norms().
   void measure(const Stream& stream);
-  void share_norms();  // over the ranks; every rank calls it
-  // Updates this rank's part of the weights, by grad_norms() of all parts, and starts to gather them.
-  // `number` counts updates from 1; `verdict` of JudgeStep says whether this one is made.
+  void share_norms();  // exchanges them between ranks; every rank has to call it
+  // Updates this rank's part of the weights, by the grad_norms() of all parts, and starts to gather the
+  // weights. `number` counts updates from 1. `verdict`, from JudgeStep, says whether this update is made.
   struct Update {
     const OptimizerConfig& config;
     double learning_rate;
     int64_t number;
     Tensor verdict = {};
-    // [parameters, 3]: what the update does to every trained parameter, in the order of the layout's places:
-    // the sums of squares of AdamWNorms, over the elements of this rank's part. None: not asked.
-    // Error: the rule cannot tell.
+    // [parameters, 3]: written, for every trained parameter in the order of the layout's places: the sums of
+    // squares of AdamWNorms over the elements of this rank's part. None: not wanted. Error: the rule cannot
+    // tell.
     Tensor norms = {};
-    // [ranks, layers, heads] of LargestScores: afterwards the heads whose largest score was above
-    // `most_score` are clipped, see ClipHeads. None: none are.
+    // [ranks, layers, heads] of LargestScores: after the update, heads whose largest score was above
+    // `most_score` are clipped, see ClipHeads. None: no head is clipped.
     Tensor largest_scores = {};
     double most_score = 0;
   };
@@ -40,17 +39,18 @@ class Optimizer {
   const Tensor& grad_norms() const { return grad_norms_; }  // [parts] fp32, before clipping
 
  private:
-  void measure_update(const Stream& stream, const Update& update) const;  // but for whole matrices
-  // In this rank's part of a bucket, after its update
+  void measure_update(const Stream& stream, const Update& update) const;  // except for whole matrices
+  // Clips heads in this rank's part of a bucket, after the update of the bucket.
   void clip_heads(const Stream& stream, const Update& update, size_t bucket) const;
   UpdateStep step_of(const Update& update) const;
-  // The elements of a group in this rank's part of a bucket: trained elements of the bucket
+  // The elements of a group in this rank's part of a bucket, as indices among the trained elements of the
+  // bucket
   struct Elements {
     int64_t first = 0, end = 0;
     int64_t count() const { return end - first; }
   };
   Elements find_elements(size_t bucket, const ParamGroup& group) const;
-  // `group`: its place in the rule's groups
+  // `group`: the index among the rule's groups
   UpdatedPart part_of(size_t bucket, const OptimizerConfig& config, size_t group) const;
 
   ParamStore& store_;

@@ -22,17 +22,17 @@ const char* name_of(PreferenceKind kind) {
   return "";
 }
 
-// The score of a pair needs the losses of all its tokens, and each rank of a context has some of them. So the
-// ranks gather these losses, every rank scores all pairs, and takes what belongs to its own rows
-// (context_rows.h).
+// The loss of a pair needs the losses of all its tokens. In a context each rank has some of these tokens. So
+// the ranks gather the losses of all tokens, every rank scores all pairs, and keeps the results for its own
+// rows (context_rows.h).
 int64_t rows_of_all(const Batch& batch) {
   return batch.all_targets ? batch.all_targets.numel() : batch.targets.numel();
 }
 
-// The losses of a pass, and of its reference
+// The losses of the rows of a pass, by the model and by its reference
 struct Scored {
   Tensor losses;     // of all tokens
-  Tensor reference;  // likewise; none where the rule needs none, or its numbers are stored
+  Tensor reference;  // of all tokens; none if the rule needs no reference, or if its numbers are stored
 };
 Scored score(Arena& arena, const Pass& pass, const Saved& saved) {
   const Shape rows{pass.batch.targets.numel()};
@@ -65,8 +65,8 @@ PreferenceLoss loss_of(const Pass& pass, const Scored& scored, const Tensor& wei
           .figures = batch.figures};
 }
 
-// Sums the divergences of a batch, which are among its figures. A rank of a context sums those of its own
-// rows.
+// Sums the divergences of a batch, which are among its figures. In a context a rank sums those of its own
+// rows only.
 void sum_divergence(Arena& arena, const Pass& pass, const PreferenceLoss& loss, const Tensor& sum) {
   pass.stream.run(loss);
   Arena::Scope scope(arena);
@@ -80,7 +80,8 @@ void sum_divergence(Arena& arena, const Pass& pass, const PreferenceLoss& loss, 
   pass.stream.run(SumLosses{.losses = divergences, .sum = sum});
 }
 
-// The gradient of a pair's loss with respect to a row is a number times that of the row's cross entropy.
+// The gradient of a pair's loss with respect to a row is a factor times the gradient of the row's cross
+// entropy. These factors are the weights of rows.
 Tensor weights_of(Arena& arena, const Pass& pass, const Saved& saved) {
   const Batch::Divergence& divergence = pass.batch.divergence;
   const Tensor weights =

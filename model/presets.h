@@ -1,4 +1,4 @@
-// Published models by name: their sizes and variants, as their config.json has them.
+// Published models by name, with the sizes and variants of their config.json.
 #pragma once
 
 #include "model/config.h"

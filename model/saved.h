@@ -1,4 +1,4 @@
-// The memory of the tensors that a forward keeps for its backward.
+// Allocates the tensors that a forward saves for its backward.
 #pragma once
 
 #include "kernels/base/arena.h"
@@ -8,13 +8,13 @@
 
 namespace tessera {
 
-// What a block does not keep is allocated once for all blocks that do not keep it. Where the model offloads
-// what blocks keep, those take turns in kActivationSlots of it: see activation_offload.h.
+// A tensor that blocks do not keep is allocated once, for all of these blocks. If the model offloads what
+// blocks keep, these tensors alternate between kActivationSlots places: see activation_offload.h.
 inline constexpr size_t kActivationSlots = 2;
 Saved allocate_saved(Arena& arena, const Model& model, const ByBlock<Keep>& keep);
 
-// Calls visit() for what a block has to have for its backward: its input, and what it keeps by model.keep but
-// for its output, which is the next block's input.
+// Calls visit() for what a block needs for its backward: its input, and what it keeps by model.keep, except
+// its output, which is the next block's input.
 void visit_kept(Saved& saved, const Model& model, size_t layer, const TakeSaved& visit);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The tensors that a forward keeps for its backward.
+// The tensors that a forward saves for its backward.
 #pragma once
 
 #include <vector>
@@ -7,14 +7,15 @@
 
 namespace tessera {
 
-// What attention or the MLP adds to the residual stream, before the norm after it, where a block has one
+// What attention or the MLP adds to the residual stream, before the norm that follows it. Only if a block has
+// such a norm
 struct BranchSaved {
   Tensor x, rstd;  // [N, C] [N]
 };
 
-// The tensors of one block, in the order that its forward writes them. N = B T rows. The block's backward
+// The tensors of one block, in the order in which its forward writes them. N = B T rows. The block's backward
 // overwrites norm1.y, norm2.y, mlp and experts with gradients. With Model::mlp_chunk, pre_activation, hidden
-// and expand_adapter have the rows of a chunk alone.
+// and expand_adapter have only the rows of a chunk.
 struct BlockSaved {
   NormSaved norm1;
   AttentionSaved attention;
@@ -34,11 +35,11 @@ struct Saved {
   NormSaved embedding_norm;
   std::vector<BlockSaved> blocks;
   NormSaved norm;              // norm.y: overwritten by its gradient in the backward
-  Tensor attention_workspace;  // of every block's forward; none unless an attention plan needs it
-  ContextBuffers context;      // likewise; where a context has several ranks
-  Tensor expert_rows;          // [R, C] of what each expert adds, and of its gradient; where there are any
+  Tensor attention_workspace;  // for the forward of every block; none unless an attention plan needs it
+  ContextBuffers context;      // likewise; only if a context has several ranks
+  Tensor expert_rows;          // [R, C]: what each expert adds, and its gradient; only if there are experts
 
-  const Tensor& block_input(size_t layer) const {  // of the layer after the last: the final norm's
+  const Tensor& block_input(size_t layer) const {  // with layer = L: the input of the final norm
     return layer == 0 ? embedded : blocks[layer - 1].residual_out;
   }
 };

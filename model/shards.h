@@ -1,5 +1,5 @@
-// Shards: what of the parameters the ranks of a run split among them (ZeRO; Rajbhandari et al.,
-// arXiv:1910.02054). Each stage includes the ones before it.
+// Shards: which of a model's data the ranks of a run split among them (ZeRO; Rajbhandari et al.,
+// arXiv:1910.02054). Each stage includes the stages before it.
 #pragma once
 
 #include <array>
@@ -10,10 +10,10 @@
 namespace tessera {
 
 enum class Shard : uint8_t {
-  kNone,       // every rank has all
+  kNone,       // every rank has everything
   kOptimizer,  // stage 1: moments and lower bits of masters
-  kGradients,  // stage 2: gradients, too
-  kWeights,    // stage 3: weights, too
+  kGradients,  // stage 2: also gradients
+  kWeights,    // stage 3: also weights
 };
 constexpr auto words_of(Shard) {  // of parallel.shard
   return std::array{Word{"none", Shard::kNone}, Word{"optimizer", Shard::kOptimizer},

@@ -1,5 +1,6 @@
-// SparsePattern: the blocks of keys that queries see in causal attention, either by rules that no data
-// changes, or by the choice of each query. SparseBlocks: the pattern of each block of a model (model.sparse).
+// SparsePattern: which blocks of keys a block of queries sees in causal attention: either by rules, which do
+// not depend on the data, or by the choice of each query. SparseBlocks: the pattern of each block of a model
+// (model.sparse).
 //
 // Query block i sees key block j, neither later than itself, where one of these holds:
 //
@@ -12,8 +13,8 @@
 // stride); Beltagy et al., "Longformer", arXiv:2004.05150 (window and global); Zaheer et al., "Big Bird",
 // arXiv:2007.14062 (all but stride).
 //
-// With `chosen` none of these rules holds. Each query of each head sees its own block, and of the blocks
-// before it the chosen - 1 whose mean keys score highest: see AttnChoice of attention.h. Blocks begin anew
+// With `chosen` none of these rules holds. Each query of each head sees its own block and chosen - 1 of the
+// blocks before it, those whose mean keys score highest: see AttnChoice of attention.h. Blocks begin anew
 // with each document.
 #pragma once
 
@@ -27,21 +28,24 @@ namespace tessera {
 class BlockLists;  // kernels/attention/block_lists.h
 
 struct SparsePattern {
-  int64_t window = 0;  // blocks; 0 without `chosen`: every block is seen, and the other fields have defaults
+  int64_t window = 0;  // in blocks; 0 without `chosen`: every block is seen, and all other fields are
+                       // defaults
   int64_t global = 0, stride = 0, random = 0, seed = 0;
   int64_t block = 128;  // tokens of a block; kernels on GPUs need a power of two, at least 128
-  int64_t chosen = 0;   // blocks that each query sees, its own among them; 0: the rules above hold
+  int64_t chosen = 0;   // how many blocks each query sees, its own among them; 0: the rules above hold
 
   explicit operator bool() const { return window > 0 || chosen > 0; }
   auto operator<=>(const SparsePattern&) const = default;
 
-  // The key blocks that a query block sees, rising. Neither this nor lists() may be called with `chosen`.
+  // The key blocks that a query block sees, rising. Neither this function nor lists() may be called with
+  // `chosen`.
   std::vector<int64_t> keys_of(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
-  // Pairs of a query and a key that it sees, both among the tokens `begin` to `end` - 1 of a sequence
+  // The number of pairs of a query and a key that it sees, where both are among the tokens `begin` to `end` -
+  // 1 of a sequence
   double pairs(int64_t begin, int64_t end) const;
   double pairs(int64_t tokens) const { return pairs(0, tokens); }
-  // Whether queries of a sequence of so many tokens choose blocks, and do not see all
+  // Whether queries of a sequence of this many tokens choose blocks, and do not see all of them
   bool chooses(int64_t tokens) const { return chosen > 0 && !shows_all(tokens); }
   bool shows_all(int64_t tokens) const {
     return chosen > 0 ? chosen * block >= tokens : window == 0 || window * block >= tokens;
@@ -54,7 +58,7 @@ struct SparseRun {
   int64_t blocks = 1;  // that follow one another
   bool operator==(const SparseRun&) const = default;
 
-  static void check(const SparsePattern& pattern);        // Error: numbers that have no meaning
+  static void check(const SparsePattern& pattern);        // Error: numbers that make no sense
   static std::string text(const SparsePattern& pattern);  // "window:8+global:1"
 };
 

@@ -1,10 +1,10 @@
-// ALiBi, attention with linear biases: Press et al., arXiv:2108.12409. To the score of a query at i and a
-// key at j is added -m |i - j|, with a slope m of each head that nothing trains:
+// ALiBi, attention with linear biases: Press et al., arXiv:2108.12409. The score of a query at i and a key at
+// j gets -m |i - j| added. Each head has a slope m, which is not trained:
 //
 //   m = 2^(-8 (h + 1) / p)              of head h < p,  p the largest power of two that is at most `heads`
 //   m = 2^(-4 (2 (h - p) + 1) / p)      of the others
 //
-// A query and a key of a document are as far apart as they are in the sequence.
+// Within a document, a query and a key are as far apart as they are in the sequence.
 #pragma once
 
 #include <bit>
@@ -16,8 +16,8 @@
 namespace tessera::attention {
 
 struct Alibi {
-  int heads = 0;       // of the model; 0: scores have no bias
-  int first_head = 0;  // of these, the head that head 0 of a call is
+  int heads = 0;       // the heads of the model; 0: scores have no bias
+  int first_head = 0;  // the head of the model that is head 0 of a call
   int power = heads > 0 ? static_cast<int>(std::bit_floor(static_cast<unsigned>(heads))) : 1;  // p
   float inverse = 1.0f / static_cast<float>(power);
 
@@ -29,7 +29,7 @@ struct Alibi {
   }
 };
 
-// What is added to a score; `query`: where it stands among the keys
+// What is added to a score. `query` is the place of the query among the keys.
 TESSERA_HOST_DEVICE inline float alibi_bias(float slope, int query, int key) {
   return -slope * fabsf(static_cast<float>(query - key));
 }

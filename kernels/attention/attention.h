@@ -7,8 +7,8 @@
  * recomputes the scores. Method: Dao, "FlashAttention-2", arXiv:2307.08691; online softmax: Milakov and
  * Gimelshein, arXiv:1805.02867.
  *
- * Scores are held in fp32. One of -inf (q k^T may overflow) has probability 0; a row that sees no other has
- * out = 0 and LSE = -inf (with a sink, the sink), and adds 0 to the gradients. NaN stays NaN.
+ * Scores are held in fp32. A score of -inf (q k^T may overflow) has probability 0. A row that sees no other
+ * score has out = 0 and LSE = -inf (with a sink: the sink), and adds 0 to the gradients. NaN stays NaN.
  *
  * attn_decode() attends with one new query of each sequence over a cache of its keys and values.
  *
@@ -75,22 +75,23 @@ typedef struct {
   int64_t batch, row, head; /* strides in elements: from one batch, token, head to the next */
 } AttnTensor;
 
-/* Sparse blocks: of each block of queries the blocks of keys that it sees, of which the rest of the mask may
- * hide more. Tiles of the others are not read. All in device memory; the lists of one query block, and of one
- * key block, rise. Blocks are counted from the first key on, so that query i is in block (i + offset) / size.
- * Lists may have more blocks than a call has tokens. */
+/* Sparse blocks: each block of queries has a list of the blocks of keys that it sees. The rest of the mask
+ * may hide more; tiles of other blocks are not read. All lists are in device memory. The list of a query
+ * block rises, and so does that of a key block. Blocks are counted from the first key on, so query i is in
+ * block (i + offset) / size. Lists may have more blocks than a call has tokens. */
 typedef struct {
   int size;         /* tokens of a block: 128, 256, 512 and so on; 0: every block is seen */
   int lists;        /* query head h has list h / (heads / lists); divides kv_heads */
-  int query_blocks; /* of a list, at least those of the call's queries, as the next */
+  int query_blocks; /* of a list: at least the query blocks of the call; key_blocks likewise */
   int key_blocks;
-  const int32_t* begins; /* [lists, query_blocks + 1]: where in `keys` those of a query block begin; after its
-                            last query block, where the list ends */
+  const int32_t* begins; /* [lists, query_blocks + 1]: where in `keys` the list of each query block begins;
+                            after the last one, where it ends */
   const int32_t* keys;   /* the key blocks that each query block sees */
   const int32_t* seen_begins; /* [lists, key_blocks + 1]: the same pairs by key block, for the backward: where
-                                 in `queries` those of a key block begin */
+                                 in `queries` the list of each key block begins */
   const int32_t* queries;     /* the query blocks that see each key block */
-  const int32_t* places;      /* of each of these: the place of the key block among those it sees, from 0 */
+  const int32_t* places;      /* for each of these: the place of the key block in the query block's list, from
+                                 0 */
 } AttnBlocks;
 
 /* Mixture of blocks (Lu et al., "MoBA", arXiv:2502.13189): each query of each head chooses the blocks of keys
@@ -105,23 +106,24 @@ typedef struct {
 } AttnChoice;
 
 /* The keys that a query sees are an interval, and neither end of it falls from one query to the next. With
- * `blocks` a query sees only those in listed blocks, with `choice` those in the blocks that it chooses. All
- * zeros: every key. The conditions add up. */
+ * `blocks` a query sees only the keys in listed blocks, with `choice` only those in the blocks that it
+ * chooses. The conditions add up. All zeros: a query sees every key. */
 typedef struct {
   int causal;     /* 1: query i sees the keys 0 to i + offset */
   int64_t offset; /* where the first query stands among the keys; may be negative. 0 as a rule */
-  int64_t window; /* with causal: of those keys, the last `window` alone; 0: all of them */
+  int64_t window; /* with causal: only the last `window` of those keys; 0: all of them */
   /* Device memory, [batch, tokens, 2], or null: where the document of each token begins, and where it ends
-   * (the token after its last), counted from the beginning of the sequence. A query sees its own document
-   * alone. attn_documents() writes it. Tokens of a document follow one another. */
+   * (the token after its last), counted from the beginning of the sequence. A query sees only its own
+   * document. attn_documents() writes this table. The tokens of a document follow one another. */
   const int32_t* documents;
-  /* Device memory, [batch, kv_tokens, 2], or null. With it the queries are any tokens of a longer sequence, in
-   * its order, such as those that one of several devices has: then `documents` says which keys each query sees,
-   * from the first up to the one after the last, and this which queries see each key, likewise. Both must say
-   * the same, and in both neither end falls from one row to the next. causal is 0: it is in the tables. */
+  /* Device memory, [batch, kv_tokens, 2], or null. With it, the queries are some tokens of a longer sequence,
+   * in its order: for example those of one of several devices. `documents` then says which keys each query
+   * sees, from the first up to the one after the last, and this table says the same of the queries that see
+   * each key. Both must agree, and in both neither end falls from one row to the next. causal is 0: it is in
+   * the tables. */
   const int32_t* seen_by;
-  /* Device memory, [batch, tokens], or null. With seen_by: the token of the sequence that each query is, from 0
-   * on, so that dropout drops what it drops in the whole sequence, and ALiBi knows how far keys are away. Null:
+  /* Device memory, [batch, tokens], or null. With seen_by: the token of the sequence that each query is, from
+   * 0 on. Dropout then drops the same elements as in the whole sequence, and ALiBi knows the distances. Null:
    * query i is token i. Nothing else reads it. */
   const int32_t* query_tokens;
   AttnBlocks blocks ATTN_OR_0; /* sparse blocks; without seen_by, with an offset that is a multiple of
@@ -134,11 +136,11 @@ typedef struct {
  * which ones (kernels/base/dropout.h). Nothing is stored, so the backward needs the same fields as the forward. */
 typedef struct {
   int threshold;           /* 0: no dropout. threshold / 256 of the probabilities are dropped; below 256 */
-  uint32_t place;          /* another multiple of 65536 for each layer, say, plus what head 0 counts as: some
-                              heads at a time drop what all at once do. The last head must count as less than
-                              65536 */
-  uint32_t first_sequence; /* what batch 0 counts as */
-  uint64_t key;            /* another for each step */
+  uint32_t place;          /* for example another multiple of 65536 for each layer, plus the number of the
+                              head that is head 0: then some heads at a time drop the same as all at once. The
+                              number of the last head must be less than 65536 */
+  uint32_t first_sequence; /* the number of the sequence that is batch 0 */
+  uint64_t key;            /* another one for each step */
 } AttnDropout;
 
 typedef struct AttnProblem {
@@ -154,21 +156,22 @@ typedef struct AttnProblem {
   AttnMask mask;
   float scale; /* multiplies q k^T; 1 / sqrt(head_dim) as a rule */
   AttnDropout dropout;
-  /* 1: the softmax of every row has one more score, that of no key. It is a number for each head, which the calls
-   * give: the row's probabilities then add up to less than 1. */
+  /* 1: the softmax of every row has one more score, which belongs to no key. It is a number for each head,
+   * which the calls give. So the probabilities of a row add up to less than 1. */
   int sinks ATTN_OR_0;
   /* ALiBi, Press et al., arXiv:2108.12409: to the score of query i and key j is added -m |i + offset - j|, where
    * m is 2^(-8 (h + 1) / p) for head h of the first p, and 2^(-4 (2 (h - p) + 1) / p) for the others; p is the
    * largest power of two that is at most alibi_heads. */
-  int alibi_heads ATTN_OR_0; /* the heads of which slopes are computed, h among them; 0: no bias */
-  int first_head ATTN_OR_0;  /* h of head 0: some heads at a time have the slopes that they have among all */
+  int alibi_heads ATTN_OR_0; /* the number of heads from which the slopes are computed; 0: no bias */
+  int first_head ATTN_OR_0;  /* h of head 0: a call with some heads gives them the slopes that they have among
+                                all */
   float score_cap ATTN_OR_0; /* c: a score s = scale q k^T becomes c tanh(s / c), before the mask; 0: it stays */
-  /* 1: the forward multiplies in FP8, where 128 rows of a head share a scale: out and LSE get errors of some
-   * percent of what scores and values vary by. The backward multiplies in bf16. */
+  /* 1: the forward multiplies in FP8, with a scale for 128 rows of a head. out and LSE then have errors of
+   * some percent of how much scores and values vary. The backward multiplies in bf16. */
   int fp8 ATTN_OR_0;
 } AttnProblem;
 
-/* In both calls the problem comes last, where it can grow. */
+/* In both calls the problem comes last, so that it can get more fields. */
 typedef struct AttnForward {
   AttnTensor q, k, v; /* in */
   AttnTensor out;     /* out */
@@ -207,15 +210,17 @@ size_t attn_forward_workspace(const AttnProblem* problem, int arch);
 AttnStatus attn_supports(const AttnProblem* problem, int arch);
 const char* attn_status_text(AttnStatus status);
 
-/* AttnMask::documents from cumulative lengths. Document d of `count` is the tokens cumulative[d] to
- * cumulative[d + 1] - 1 of the batch x tokens that follow one another: cumulative has count + 1 entries, from 0
- * to batch x tokens. Where a sequence ends, so does a document. Both arrays in device memory. */
+/* Makes AttnMask::documents from cumulative lengths. The batch x tokens of all sequences follow one another,
+ * and document d of `count` has the tokens cumulative[d] to cumulative[d + 1] - 1: cumulative has count + 1
+ * entries, from 0 to batch x tokens. Where a sequence ends, a document ends as well. Both arrays are in
+ * device memory. */
 AttnStatus attn_documents(const int32_t* cumulative, int64_t count, int64_t batch, int64_t tokens,
                           int32_t* documents, struct CUstream_st* stream);
 
-/* One new query of each sequence over a cache of keys and values, its own among them: what generating a token
- * takes. Method: Dao et al., "Flash-Decoding for long-context inference", 2023. Thread blocks share the keys
- * of all sequences equally, and what they find is merged in a fixed order: the same bits every time. */
+/* Attention of one new query of each sequence over a cache of keys and values, which has its own as well:
+ * this is how a token is generated. Method: Dao et al., "Flash-Decoding for long-context inference", 2023.
+ * Thread blocks share the keys of all sequences equally, and their results are merged in a fixed order: the
+ * same bits every time. */
 typedef struct AttnDecodeProblem {
   size_t struct_size;  /* sizeof(AttnDecodeProblem) */
   AttnDtype dtype;     /* of q, k, v and out */

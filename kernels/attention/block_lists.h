@@ -1,4 +1,4 @@
-// The lists of sparse blocks as one array of numbers, from which AttnBlocks points.
+// The lists of sparse blocks in one array of numbers; AttnBlocks has pointers into it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace tessera {
 
-// How large lists are: what a plan has to know of them
+// The sizes of the lists, which is all that a plan needs to know
 struct BlockShape {
   int64_t size = 0;  // tokens of a block; 0: no lists
   int64_t lists = 1, query_blocks = 0, key_blocks = 0;
-  int64_t pairs = 0;  // of blocks, in all lists
-  // Of tokens of which a list shows one to the other, which is not earlier: in the mean of all lists
+  int64_t pairs = 0;  // of a query block and a key block, in all lists
+  // The pairs of a query and a key that a list and the causal mask show: the mean over all lists
   double causal_pairs = 0;
 
   // begins, seen_begins; keys, queries, places
@@ -24,7 +24,8 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-// Lists of as many blocks as `tokens` have, of pairs for which shows(list, query block, key block)
+// Makes lists of as many blocks as the tokens have. They have the pairs for which shows(list, query block,
+// key block).
 class BlockLists {
  public:
   using Shows = std::function<bool(int64_t list, int64_t query_block, int64_t key_block)>;

@@ -1,6 +1,6 @@
-// Sparse blocks: see AttnBlocks of attention.h. A query sees a key if the mask shows it (mask.h) and the
-// list of the query's block has the key's block. Since lists rise, those of their blocks that touch an
-// interval of keys follow one another: kernels walk places of a list where they otherwise walk tiles.
+// Sparse blocks: see AttnBlocks of attention.h. A query sees a key if the mask shows it (mask.h) and the list
+// of the query's block has the key's block. Lists rise, so the listed blocks that touch an interval of keys
+// follow one another. So kernels walk the places of a list where they otherwise walk tiles.
 #pragma once
 
 #include "kernels/attention/mask.h"
@@ -9,7 +9,7 @@ namespace tessera::attention {
 
 inline constexpr int kSmallestBlock = 128;  // a whole number of tiles of every kernel
 
-// The blocks that one block sees, or those that see it
+// The list of the blocks that one block sees, or of those that see it
 struct BlockList {
   const int32_t* blocks;
   int count;
@@ -28,7 +28,7 @@ struct BlockList {
   }
 };
 
-// A list by tiles, of which a block has 1 << shift: places count the tiles of its blocks.
+// A list by tiles: a block has 1 << shift of them, and places count the tiles of the listed blocks.
 struct TileList {
   BlockList list;
   int shift;
@@ -62,17 +62,17 @@ struct Blocks {
   TESSERA_HOST_DEVICE BlockList queries_of(int list, int key_block) const {
     return row(seen_begins + int64_t{list} * (key_blocks + 1) + key_block, queries);
   }
-  // With tiles of so many rows, of which a block is a power of two
+  // How many tiles of this many rows a block has, as a power of two: 1 << shift
   TESSERA_HOST_DEVICE int shift_of(int tile_rows) const {
     int shift = 0;
     while (tile_rows << shift < size) ++shift;
     return shift;
   }
-  // Beside queries_of(): the places of the key block among those that these query blocks see
+  // For each of queries_of(): the place of the key block in the list of that query block
   TESSERA_HOST_DEVICE const int32_t* places_of(int list, int key_block) const {
     return places + seen_begins[int64_t{list} * (key_blocks + 1) + key_block];
   }
-  // Whether the list shows a key to a query that stands at `position` among the keys
+  // Whether the list shows a key to a query whose place among the keys is `position`
   TESSERA_HOST_DEVICE bool sees(int list, int position, int key) const {
     return size == 0 || keys_of(list, position / size).contains(key / size);
   }

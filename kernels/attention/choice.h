@@ -1,7 +1,7 @@
 // Mixture of blocks (AttnChoice of attention.h): the block of a token, and the blocks that a query may
 // choose, for the CPU and for GPUs.
 //
-// A block's name is its first key. A block that a query may choose has `size` keys, all of them before the
+// A block is named by its first key. A block that a query may choose has `size` keys, all of them before the
 // query. Such blocks do not overlap, so at most one of them begins in each interval of `size` keys from a
 // multiple of `size` on. These intervals are called slots: a block that begins at key p is in slot p / size.
 // The blocks that one query may choose are in successive slots.
@@ -42,7 +42,7 @@ struct Choice {
 
   // The block of a key, up to the last of its keys that any query sees
   struct Block {
-    Span keys;       // begin: -1 if no query sees the key
+    Span keys;       // keys.begin is -1 if no query sees the key
     bool choosable;  // whether a query may choose it: some query stands after the whole block
   };
   TESSERA_HOST_DEVICE Block block_of(const Mask& mask, int key) const {
@@ -65,8 +65,8 @@ inline Choice choice_of(const AttnProblem& p) {
   return c.size == 0 ? Choice{} : Choice{.size = c.size, .others = c.count - 1};
 }
 
-// The chosen blocks of each row of [batch, heads, queries]: the first keys of up to `others` blocks in rising
-// order, then -1
+// The chosen blocks of each row of [batch, heads, queries]: the first keys of up to `others` blocks, rising;
+// the remaining entries are -1.
 struct Chosen {
   Choice choice;
   const int32_t* first_keys = nullptr;

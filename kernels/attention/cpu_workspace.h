@@ -1,11 +1,11 @@
-// What the CPU's flash attention keeps in its workspace: a piece for every thread.
+// The workspace of the CPU's flash attention: each thread has a piece of it.
 #pragma once
 
 #include "kernels/attention/workspace.h"
 
 namespace tessera::cpu {
 
-// The result does not depend on the tile beyond rounding.
+// Another tile size changes the result at most by rounding.
 struct FlashTile {
   int64_t queries = 64, keys = 64;
 };

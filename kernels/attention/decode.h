@@ -9,14 +9,16 @@ namespace tessera {
 struct DecodeShape {
   int64_t batch, heads, head_dim, kv_heads;
   int64_t capacity;  // tokens that the cache has room for, in each sequence
-  // The cache has the last `capacity` tokens, a window, in any order: later ones have replaced those before
+  // The cache has the last `capacity` tokens, in any order: a later token replaces one that is out of the
+  // window
   bool ring = false;
   AttentionScores scores = {};
-  // The queries are tokens of one sequence, whose cache all of them read: `batch` of them
+  // The queries are `batch` tokens of one sequence, and all of them read its cache
   bool one_cache = false;
-  BlockShape blocks = {};   // sparse blocks: each call gives their list; not of a ring
-  BlockChoice choice = {};  // blocks that queries choose, not of a ring: each call gives the means
-  // Small: older tokens are in groups of codes, and the caches of keys and values are rings of the newest
+  BlockShape blocks = {};   // sparse blocks: each call gives their list; not together with a ring
+  BlockChoice choice = {};  // blocks that queries choose: each call gives the means; not together with a ring
+  // A small cache: older tokens are codes, in groups, and the tensors of keys and values are rings of the
+  // newest tokens
   CacheDtype cache = CacheDtype::kAuto;
 
   CacheFormat format() const { return {.dtype = cache, .head_dim = static_cast<int>(head_dim)}; }
@@ -32,11 +34,12 @@ struct DecodePlan {
   int64_t workspace_bytes = 0;  // 0 on the CPU
 };
 
-// Error: sizes that are not positive, key/value heads that do not divide the heads; on CUDA also a head dim,
-// a size or a device that no kernel serves.
+// Error: a size is not positive, or the heads are not a multiple of the key/value heads; on CUDA also: no
+// kernel serves the head dim, a size or the device.
 DecodePlan choose_decode(const DecodeShape& shape, DType dtype, const DeviceTraits& device);
 
-// The planned problem in the terms of attention.h; `blocks`: see MaskTables, none: without addresses
+// The planned problem as attention.h describes it. `blocks`: see MaskTables; if it is none, the problem has
+// no addresses
 AttnDecodeProblem attn_decode_problem(const DecodePlan& plan, const Tensor& blocks = {});
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Whether flash attention runs kernels that were not written for its device.
+// Tells whether flash attention runs kernels that were not written for its device.
 #pragma once
 
 #include <string>

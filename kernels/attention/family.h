@@ -1,9 +1,9 @@
-// A family of kernels, as it registers itself: what it serves, what it needs, how it is called.
-// attn_supports(), attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic
-// read families() and repeat nothing of it.
+// A family of kernels registers what it serves, what it needs and how it is called. attn_supports(),
+// attn_forward(), messages, the ladder of `./bench attention` and its formulas of traffic all read
+// families().
 //
-// A new family is a folder whose family.cpp defines a KernelFamily, and a line in families(). No CUDA
-// header here: a build without CUDA knows the same families, without functions, and plans with them.
+// A new family is a folder whose family.cpp defines a KernelFamily, and a line in families(). This header
+// includes no CUDA: a build without CUDA has the same families, but without functions, and plans with them.
 #pragma once
 
 #include <limits>
@@ -20,7 +20,8 @@ inline constexpr int kLowestArch = 80;  // what every kernel here needs, and cuD
 inline constexpr int kHopper = 90;
 inline constexpr int kAnyLaterArch = std::numeric_limits<int>::max();
 
-// How many rows of a head share what a CTA reads of the others, and how many heads what it reads of keys
+// How many rows of a head share what a CTA reads of the other operands, and how many heads share what it
+// reads of the keys
 struct TileRows {
   int queries;    // of the forward: they share keys and values
   int keys;       // of the backward: they share queries and output gradients
@@ -47,8 +48,9 @@ enum class Masks {
   kAll
 };
 
-// What a backward has left of its rows in its workspace: of query tile t of a head, log2(e) LSE and behind it
-// delta = rowsum(dout out), `rows` of each, +inf and 0 past the end. Heads and sequences follow one another.
+// The statistics of rows that a backward has left in its workspace. For query tile t of a head these are
+// `rows` numbers log2(e) LSE and then `rows` numbers delta = rowsum(dout out); past the end they are +inf and
+// 0. The tiles of heads, and the heads of sequences, follow one another.
 struct TiledRowStatistics {
   const float* data;
   int64_t tiles, rows;  // of a head; of a tile
@@ -57,7 +59,7 @@ struct TiledRowStatistics {
 // Which problems with ALiBi a family serves
 enum class Alibis {
   kAll,
-  kCausalWithoutDropout,  // those whose queries, none of them dealt, see no later keys
+  kCausalWithoutDropout,  // queries see no later keys and are not dealt, and there is no dropout
 };
 
 // Which problems with a cap of scores a family serves
@@ -68,12 +70,13 @@ struct KernelFamily {
   int lowest_arch, highest_arch;
   AttnDtype dtype;
   HeadDims head_dims;
-  // most_tokens: the limit of a head. most_rows: that of batch x heads, tokens rounded up to row_padding.
+  // most_tokens: the limit for a head. most_rows: the limit for batch x heads x tokens, tokens rounded up to
+  // row_padding.
   int64_t most_tokens, most_rows;
   int row_padding;
-  bool by_name_only;      // attn_forward() and attn_backward() never choose it
-  int most_with_dropout;  // the largest head dim that it serves dropout of; 0: none
-  int most_with_alibi;    // and ALiBi
+  bool by_name_only;      // attn_forward() and attn_backward() never choose it by themselves
+  int most_with_dropout;  // the largest head dim for which it serves dropout; 0: none
+  int most_with_alibi;    // the same for ALiBi
   Alibis alibis;
   Caps with_cap;
   Masks masks;
@@ -83,11 +86,11 @@ struct KernelFamily {
   // Null in a build without these kernels. Arguments have been checked.
   AttnStatus (*forward)(const AttnForward& args, int arch, CUstream_st* stream);
   AttnStatus (*backward)(const AttnBackward& args, int arch, CUstream_st* stream);
-  // Whether its forward adds the sinks of a problem; null: never
+  // Whether its forward takes the sinks of a problem into account by itself; null: never
   bool (*adds_sinks)(const AttnProblem& problem) = nullptr;
-  // Where a backward that has run left the statistics of its rows. Null, or a null `data`: it left none
+  // Where a backward that has run left the statistics of its rows. Null, or a null `data`: nowhere
   TiledRowStatistics (*row_statistics)(const AttnBackward& args) = nullptr;
-  // The largest head dim that it serves sparse blocks of, without dropout, a bias or a cap; 0: none
+  // The largest head dim for which it serves sparse blocks, without dropout, a bias or a cap; 0: none
   int most_with_blocks = 0;
   bool in_fp8 = false;   // it serves the problems with `fp8`, and no others
   bool chooses = false;  // it serves the problems whose queries choose blocks, and no others
@@ -111,8 +114,9 @@ namespace mixture {
 extern const KernelFamily kFamily, kF32Family;
 }
 
-// As attn_decode(), in bf16 over a small cache: `call.k` and `call.v` are rings of kNewestTokens rows, and
-// `groups` are the blocks [batch, kv_heads, groups_of(capacity), group_words()] of older tokens.
+// The arguments of attn_decode(), in bf16 over a small cache: `call.k` and `call.v` are rings of
+// kNewestTokens rows, and `groups` are the codes of older tokens, [batch, kv_heads, groups_of(capacity),
+// group_words()].
 struct SmallDecode {
   AttnDecode call{};
   const void* groups = nullptr;  // 16-byte aligned
@@ -124,10 +128,10 @@ struct DecodeFamily {
   int lowest_arch;
   HeadDims head_dims;                                     // in both dtypes
   size_t (*workspace)(const AttnDecodeProblem& problem);  // bytes
-  int64_t (*units)(const AttnDecodeProblem& problem);     // what CTAs share out: below kMostUnits
+  int64_t (*units)(const AttnDecodeProblem& problem);     // how many units CTAs share out: below kMostUnits
   // Null in a build without these kernels. Arguments have been checked.
   AttnStatus (*run)(const AttnDecode& args, CUstream_st* stream);
-  // Those over small caches, for problems that attn_decode_supports() takes; bytes of their workspace
+  // The same for small caches, for problems that attn_decode_supports() accepts; the workspace is in bytes
   size_t (*small_workspace)(const AttnDecodeProblem& problem, CacheDtype cache);
   AttnStatus (*run_small)(const SmallDecode& args, CUstream_st* stream);
 
@@ -138,8 +142,8 @@ extern const DecodeFamily kFamily;
 }
 inline constexpr int64_t kMostUnits = int64_t{1} << 30;
 
-// CTAs are counted in a grid's x, up to 2^31 - 1, each of at least 8 rows of a tensor; rows of a head in
-// int.
+// A grid's x counts CTAs, up to 2^31 - 1, and each has at least 8 rows of a tensor; the rows of a head are
+// counted in int.
 inline constexpr int64_t kMostTokens = int64_t{1} << 30, kMostRows = int64_t{1} << 33;
 
 // attn_forward() and attn_backward() take the first family that serves a problem and was built.
@@ -148,7 +152,7 @@ std::span<const KernelFamily* const> families();
 // Bytes that a forward and a backward need
 size_t forward_workspace(const KernelFamily& family, const AttnProblem& problem);
 size_t backward_workspace(const KernelFamily& family, const AttnProblem& problem);
-// And without what the sinks' gradients need, which lies behind
+// The same without the bytes for the sinks' gradients, which come last
 size_t own_backward_workspace(const KernelFamily& family, const AttnProblem& problem);
 
 // ATTN_OK, or why this family does not serve a problem. Needs no

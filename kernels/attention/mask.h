@@ -1,13 +1,13 @@
-// Mask: which keys a query sees, as a value with methods. Kernels on both devices derive from these what
-// they walk over, what they mask and what they skip.
+// Mask: which keys a query sees, as a value with methods. From these methods, kernels on both devices derive
+// what they go through, what they mask and what they skip.
 //
-// keys_of(query) is one interval, and neither of its ends falls from one query to the next. So is
-// queries_of(key). Hence the hull of a tile is known from its first and its last row, in O(1), and a tile
-// outside the hull has nothing to see.
+// keys_of(query) is one interval, and neither of its ends falls from one query to the next. queries_of(key)
+// has the same property. So the first and the last row of a tile give the smallest interval that holds the
+// keys of all its rows, in O(1). No row of the tile sees anything outside this interval.
 //
-// One mask has three forms, since each knows other things: AttentionMask (choose.h) of a plan, which knows
-// that there are documents; AttnMask (attention.h) of a call, the C form, which knows where they are; and
-// Mask, of one sequence in a kernel, with its sizes. mask_of() makes this one, nothing else does.
+// A mask has three forms, which know different things. AttentionMask (choose.h) belongs to a plan, and knows
+// that there are documents. AttnMask (attention.h) belongs to a call in C, and knows where they are. Mask
+// belongs to one sequence in a kernel, and knows its sizes. Only mask_of() makes a Mask.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +27,15 @@ struct Span {
   TESSERA_HOST_DEVICE bool empty() const { return begin >= end; }
   TESSERA_HOST_DEVICE bool contains(int i) const { return begin <= i && i < end; }
   TESSERA_HOST_DEVICE bool contains(Span other) const { return begin <= other.begin && other.end <= end; }
-  // The tiles of so many rows that it has a part in, counted from row 0
+  // The tiles of `rows` rows, counted from row 0, that this interval touches
   TESSERA_HOST_DEVICE Span tiles(int rows) const {
     return empty() ? Span{0, 0} : Span{begin / rows, (end - 1) / rows + 1};
   }
   bool operator==(const Span&) const = default;
 };
 
-// The first i below `count` with reached(i), which then holds from there on; `count` if there is none
+// The first i below `count` for which reached(i) holds; reached() must hold for all later i as well. `count`
+// if there is none
 template <class Reached>
 TESSERA_HOST_DEVICE int first_where(int count, const Reached& reached) {
   int low = 0, high = count;
@@ -79,7 +80,8 @@ struct Mask {
     }
     return seeing;
   }
-  // Hulls of rows that are not empty and inside: what no row of them sees lies outside.
+  // The smallest interval with all keys of some rows, which must not be empty or outside; likewise for
+  // queries
   TESSERA_HOST_DEVICE Span keys_of(Span rows) const {
     return {keys_of(rows.begin).begin, keys_of(rows.end - 1).end};
   }
@@ -91,10 +93,10 @@ struct Mask {
     return keys_of(rows.begin).end >= columns.end && keys_of(rows.end - 1).begin <= columns.begin;
   }
   TESSERA_HOST_DEVICE bool sees(int query, int key) const { return keys_of(query).contains(key); }
-  // The row of dropout (kernels/base/dropout.h) that a query is
+  // The token that a query is, which is its row for dropout (kernels/base/dropout.h)
   TESSERA_HOST_DEVICE int token_of(int query) const { return query_tokens ? query_tokens[query] : query; }
 
-  // Where a query stands among the keys
+  // The place of a query among the keys
   TESSERA_HOST_DEVICE int position_of(int query) const { return token_of(query) + offset; }
 
   // The mask of another sequence of the batch
@@ -105,7 +107,8 @@ struct Mask {
     if (query_tokens) mask.query_tokens += batch * queries;
     return mask;
   }
-  // Whether it is one of the two masks that need no table and no bounds but N
+  // Whether it is full or causal with as many keys as queries: such masks need no tables, and N is their only
+  // number
   bool plain() const { return keys == queries && offset == 0 && window == 0 && documents == nullptr; }
 
  private:

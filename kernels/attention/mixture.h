@@ -1,5 +1,5 @@
-// A mixture of blocks: what it keeps in its workspace, whose size is asked for on machines without CUDA as
-// well; the choice by itself; decoding.
+// A mixture of blocks: its workspace, whose size is computed on machines without CUDA as well; the choice of
+// blocks; and decoding.
 #pragma once
 
 #include <algorithm>
@@ -68,13 +68,13 @@ struct RowTables {
   int slots, chunks;
   int32_t* keys;        // [K, rows, 2]: the keys that a row sees, as AttnMask::documents
   int32_t* seen_by;     // [K, N, 2]: the rows that see each key
-  int32_t* sources;     // [K, rows]: query x G + query head of a row; -1: an unused row, which sees no key
-  int32_t* places;      // [K, T, G, others + 1]: the rows of a query, its own block's last; -1: none
+  int32_t* sources;     // [K, rows]: query x G + query head of each row; -1: an unused row, which sees no key
+  int32_t* places;      // [K, T, G, others + 1]: the rows of a query, the row of its own block last; -1: none
   int32_t* first_rows;  // [K, N]: the first row of the block that begins at a key
   // [K, chunks, slots]: how many queries of a chunk chose a block; later, how many of all chunks before it
   int32_t* counts;
   int32_t* totals;  // [K, slots]: how many queries of all chunks chose a block
-  int32_t* used;    // [K]: rows up to the end of the last block
+  int32_t* used;    // [K]: the number of rows up to the end of the last block
 };
 
 // The problem of the rows: each key/value head is a sequence with one head.
@@ -95,7 +95,8 @@ inline AttnProblem part_of(const AttnProblem& p, int64_t kv_heads) {
   return part;
 }
 
-// The choice and the tables of one sequence, and the rows of `kv_heads` of its key/value heads at a time
+// The workspace: the choice and the tables of one sequence, and rows of `kv_heads` of its key/value heads at
+// a time
 struct MixtureWorkspace {
   MixtureWorkspace(void* memory, const AttnProblem& p, bool backward, int64_t heads_at_once)
       : MixtureWorkspace(Carver(memory), part_of(p, p.kv_heads), backward, heads_at_once) {}
@@ -135,8 +136,8 @@ struct MixtureWorkspace {
   }
 };
 
-// The number of key/value heads whose rows are gathered at a time: as many as fit kMostBytes, and at least
-// one. More of them in a call keep more multiprocessors busy at its end.
+// The number of key/value heads whose rows are gathered at a time: as many as fit kMostBytes, at least one. A
+// call with more heads keeps more multiprocessors busy at its end.
 inline int64_t kv_heads_at_once(const AttnProblem& p, bool backward) {
   constexpr size_t kMostBytes = size_t{4} << 30;
   if (p.kv_heads == 1) return 1;
@@ -166,8 +167,8 @@ inline AttnTensor heads_from(AttnTensor t, const AttnProblem& p, int64_t b, int6
 AttnStatus choose_blocks(const AttnProblem& p, const AttnTensor& q, const AttnTensor& k,
                          const ChoiceWorkspace& workspace, CUstream_st* stream);
 
-// Over a cache blocks are counted from the first token of a sequence, as of one document. The cache keeps the
-// means of whole blocks.
+// Over a cache, blocks are counted from the first token of a sequence, as if it were one document. The cache
+// keeps the means of whole blocks.
 namespace mixture {
 
 // Writes the means of the blocks that the tokens starts[b] to starts[b] + tokens - 1 complete. Sequences with

@@ -1,12 +1,11 @@
-// A learned sink is a score s that belongs to no key: the softmax of every row of its head has it beside the
-// scores of the keys. With out and LSE of the keys,
+// A learned sink is a score s that belongs to no key: it takes part in the softmax of every row of its head.
+// With out and LSE, the output and the log-sum-exp over the keys,
 //
 //   LSE' = log(exp(LSE) + exp(s)),     out' = out exp(LSE - LSE')
 //
-// take their place: forwards that say so (KernelFamily::adds_sinks) have one more term in the sums of their
-// rows, the others are followed by apply_sinks(). From these the kernels of the backward compute the
-// gradients that they always compute: their P = exp(score - LSE') and rowsum(dout out') are those of the
-// longer softmax. The sink has no value, so
+// take their place. Some forwards add one more term to the sums of their rows (KernelFamily::adds_sinks);
+// after the others apply_sinks() runs. The kernels of the backward do not change: from LSE' and out' they
+// compute P = exp(score - LSE') and rowsum(dout out') of the softmax with the sink. The sink has no value, so
 //
 //   ds = -(sum over the rows of exp(s - LSE') rowsum(dout out'))
 #pragma once
@@ -16,8 +15,8 @@
 
 namespace tessera::attention {
 
-// Of the gradient: rows of all sequences whose sum is one number. Tiles of TiledRowStatistics may end behind
-// a sequence.
+// For the gradient of a sink, this many rows of all sequences are first added to one number. Tiles of
+// TiledRowStatistics may end after the end of a sequence.
 inline constexpr int kSinkRows = 256;
 inline int64_t sink_sums(const AttnProblem& p) { return (p.batch * p.tokens + kSinkRows - 1) / kSinkRows; }
 inline int64_t most_sink_sums(const AttnProblem& p) {
@@ -35,10 +34,10 @@ struct SinkWorkspace {
   size_t bytes;
 };
 
-// After the forward: out and lse, in place
+// Runs after the forward, and changes out and lse in place.
 AttnStatus apply_sinks(const AttnForward& f, CUstream_st* stream);
-// dsinks, in a fixed order, of the rows' statistics, or where there are none, of out, dout and LSE;
-// `workspace`: of SinkWorkspace
+// Computes dsinks in a fixed order, from the statistics of rows, or if there are none from out, dout and LSE.
+// `workspace`: SinkWorkspace's memory
 AttnStatus sink_gradients(const AttnBackward& f, TiledRowStatistics rows, void* workspace, CUstream_st* stream);
 
 }  // namespace tessera::attention

@@ -3,14 +3,14 @@
 // A code n stands for the number z + s n. These numbers share a zero z and a step s:
 //   keys     one channel, in a group of kGroupTokens successive tokens
 //   values   up to value_channels() channels of one token
-// Keys of a channel may all be far from 0, by a bias. z removes this offset, so s covers only the spread of
-// the channel. z and s are bf16. No number is clipped, so the error is at most half the distance between two
-// codes: s / 2; in fp8 |s n| / 16, or s / 1024 where |n| is below 1 / 64.
+// All keys of a channel may be far from 0, because of a bias. z removes this offset, so s covers only the
+// spread of the channel. z and s are bf16. No number is clipped. So the error is at most half the distance
+// between two codes: s / 2. In fp8 it is |s n| / 16, or s / 1024 where |n| is below 1 / 64.
 //   int8  n is -128 to 127        int4  -8 to 7        fp8  a number of e4m3, up to 448
 //
-// The newest tokens are not rounded: a ring of kNewestTokens rows has them as the model computes. A text of
-// `length` tokens has codes for its first groups_of(length) groups. The ring has the 65 to 128 tokens after
-// these, or the whole text if it is shorter.
+// The newest tokens are not rounded: they are in a ring of kNewestTokens rows, as the model computes them. A
+// text of `length` tokens has codes for its first groups_of(length) groups. The ring has the 65 to 128 tokens
+// after these, or the whole text if that is shorter.
 //
 // A group of one head has group_words() words, in the order in which a kernel reads them. Zeros pad the
 // channels to steps() of 16. Lane l of a warp has g = l / 4 and t = l % 4:
@@ -88,13 +88,13 @@ struct CacheFormat {
     return key_scale_words() + tile * tile_words();
   }
 
-  // The groups that are codes in a text of `length` tokens
+  // The number of groups of a text of `length` tokens that are stored as codes
   TESSERA_HOST_DEVICE static constexpr int64_t groups_of(int64_t length) {
     const int64_t begun = (length + kGroupTokens - 1) / kGroupTokens;
     return begun > 2 ? begun - 2 : 0;
   }
-  // The bytes of one head's keys and values in a text of `length` tokens, whose newest tokens have `element`
-  // bytes an element
+  // The bytes of one head's keys and values in a text of `length` tokens. A number of the newest tokens has
+  // `element` bytes.
   constexpr int64_t bytes_of(int64_t length, int64_t element) const {
     return groups_of(length) * group_words() * 4 +
            (length - groups_of(length) * kGroupTokens) * 2 * head_dim * element;

@@ -1,4 +1,4 @@
-// What a backward keeps in its workspace. Plain C++: the size is asked for on machines without CUDA.
+// The workspaces of backwards. Plain C++, because their sizes are computed on machines without CUDA as well.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class Carver {
   size_t used_ = 0;
 };
 
-// The workspace of a family that needs delta alone
+// The workspace of a family that needs only delta
 struct DeltaWorkspace {
   DeltaWorkspace(void* memory, const AttnProblem& p) {
     Carver carver(memory);

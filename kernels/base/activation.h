@@ -24,7 +24,7 @@ inline constexpr auto kActivations = values_with_words<Activation>();
 enum class Gate : uint8_t {
   kSilu,         // u g / (1 + exp(-g)): SwiGLU
   kGelu,         // u gelu(g), by tanh, as Activation::kGelu: GeGLU
-  kClampedSilu,  // (u + 1) g sigmoid(kSlope g), of g at most kLimit and u within +-kLimit: gpt-oss's
+  kClampedSilu,  // (u + 1) g sigmoid(kSlope g); g is cut to at most kLimit, u to +-kLimit: gpt-oss's gate
 };
 // The numbers of Gate::kClampedSilu (OpenAI, arXiv:2508.10925). Beyond a limit the gradient is 0.
 struct ClampedSilu {

@@ -5,16 +5,16 @@
 //
 // Five kinds, one code path:
 //   Arena::host()        system memory
-//   Arena::pinned(d)     system memory that a copy from device d reaches without the host's help; never
-//                        swapped out, so for little
-//   Arena::mapped(d)     the same, for what kernels of device d read and write where it is, over the bus: its
+//   Arena::pinned(d)     system memory that is never swapped out, so that copies to and from device d need
+//                        no help of the host; only for small buffers
+//   Arena::mapped(d)     the same, but kernels of device d read and write it where it is, over the bus: its
 //                        tensors count as the device's
 //   Arena::cuda()        the current CUDA device
 //   Arena::plan(device)  no memory
 // The tensors of a plan arena have a shape and no data. Running a step's code over one gives the exact peak,
 // so that reserve(peak) allocates everything in one piece and no later allocation reaches the driver.
 //
-// Without reserve() an arena grows by pieces of at least kMinPiece; this is for tests and tools.
+// An arena without reserve() grows by pieces of at least kMinPiece: only tests and tools do so.
 // Errors: OutOfMemory, which names the tags that hold the memory. Not thread-safe.
 #pragma once
 
@@ -50,15 +50,15 @@ class Arena {
 
   Tensor alloc(MemoryTag tag, std::string_view name, DType dtype, Shape shape);
   bool is_plan() const { return plan_; }
-  // Where the next allocation is tried. While two moments have the same, what is allocated from then on has
-  // the same addresses.
+  // The place of the next allocation. If the place is the same at two moments, the same allocations that
+  // follow get the same addresses.
   struct Place {
     size_t piece;
     int64_t used;  // bytes
     bool operator==(const Place&) const = default;
   };
   Place place() const { return {piece_, used_}; }
-  void reserve(int64_t bytes);  // one piece of at least this size; call before the first alloc
+  void reserve(int64_t bytes);  // allocates one piece of at least this size; call it before the first alloc
 
   // Leaving a Scope frees what was allocated since it began. Scopes nest.
   class Scope {

@@ -15,9 +15,9 @@ inline uint16_t bf16_from_float(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// The float with these bits, rounded up or down at random by the lower 16 bits of `random`: if those are
-// uniform, the mean over many draws is the float itself. They are added below the mantissa, and what is below
-// it is then cut off, so what bf16 can hold stays as it is. No finite float becomes infinite.
+// The float with these bits, rounded up or down at random by the lower 16 bits of `random`. If these are
+// uniform, the mean over many draws is the float itself. They are added to the 16 bits below the mantissa,
+// which are then cut off, so a number that bf16 can hold does not change. No finite float becomes infinite.
 TESSERA_HOST_DEVICE inline uint16_t bf16_at_random(uint32_t bits, uint32_t random) {
   constexpr uint32_t kExponent = 0x7f800000u;
   if ((bits & 0x7fffffffu) > kExponent) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // NaN stays NaN

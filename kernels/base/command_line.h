@@ -12,12 +12,12 @@
 namespace tessera {
 
 struct CommandLine {
-  Options& options;  // named as the program is, "train"
+  Options& options;  // has the program's name, such as "train"
   int argc;
   char** argv;
-  // Advice on a word that is not an option here but has a meaning elsewhere; "" if it has none.
+  // Advice for an argument that is not an option here but has a meaning elsewhere; "" if it has none.
   std::function<std::string(std::string_view)> advice = {};
-  // In a program with subcommands: what one of them is, and the request for one.
+  // For a program with subcommands: what a subcommand is called, and how a message asks for one.
   std::string_view subcommand = "benchmark", request = "name what to measure";
 };
 
@@ -26,8 +26,8 @@ struct CommandLine {
 //   train: error: there is no option --confg; did you mean --config? (see ./train --help)
 std::optional<int> parse_command_line(const CommandLine& line);
 
-// A whole main(): calls `run` and returns its exit code. The program outlives the readers of its output. What
-// `run` throws is printed on stderr as
+// A whole main(): calls `run` and returns its exit code. The program goes on when the readers of its output
+// have exited. If `run` throws, the error is printed on stderr as
 //   prepare: error: the input a.txt does not exist
 // and the exit code is 1.
 int run_program(const char* name, int (*run)(int, char**), int argc, char** argv);

@@ -33,7 +33,8 @@ class Descriptor {
 struct Pipe {
   Descriptor read, write;
 };
-// Closed in the programs that this one starts. Error: names `what_for` and the system's reason.
+// Programs that this one starts do not inherit it. Error: it cannot be made; names `what_for` and the
+// system's reason.
 Pipe make_pipe(std::string_view what_for);
 
 }  // namespace tessera

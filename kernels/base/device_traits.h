@@ -1,4 +1,4 @@
-// What an operation may count on: facts of the device that it runs on, or is planned for.
+// What an operation may rely on: facts of the device that it runs on, or is planned for.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct DeviceTraits {
   Device device = Device::kCpu;
   int arch = 0;  // CUDA compute capability times ten: 80, 90
   std::string name = "CPU";
-  int threads = cpu_threads();  // of the CPU's operations
+  int threads = cpu_threads();  // on which the CPU's operations run
   bool own_gemms = true;        // this build has our GEMMs (kernels/gemm/sm90), for devices that can run them
 
   bool runs_own_gemms() const { return device == Device::kCuda && arch == 90 && own_gemms; }

@@ -1,14 +1,13 @@
-// Dropout (Srivastava et al., JMLR 15, 2014): which elements are dropped, as a function of where they stand.
+// Dropout (Srivastava et al., JMLR 15, 2014): which elements are dropped, as a function of their place.
 //
 // The mask is stored nowhere. The backward, a recomputed block, another tile shape, another split into
 // micro-batches or ranks and the CPU compute the same bits again, from
 //   (seed, step), the sequence in the step's global batch, the place in the model, head, row, column.
-// Rows are the tokens of a sequence; columns are channels, or for attention's probabilities keys.
+// Rows are the tokens of a sequence. Columns are channels, or keys for attention's probabilities.
 //
 // 16 columns from a multiple of 16 on are a unit. A unit has 128 random bits, eight planes of 16: bit j of
-// plane i is bit i of column j's random byte. A column is kept where its byte is at least the threshold T,
-// so T / 256 of all elements are dropped. With the planes two units are compared in eight logical
-// operations.
+// plane i is bit i of the random byte of column j. A column is kept if its byte is at least the threshold T,
+// so T / 256 of all elements are dropped. The planes let eight logical operations compare two units.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +20,23 @@ struct Dropout {
   static constexpr int kUnit = 16;             // columns
   static constexpr int kResolution = 256;      // probabilities are multiples of 1 / kResolution
   static constexpr int kRounds = 7;            // of Philox
-  static constexpr uint32_t kHeads = 1 << 16;  // the places of the heads of a place in the model
+  static constexpr uint32_t kHeads = 1 << 16;  // the places that one place in the model has for its heads
 
   int threshold = 0;            // T, below kResolution. 0: nothing is dropped
-  uint64_t key = 0;             // of the run's seed and the step
-  uint32_t place = 0;           // in the model, a multiple of kHeads, plus what head 0 counts as
-  uint32_t first_sequence = 0;  // that of batch 0 in the step's global batch
-  float factor = 1;             // of all elements, whether or not any are dropped
+  uint64_t key = 0;             // made of the run's seed and the step
+  uint32_t place = 0;           // of the layer, a multiple of kHeads, plus what head 0 counts as
+  uint32_t first_sequence = 0;  // the number of sequence 0 of the batch in the step's global batch
+  float factor = 1;             // multiplies all elements, whether or not any are dropped
 
   TESSERA_HOST_DEVICE explicit operator bool() const { return threshold > 0 || factor != 1; }
-  // What kept elements are multiplied by: so that the expectation stays, and by the factor
+  // What kept elements are multiplied by: it keeps the expectation, and includes the factor.
   TESSERA_HOST_DEVICE float scale() const {
     return factor * static_cast<float>(kResolution) / static_cast<float>(kResolution - threshold);
   }
 };
 
-// A Dropout prepared for drawing: what is the same for all elements, as kernels are given it.
+// A Dropout prepared for drawing: the numbers that are the same for all elements. Kernels get it as an
+// argument.
 class DropoutMask {
  public:
   TESSERA_HOST_DEVICE explicit DropoutMask(const Dropout& dropout)
@@ -52,7 +52,7 @@ class DropoutMask {
   TESSERA_HOST_DEVICE Philox::Words draw(uint32_t batch, uint32_t head, uint32_t row, uint32_t unit) const {
     return keys_.bits({{unit, row, first_sequence_ + batch, place_ + head}});
   }
-  // Two units compared: bit j tells whether column j of the first is kept, bit 16 + j of the second
+  // Compares two units: bit j says whether column j of the first unit is kept, bit 16 + j of the second one.
   TESSERA_HOST_DEVICE uint32_t kept(const Philox::Words& first, const Philox::Words& second) const {
     uint32_t kept = ~0u;
 #ifdef __CUDA_ARCH__

@@ -15,9 +15,9 @@
 
 namespace tessera {
 
-// A whole regular file, mapped read-only. Only the pages that are touched are read from disk. Limit: if
-// another program shortens the file while it is mapped, reading the lost part ends this program with SIGBUS.
-// Replace a file in use by a rename (as OutputFile does), never by truncating it.
+// A whole regular file, mapped read-only. Only the pages that are touched are read from disk. If another
+// program shortens the file while it is mapped, reading the lost part ends this program with SIGBUS: so
+// replace a file that is in use by a rename (as OutputFile does), never by truncating it.
 class MappedFile {
  public:
   // Error: missing, not readable, not a regular file, a pointer of Git LFS: no file of ours is one.

@@ -1,6 +1,6 @@
-// Numbers in 4 bits, two in a byte, of which blocks of a row share a scale: what kernels of both formats have
-// in common. A format states its block, which half of a byte has the even number, what a scale is stored as,
-// and how codes and scales are made.
+// Numbers in 4 bits, two in a byte; blocks of a row share a scale. This header has what kernels of both
+// formats share. A format states the size of a block, which half of a byte has the number with the even
+// index, how a scale is stored, and how codes and scales are made.
 #pragma once
 
 #include "kernels/base/mxfp4.h"
@@ -11,8 +11,8 @@ namespace tessera {
 enum class FourBits : uint8_t { kNf4, kMxfp4 };
 constexpr const char* name_of(FourBits format) { return format == FourBits::kNf4 ? "NF4" : "MXFP4"; }
 constexpr int block_of(FourBits format) { return format == FourBits::kNf4 ? kNf4Block : kMxfp4Block; }
-// Words of 32 bits that the scales of a row of so many columns take: MXFP4's scales are bytes, and a row's
-// fill whole words.
+// The words of 32 bits that the scales of a row of this many columns take. MXFP4's scales are bytes, and the
+// scales of a row fill whole words.
 constexpr int64_t scale_words(FourBits format, int64_t columns) {
   const int64_t scales = columns / block_of(format);
   return format == FourBits::kNf4 ? scales : (scales + 3) / 4;
@@ -41,17 +41,17 @@ struct Mxfp4 {
   static TESSERA_HOST_DEVICE float value(uint32_t code) { return mxfp4_value(code); }
 };
 
-// launch.template operator()<Nf4>() or <Mxfp4>
+// Calls launch.template operator()<Nf4>() or operator()<Mxfp4>().
 template <class Launch>
 void with_four_bits(FourBits format, const Launch& launch) {
   format == FourBits::kNf4 ? launch.template operator()<Nf4>() : launch.template operator()<Mxfp4>();
 }
 
-// Where the scale of a block of a matrix is: of words that a row does not fill, the rest is left out.
+// Where the scale of each block of a matrix is. The last word of a row may have unused places.
 template <class Format>
 struct ScalePlaces {
   int64_t blocks;  // of a row
-  int unused;      // scales at its end
+  int unused;      // places for scales at the end of a row that have none
 
   explicit ScalePlaces(int64_t columns)
       : blocks(columns / Format::kBlock),

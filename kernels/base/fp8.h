@@ -1,8 +1,8 @@
 // FP8: numbers of one byte, a sign and then
 //   e4m3  4 bits of exponent, 3 of mantissa; up to 448, steps of 2^-9 below 2^-6. For weights, activations
 //   e5m2  5 bits of exponent, 2 of mantissa; up to 57344, steps of 2^-16 below 2^-14. For gradients
-// as the OCP 8-bit floating point specification has them. A tensor has one scale, a power of two, with which
-// its elements are multiplied after they are read: scaling then rounds nothing.
+// as in the OCP 8-bit floating point specification. A tensor has one scale, a power of two, by which its
+// elements are multiplied after they are read: so scaling rounds nothing.
 #pragma once
 
 #include <algorithm>

@@ -19,15 +19,17 @@ struct JsonLimits {
   size_t bytes = size_t{64} << 20;
   int64_t depth = 64;          // of nested lists and objects
   bool repeated_keys = false;  // in one object; if allowed, the last one counts
-  int64_t first_line = 1;      // of `text` within the file that it is a part of
+  int64_t first_line = 1;      // the line of the file in which `text` begins
 };
 
-// A list or an object with so many items that it is handed over one by one, instead of being kept: the value
-// that parse_json returns has an empty one in its place. A value of the other kind is kept, as any other.
+// A list or an object with so many items that they are handed over one by one and not kept: the value that
+// parse_json() returns has an empty list or object in its place. If the value at `path` is of the other kind,
+// it is kept like any other.
 struct JsonPart {
   std::string path;  // the keys that lead to it, with dots between them; "": the whole text
   bool is_list = false;
-  // `key` is "" in a list. In an object false says that the key was there before, which is an error.
+  // `key` is "" in a list. In an object, return false to say that the key was there before, which is an
+  // error.
   std::function<bool(const std::string& key, const nlohmann::json& item)> on_item = {};
 };
 

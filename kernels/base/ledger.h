@@ -24,14 +24,14 @@ class MemoryLedger {
   };
 
   void enter(MemoryTag tag, std::string_view name, int64_t bytes, const void* data = nullptr);
-  void release_last();  // allocations are released in the reverse of the order they were made
+  void release_last();  // releases come in the reverse order of allocations
 
-  void record();  // from now on; before the first allocation
+  void record();  // keeps the history from now on; call it before the first allocation
   const MemoryRecording* recording() const { return recording_ ? &*recording_ : nullptr; }
 
-  // The current phase of the work, from here to the end of the scope. Phases nest. Costs nothing unless the
-  // ledger records: `name` is a literal and is kept as a pointer. Declare it after the Arena::Scope of the
-  // same block, so that what the Scope frees is freed when the phase is over.
+  // The current phase of the work, from its constructor to the end of the scope. Phases nest. A phase costs
+  // nothing unless the ledger records: `name` is a literal, and only its pointer is kept. Declare it after
+  // the Arena::Scope of the same block, so that the phase is over when the Scope frees its memory.
   class Phase {
    public:
     enum Kind { kRecordAll, kRecordFirstFew };  // kRecordFirstFew: for phases that may repeat without end
@@ -56,7 +56,7 @@ class MemoryLedger {
   // Each tag's own peak, at moments that may differ
   const BytesByTag& peak_of_each() const { return peak_of_each_; }
   const std::vector<Entry>& live() const { return live_; }  // oldest first
-  const Entry* holding(const void* data) const;             // this byte; null: none that lives does
+  const Entry* holding(const void* data) const;  // the live allocation that has this byte; null: none has
 
  private:
   std::vector<Entry> live_;

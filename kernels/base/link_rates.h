@@ -3,8 +3,8 @@
 
 namespace tessera {
 
-struct LinkRates {                 // bytes/s that each rank sends, while all do; 0: not known
-  double within = 0, between = 0;  // a machine, and machines
+struct LinkRates {                 // bytes/s that each rank sends while all ranks send; 0: not known
+  double within = 0, between = 0;  // to ranks of its own machine, and to ranks of other machines
   bool operator==(const LinkRates&) const = default;
 };
 

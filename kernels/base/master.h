@@ -1,16 +1,18 @@
 // A master is the fp32 value of a bf16 weight, which the optimizer steps on. It is kept as the weight and the
 // master's own lower 16 bits: 4 bytes for both.
 //
-// That needs a rounding that can be undone. Rounding to nearest even cannot: of a tie, lower bits of 0x8000,
-// the weight does not tell whether it went up or down. So a tie goes away from zero. That is to add half a
-// unit in the last place and to cut:
+// That needs a rounding that can be undone, which rounding to nearest even is not: after a tie (lower bits of
+// 0x8000) the weight does not tell whether it was rounded up or down. So here a tie is rounded away from
+// zero: half a unit in the last place is added, and the lower bits are cut off:
 //   weight = (bits + 0x8000) >> 16,   low = bits & 0xffff
-// It went up where low >= 0x8000, where low as a signed number is negative: low is what the weight lacks, and
+// It was rounded up if low >= 0x8000, that is, if low as a signed number is negative. So low is what the
+// weight lacks, and
 //   bits = (weight << 16) + int16(low)
-// Both roundings are equally near to the master, and differ at ties alone.
+// Both roundings are equally near to the master, and differ only at ties.
 //
-// A finite master whose weight is infinite is given back as well, and so is an infinite one. A NaN is made
-// quiet, and its lower bits become 0: adding half a unit to its largest would wrap to a zero.
+// The bits of a finite master whose weight is infinite are recovered as well, and those of an infinite one. A
+// NaN becomes a quiet NaN whose lower bits are 0: adding half a unit to the largest NaN would wrap around to
+// zero.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// MXFP4, a number in 4 bits (OCP Microscaling Formats, version 1.0, section 5.3.3): E2M1, which is one of 0,
-// 0.5, 1, 1.5, 2, 3, 4, 6 and a sign, times a scale in E8M0, a power of two. kMxfp4Block numbers of a row
-// share a scale: the smallest one with which the largest magnitude among them is at most 6, so that none is
-// cut off. A number becomes the nearest value, of two that are equally near the one with an even code.
+// MXFP4, a number in 4 bits (OCP Microscaling Formats, version 1.0, section 5.3.3): an E2M1 value, which is
+// one of 0, 0.5, 1, 1.5, 2, 3, 4, 6 with a sign, times a scale in E8M0, which is a power of two. kMxfp4Block
+// numbers of a row share a scale: the smallest one for which the largest magnitude among them is at most 6
+// times the scale, so that no number is cut off. A number becomes the nearest value; if two are equally near,
+// the one with the even code.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ TESSERA_HOST_DEVICE inline uint32_t bits_of_float(float value) {
   return both.bits;
 }
 
-// The code of the value nearest to x, a number that is divided by its scale; -0 keeps its sign.
+// The code of the value nearest to x, a number that has been divided by its scale; -0 keeps its sign.
 TESSERA_HOST_DEVICE inline uint32_t mxfp4_code(float x) {
   const float a = x < 0 ? -x : x;
   const uint32_t magnitude = uint32_t{a > 0.25f} + uint32_t{a >= 0.75f} + uint32_t{a > 1.25f} +
@@ -42,7 +43,7 @@ TESSERA_HOST_DEVICE inline uint32_t mxfp4_code(float x) {
   return magnitude | (bits_of_float(x) >> 28 & 8);
 }
 
-// E8M0: a scale of 2^(e - 127) is the byte e; not a number is 255.
+// E8M0: the byte e stands for the scale 2^(e - 127), and the byte 255 for "not a number".
 inline constexpr uint32_t kNoMxfp4Scale = 255;
 
 // The scale of numbers whose largest magnitude has these bits in fp32

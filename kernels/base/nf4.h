@@ -1,6 +1,6 @@
 // NF4, a number in 4 bits (Dettmers et al., arXiv:2305.14314, section 3): one of 16 values between -1 and 1,
 // which cut a normal distribution into parts of equal probability, times a scale. kNf4Block numbers of a row
-// share a scale, the largest magnitude among them. Bits, values and rounding are those of bitsandbytes.
+// share a scale: the largest magnitude among them. Codes, values and rounding are those of bitsandbytes.
 #pragma once
 
 #include <cstdint>

@@ -25,22 +25,22 @@ class Option {
   explicit Option(CLI::Option& option) : option_(&option) {}
 
   Option& required();
-  // What the value is, in --help and in messages: FILE, FOLDER and PATH must not be empty, N and K are whole
-  // numbers, P is a number.
+  // The kind of the value, in --help and in messages. Kinds are checked: FILE, FOLDER and PATH must not be
+  // empty, N and K are whole numbers, P is a number.
   Option& type_name(const std::string& name);
   Option& show_default();  // the variable's present value, in --help
   Option& show_default(const std::string& text);
-  Option& hidden();  // from --help
+  Option& hidden();  // --help does not show it
 
   Option& positive();
   Option& non_negative();
   Option& within(int64_t least, int64_t most);
   Option& one_of(const std::vector<std::string>& words);
-  // 100M is 100000000 (also K and G).
+  // The value may have a unit: 100M is 100000000 (also K and G).
   Option& with_unit();
 
   Option& separated_by(char separator);  // the values of a list
-  Option& one_at_a_time();  // a list of which each value follows the option's name; it may be given often
+  Option& one_at_a_time();  // a list: each value follows the option's name, which may be given often
 
   Option& needs(const Option& other);
   Option& excludes(const Option& other);
@@ -86,7 +86,7 @@ class Options {
   void description(const std::string& text);  // at the top of --help
   void footer(const std::string& text);
 
-  bool parsed() const;  // a subcommand: it was the one given
+  bool parsed() const;  // for a subcommand: whether it was the one given
   bool given(const std::string& name) const;
   CLI::App& app() const { return *app_; }
 

@@ -15,7 +15,7 @@ TESSERA_HOST_DEVICE inline uint32_t ordered_word(float value) {
   return bits & kSign ? ~bits : bits | kSign;
 }
 
-// -inf of 0
+// The reverse; -infinity for the word 0
 TESSERA_HOST_DEVICE inline float float_of_ordered(uint32_t word) {
   constexpr uint32_t kSign = 0x80000000u;
   if (word == 0) return -__builtin_huge_valf();

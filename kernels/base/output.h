@@ -6,11 +6,11 @@
 
 namespace tessera {
 
-// Call it before work of minutes. Creates no file. Error: the path cannot be written.
+// Call it before work that takes minutes. It creates no file. Error: the path cannot be written.
 void check_writable(const std::string& path);
 
 // A regular file is written completely or not at all. A pipe, /dev/stdout or a symbolic link is written in
-// place. Error: as above, and a full disk.
+// place. Error: the path cannot be written, or the disk is full.
 void write_output(const std::string& path, std::string_view text);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// present(optional): the value of an optional that has one wherever this is called.
+// present(optional): the value of an optional that must have one at this place in the code.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,8 @@
 
 namespace tessera {
 
-// Where that is wrong after all it is an error with the place. *optional would read what was never written.
+// If it has none after all, that is an error with file and line. *optional would read memory that was never
+// written.
 template <class Optional>
 [[nodiscard]] constexpr auto&& present(Optional&& optional,
                                        std::source_location place = std::source_location::current()) {

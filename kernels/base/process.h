@@ -15,8 +15,8 @@
 
 namespace tessera {
 
-// What the program printed is in a buffer until it exits: a full disk is found no sooner. A reader that has
-// exited is no error.
+// What the program printed stays in a buffer until it exits, so a full disk is only found then. It is no
+// error if the reader of the output has exited.
 inline void flush_at_exit() {
   const SystemCall flush = std::fflush(stdout) == 0 || errno == EPIPE;
   if (flush.worked) return;

@@ -1,12 +1,12 @@
 // MemoryRecording: every allocation and release, and the phases of the work around them.
 //
-// A ledger keeps one after record(); reports are pure functions of it. Allocations and releases ("births and
-// deaths" in the files) are numbered together from 0, in their order, which is exact on every device. Times
-// are those of the host, which on a GPU runs ahead of the device.
+// A ledger has one after record(); reports are pure functions of it. Allocations and releases ("births and
+// deaths" in the files) are numbered together from 0 in their order, which is exact on every device. Times
+// are those of the host, which runs ahead of a GPU.
 //
-// Bounded: of a phase that repeats (a step, a micro-batch), the first kFirstFew within the surrounding phase
-// are recorded, numbered from 1 if they have no number; one phase "not recorded" stands for a run of others.
-// The recording stops when kMostAllocations or kMostPhases have been recorded.
+// The recording is bounded. If a phase repeats (a step, a micro-batch), only the first kFirstFew within the
+// surrounding phase are recorded, numbered from 1 if they have no number; a single phase "not recorded"
+// stands for the repetitions that follow. The recording stops after kMostAllocations or kMostPhases.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class MemoryRecording {
   static constexpr int kNone = -1;  // no phase; no number; not yet
 
   struct Moment {
-    int64_t order = kNone;        // of a birth or death its number; of a phase that of the next one
+    int64_t order = kNone;        // the number of a birth or death; for a phase the number of the next one
     int64_t nanoseconds = kNone;  // since the recording began
   };
   struct Phase {
@@ -62,7 +62,7 @@ class MemoryRecording {
  private:
   using Clock = std::chrono::steady_clock;
   Moment now(int64_t order);
-  void skip(int parent);  // from here on
+  void skip(int parent);  // begins a phase "not recorded"
   bool is_skipped() const { return !open_.empty() && open_.back() == kNone; }
 
   Clock::time_point start_ = Clock::now();

@@ -18,7 +18,7 @@ constexpr auto words_of(Router) {  // of model.experts.router
 
 struct RouterRule {
   Router router = Router::kSoftmax;
-  bool renormalise = false;  // kSoftmax: the weights of a token are divided by their sum
+  bool renormalise = false;  // with kSoftmax: the weights of a token are divided by their sum
 
   // Whether the weights of a token are a softmax of the logits of its choices
   constexpr bool sums_to_one() const { return router == Router::kSoftmaxOfChosen || renormalise; }

@@ -9,10 +9,11 @@
 
 namespace tessera {
 
-// That ask a program to stop. SIGUSR1 is how Slurm's --signal=USR1@SECONDS says that the time is nearly over.
+// The signals that ask a program to stop. Slurm's --signal=USR1@SECONDS sends SIGUSR1 when the time is nearly
+// over.
 inline constexpr std::array kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
-// A read, or another call that waits, when a signal arrives
+// What becomes of a blocking call, such as a read, when a signal arrives: it ends, or goes on.
 enum class BlockedCalls { kEnd, kGoOn };
 
 // From now on handler(number) is called for these signals, on whichever thread the system picks, and errno is
@@ -21,16 +22,16 @@ void handle_signals(std::span<const int> numbers, BlockedCalls calls, void (*han
 
 struct StopSignals {
   BlockedCalls calls = BlockedCalls::kEnd;
-  // One that arrives more than a second after the first ends the program. Launchers often send a signal
-  // twice at once, to the program and to its process group: within a second they count as one. SIGUSR1 counts
-  // neither as the first nor as the second: what follows it is the usual SIGTERM.
+  // A second signal ends the program if it arrives more than a second after the first. Launchers often send a
+  // signal twice at once, to the program and to its process group: signals within a second count as one.
+  // SIGUSR1 counts neither as the first nor as the second, since the usual SIGTERM follows it.
   bool second_ends = false;
   void (*on_first)(int number) = nullptr;
 };
 // From now on the first of kStopSignals is only recorded.
 void record_stop_signals(const StopSignals& settings);
-int stop_signal();          // the first that arrived; 0: none
-void forget_stop_signal();  // the next one is the first again
+int stop_signal();          // the number of the first stop signal that arrived; 0: none
+void forget_stop_signal();  // after this, the next stop signal is again the first
 
 std::string name_of_signal(int number);  // "SIGTERM"
 

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-// What "<|endoftext|>" in a text is: thirteen characters like others, or the token that ends texts. Where a
-// text may come from anyone it must be text: a document could else forge the end of itself.
+// What "<|endoftext|>" in a text becomes: thirteen characters, or the token that ends texts. If anyone may
+// have written the text, it must become characters: else a document could forge its own end.
 enum class SpecialTokens : uint8_t { kAsText, kMatched };
 constexpr auto words_of(SpecialTokens) {
   return std::array{Word{"text", SpecialTokens::kAsText}, Word{"parse", SpecialTokens::kMatched}};

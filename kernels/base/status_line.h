@@ -15,8 +15,8 @@ struct StatusPart {
   int rank;  // 1: omitted last
 };
 
-// The parts in their order, joined by " | ", in at most `columns`. The last remaining part is cut if it is
-// too long.
+// The parts in their order, joined by " | ", in at most `columns`. If only one part is left and it is too
+// long, it is cut.
 std::string fit_status(const std::vector<StatusPart>& parts, int64_t columns);
 
 // The columns that UTF-8 takes on a terminal: East Asian letters and pictures take two, combining marks none.
@@ -35,7 +35,8 @@ std::string format_duration(double seconds);  // "1:02:03", "4:05"
 bool draws_in_place(int fd);                    // a terminal, and not one of TERM=dumb
 int64_t columns_of_terminal(int fd);            // now; where the terminal does not say, $COLUMNS, else 80
 bool write_all(int fd, std::string_view text);  // false: errno says why
-// On standard output, at once; false: its reader has exited, which is no error. Error: it cannot be written.
+// Prints on standard output at once. False: its reader has exited, which is no error. Error: it cannot be
+// written.
 bool print_stdout(std::string_view text);
 // On standard error. What cannot be written is dropped: a program does not fail because nobody reads its
 // messages.
@@ -53,14 +54,14 @@ class StatusLine {
   StatusLine& operator=(const StatusLine&) = delete;
 
   bool due() const;  // whether show() would write now: cheap, for loops that would call it too often
-  void show(const std::vector<StatusPart>& parts);            // until the next output
+  void show(const std::vector<StatusPart>& parts);            // a status that the next output replaces
   void keep(const std::vector<StatusPart>& parts);            // a status that stays on the screen
-  void print(std::string_view text);                          // unchanged, and it stays
+  void print(std::string_view text);                          // the text as it is, which stays on the screen
   void print_wrapped(std::string_view text, int64_t indent);  // fitted to a terminal's width
   void print_labelled(std::string_view label, std::string_view text);
   void notice(std::string_view text) { print_labelled("notice", text); }
   void clear();                                          // removes the status that show() wrote
-  bool lost_output() const { return said_ && speaks_; }  // though it has a reader: the disk is full
+  bool lost_output() const { return said_ && speaks_; }  // though the output has a reader: the disk is full
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -70,7 +71,7 @@ class StatusLine {
   double quiet_seconds_;
   bool speaks_, in_place_;
   bool open_ = false;  // the cursor's line holds a status
-  bool said_ = false;  // that output was lost
+  bool said_ = false;  // there was a notice that output was lost
   Clock::time_point last_output_, last_show_;
 };
 

@@ -1,8 +1,8 @@
 // Tensor: a typed view of memory that it does not own.
 //
-// Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, the last
-// dimension fastest. A Tensor without a shape (`{}`) means "none" and converts to false; a planned tensor (of
-// an arena over no memory) has a shape but no data.
+// Invariants: a Tensor is trivially copyable and owns nothing; its elements are contiguous, with the last
+// dimension fastest. A Tensor without a shape (`{}`) means "none" and converts to false. A planned tensor,
+// which comes from an arena without memory, has a shape but no data.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// kU16: bits, on which nothing computes. kE4M3 and kE5M2 are FP8: kernels/base/fp8.h
+// kU16: bits, with which nothing is computed. kE4M3 and kE5M2 are FP8: kernels/base/fp8.h
 enum class DType : uint8_t { kF32, kBF16, kI32, kU16, kE4M3, kE5M2 };
 enum class Device : uint8_t { kCpu, kCuda };
 

@@ -37,7 +37,8 @@ std::string join_words(const std::vector<std::string_view>& words, std::string_v
 // Levenshtein: insertions, deletions and replacements that turn `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidates with the least distance; none if that is too far for a misspelled word of `length` bytes.
+// The candidates with the least distance; none if that distance is too large for a misspelled word of
+// `length` bytes.
 std::vector<std::string_view> nearest(std::span<const std::string_view> candidates, size_t length,
                                       const std::function<size_t(std::string_view)>& distance);
 

@@ -1,5 +1,5 @@
-// View: the heads of a tensor with strides, the same for host and device code. Elements of a head's row are
-// contiguous.
+// View: the heads of a tensor by their strides, for host and device code. The elements of one head of a token
+// are contiguous.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct View {
   }
 };
 
-// The heads from `first` on of a tensor [B, T, heads, D]. The caller vouches for the dtype; void leaves it
-// open.
+// The heads of a tensor [B, T, heads, D] from number `first` on. The caller guarantees that T is the tensor's
+// dtype; with void the dtype stays open.
 template <class T>
 View<T> heads_of(const Tensor& t, int64_t first = 0) {
   const int64_t tokens = t.shape[1], D = t.shape[-1], row = t.numel() / (t.shape[0] * tokens);

@@ -19,7 +19,8 @@
 
 namespace tessera {
 
-// Kernels read this header, so the errors are elsewhere: what a message is made of does not recompile them.
+// Kernels read this header, so the functions that build messages are elsewhere: a change there recompiles no
+// kernel.
 [[noreturn]] void fail_without_word(int value);
 [[noreturn]] void fail_unknown_word(std::string_view what, std::string_view word,
                                     const std::vector<std::string_view>& known);
@@ -58,7 +59,7 @@ std::vector<std::string_view> names_of(std::span<const E> values) {
   return names;
 }
 
-// Nothing if no value has this word
+// nullopt if no value has this word
 template <HasWords E>
 std::optional<E> from_word(std::string_view text) {
   for (const auto& [word, value] : words_of(E{}))

@@ -14,12 +14,12 @@ inline void keep(float* x, int64_t count, uint32_t kept, float factor = 1) {
   for (int64_t j = 0; j < count; ++j) x[j] = kept >> j & 1 ? factor * x[j] : 0.0f;
 }
 
-// The probabilities of one query; `row` is the token that it is
+// Dropout of the probabilities of one query. `row` is the token that the query is.
 struct DropoutRow {
   const DropoutMask& mask;
   int64_t batch, head, row;
 
-  // f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is that of key
+  // Calls f(from, to, kept) for pieces of the keys first_key + [0, keys): bit j of `kept` is for key
   // first_key + from + j.
   template <class F>
   void for_keys(int64_t first_key, int64_t keys, F&& f) const {

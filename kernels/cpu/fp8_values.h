@@ -5,7 +5,8 @@
 
 namespace tessera::cpu {
 
-// output = x in FP8, if there is an output, by the scale that is there: in fp32, see Fp8Matrix
+// Writes x in FP8 to `output`, if there is an output, with the scale that it has. The values are in fp32, see
+// Fp8Matrix.
 void write_fp8(const Tensor& x, DType format, const Fp8Output& output);
 
 }  // namespace tessera::cpu

@@ -44,7 +44,7 @@ struct ClampedSilu {
   }
 };
 
-// f with the struct of a gate: a type, so that loops over it become vector code
+// Calls f with the struct of a gate. It is a type, so that loops over it become vector code.
 template <class F>
 void with_gate(Gate gate, F&& f) {
   switch (gate) {

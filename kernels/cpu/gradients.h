@@ -9,15 +9,15 @@
 
 namespace tessera::cpu {
 
-// What an operation then adds to: zeros if it is not to accumulate. Empty tensors are gradients that are not
-// computed.
+// Prepares the gradients that an operation adds to: unless it accumulates, they become zeros. Empty tensors
+// are gradients that are not computed.
 inline void begin_gradients(bool accumulate, std::initializer_list<Tensor> gradients) {
   if (accumulate) return;
   for (const Tensor& gradient : gradients)
     if (gradient) std::memset(gradient.data, 0, gradient.bytes());
 }
 
-// sum[c] += the sum of the rows of x [N, C]; of its first columns, if `sum` has fewer
+// sum[c] += the sum of the rows of x [N, C]; if `sum` has fewer elements, only of its first columns
 inline void add_rows(const Tensor& x, const Tensor& sum) {
   const int64_t N = x.shape[0], C = x.shape[1], summed = sum.numel();
   const float* from = x.as<float>();

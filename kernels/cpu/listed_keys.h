@@ -1,5 +1,5 @@
-// ListedKeys: the keys that a query head sees by its list of sparse blocks (kernels/attention/blocks.h), or
-// by what its queries chose in a mixture of blocks (kernels/attention/choice.h).
+// ListedKeys: the keys that a query head sees, by its list of sparse blocks (kernels/attention/blocks.h) or
+// by the choices of its queries in a mixture of blocks (kernels/attention/choice.h).
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,8 @@ struct ListedKeys {
       if (!of_query(i, mask).places_within(columns).empty()) return true;
     return false;
   }
-  // `nothing` to the scores of keys that the list does not show: rows [queries] of columns [keys]
+  // Sets the scores of keys that the list does not show to `nothing`. `scores` has rows [queries] of columns
+  // [keys].
   void hide(attention::Span queries, attention::Span keys, const attention::Mask& mask, float* scores,
             float nothing) const {
     if (chosen) {

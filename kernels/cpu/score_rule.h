@@ -1,6 +1,6 @@
 // How the product x = q k^T of a query and a key becomes their score: s = scale x - slope |i - j|, where the
-// query is at i and the key at j (kernels/attention/alibi.h); or s = c tanh(scale x / c) with a cap c. The
-// rules of GPUs are in kernels/attention/common/score.cuh.
+// query is at i and the key at j (kernels/attention/alibi.h); with a cap c, s = c tanh(scale x / c). The
+// rules for GPUs are in kernels/attention/common/score.cuh.
 #pragma once
 
 #include <cblas.h>
@@ -29,14 +29,15 @@ struct ScoreRule {
     return capped(x * scale) + attention::alibi_bias(slope, query, key);
   }
   float capped(float s) const { return cap == 0 ? s : LogitCap<CapMath>(cap).value(s); }
-  // ds/dx, the same for every x but for a factor where there is a cap
+  // ds/dx without the factor of a cap. It is the same for every x.
   float derivative() const { return scale; }
-  // That factor; 0 of a score of -inf, which a mask has hidden
+  // The factor of a cap in ds/dx; 0 for a score of -inf, which a mask has hidden
   float cap_derivative(float s) const {
     const float t = std::max(s / cap, -1.0f);
     return 1 - t * t;
   }
-  // S [queries, keys], of rows of two heads of D columns; `mask` knows where queries stand
+  // Computes the scores S [queries, keys] of rows of D columns of a query head and a key head. `mask` knows
+  // the places of queries.
   void of_rows(const View<float>& q, attention::Span queries, const View<float>& k, attention::Span keys,
                const attention::Mask& mask, int64_t D, float* S) const {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, queries.size(), keys.size(), D, scale,

@@ -1,8 +1,8 @@
 // StreamingSoftmax: the softmax of one row whose scores arrive a tile at a time.
 //
-// Invariant: after any number of tiles, `maximum` is the largest score seen and `sum` the sum of exp(score -
-// maximum). A weighted sum kept beside it stays right if it is multiplied by what absorb() returns before the
-// tile is added. Method: Milakov and Gimelshein, "Online normalizer calculation for softmax",
+// Invariant: after any number of tiles, `maximum` is the largest score so far and `sum` the sum of exp(score
+// - maximum). A weighted sum that is kept beside it stays right if it is multiplied by the result of absorb()
+// before the tile is added. Method: Milakov and Gimelshein, "Online normalizer calculation for softmax",
 // arXiv:1805.02867.
 #pragma once
 
@@ -17,11 +17,11 @@ struct StreamingSoftmax {
   float maximum = -std::numeric_limits<float>::infinity();
   float sum = 0;
 
-  // Turns scores into exp(score - maximum), with the maximum of all tiles so far; returns exp(old maximum -
+  // Turns scores into exp(score - maximum), with the maximum of all tiles so far. Returns exp(old maximum -
   // new maximum).
   float absorb(float* scores, int64_t count) {
     const float largest = std::max(maximum, largest_of(scores, count));
-    // A row that has seen nothing but -inf keeps maximum -inf; 0 stands in for it, since -inf - -inf is NaN.
+    // The maximum of a row that has seen only -inf is -inf; 0 replaces it here, since -inf - -inf is NaN.
     const float base = largest == -std::numeric_limits<float>::infinity() ? 0.0f : largest;
     float added = 0;
 #pragma omp simd reduction(+ : added)

@@ -40,7 +40,7 @@ inline float exp(float x) {
 // Phi(x), by erfc, which keeps its digits where it is small
 inline float normal_cdf(float x) { return 0.5f * std::erfc(-0.707106781f * x); }
 
-// The largest element that is no NaN; -inf where there is none. A compiler may begin the reduction at the
+// The largest element that is not NaN; -inf if there is none. A compiler may begin the reduction at the
 // lowest finite number, as clang does, and so lose -inf.
 inline float largest_of(const float* x, int64_t count) {
   constexpr float kNone = -std::numeric_limits<float>::infinity();

@@ -1,4 +1,4 @@
-// Scores outside of the tensor cores: of any dtype and head dim.
+// The largest scores, computed without tensor cores, for any dtype and head dim.
 #pragma once
 
 #include "kernels/score_ops.h"

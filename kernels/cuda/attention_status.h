@@ -1,4 +1,5 @@
-// For an error: what a status of attention.h means, and of a launch that failed what CUDA says of it.
+// The text of an error: what a status of attention.h means, and for a launch that failed what CUDA says about
+// it.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,9 +1,10 @@
 // CudaBackend: the operations of ops.h on the current CUDA device, in bf16 or fp32.
 //
-// Every result has the same bits each time: no floating-point atomics, fixed partial sums, algorithms chosen
-// by shape alone. Rows are read in packs of 16 bytes: channels, MLP widths and padded vocabularies must be
-// multiples of 8 in bf16 and of 4 in fp32, except for LinearForward, LinearBackward and ApplyDropout, which
-// support all sizes, and RotaryForward and RotaryBackward, which support even head dims up to 256.
+// Every result has the same bits each time: no floating-point atomics, fixed partial sums, and algorithms
+// that depend only on shapes. Rows are read in packs of 16 bytes. So channels, MLP widths and padded
+// vocabularies must be multiples of 8 in bf16 and of 4 in fp32. Exceptions are LinearForward, LinearBackward
+// and ApplyDropout, which support all sizes, and RotaryForward and RotaryBackward, which support even head
+// dims up to 256.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -45,7 +46,7 @@ class CudaBackend final : public Backend {
   class CapturedGraph;
   void do_(const AnyOp& op, const Launch& on) override;
   std::unique_ptr<DeviceGraph> capture(CUstream_st* stream, const std::function<void()>& operations) override;
-  // Whether kernels that can start before the one before them has ended are asked to
+  // Whether kernels are launched so that they may start before the kernel in front of them has ended
   bool overlaps() const { return capturing_ && traits_.arch >= 90; }
   void run_op(const FillZero& a, const Launch& on);
   void run_op(const Copy& a, const Launch& on);
@@ -143,7 +144,7 @@ class CudaBackend final : public Backend {
   int multiprocessors_ = 0;
   int64_t max_shared_bytes_ = 0;  // of a block
   cudaStream_t stream_ = nullptr;
-  cudaStream_t fetch_stream_ = nullptr;  // of copies that later operations do not wait for
+  cudaStream_t fetch_stream_ = nullptr;  // for copies that later operations do not wait for
   bool capturing_ = false;
   cuda::GemmRunner gemms_;
   std::unique_ptr<attention::CudnnAttention> cudnn_;

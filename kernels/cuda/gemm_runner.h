@@ -19,12 +19,12 @@ class GemmRunner final : public GemmLibrary {
   GemmRunner(const GemmRunner&) = delete;
   GemmRunner& operator=(const GemmRunner&) = delete;
 
-  // False if there is no algorithm for it, as with odd sizes and an epilogue; nothing is then enqueued.
+  // False: there is no algorithm for it, as for odd sizes with an epilogue, and nothing is enqueued.
   bool try_run(const Gemm& gemm, void* workspace, cudaStream_t stream);
   void run(const Gemm& gemm, void* workspace, cudaStream_t stream);  // fails where try_run() is false
 
-  // Several GEMMs as one kernel of ours, at most gemm::kMostOfBatch. False: not of this one, or cuBLASLt's
-  // were asked for.
+  // Runs several GEMMs as one kernel of ours, at most gemm::kMostOfBatch. serves_batch() is false if our
+  // kernel does not serve this GEMM, or if cuBLASLt's were asked for.
   bool serves_batch(const Gemm& gemm) const;
   void run_batch(std::span<const Gemm> gemms, cudaStream_t stream);
 
@@ -35,7 +35,7 @@ class GemmRunner final : public GemmLibrary {
   void use(const GemmTable& table) override;
   void take_from(GemmSource source) override;
 
-  // The same for our own kernel, if that is the choice
+  // The same GEMM for our own kernel, if that is the choice
   std::optional<gemm::Problem> own(const Gemm& gemm);
 
  private:
@@ -44,8 +44,8 @@ class GemmRunner final : public GemmLibrary {
   std::vector<cublasLtMatmulAlgo_t> heuristic(const GemmKey& key, const Plan& plan, int most) const;
   std::optional<cublasLtMatmulAlgo_t> built(const GemmKey& key, const Plan& plan,
                                             const GemmAlgorithm& algorithm) const;
-  std::optional<gemm::Problem> own(const GemmKey& key) const;  // without data; none: we have no kernel
-  bool prefers_own(const gemm::Problem& problem) const;        // where no table says anything
+  std::optional<gemm::Problem> own(const GemmKey& key) const;  // without data; nullopt: we have no kernel
+  bool prefers_own(const gemm::Problem& problem) const;        // used if no table has this GEMM
   const Plan& plan_for(const GemmKey& key);
   void enqueue(const Gemm& gemm, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm, void* workspace,
                cudaStream_t stream) const;

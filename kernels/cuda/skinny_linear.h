@@ -1,4 +1,4 @@
-// Products of few rows, which cost the bytes of their weight: the linear layers of a decode step.
+// Linear layers of a decode step: products of few rows, which cost as much as reading the weight.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@ namespace tessera::cuda {
 enum class RowNorm : uint8_t { kNone, kLayerNorm, kRmsNorm };
 using Epilogue = FusedLinear::Epilogue;
 
-// y = epilogue(norm(x) weight^T + bias) + add. With kSwiglu the weight has O rows of gates, then O of up.
-// Tensors of `dtype`; norm(x) is rounded to it, as by the operation of its own; sums are fp32.
+// y = epilogue(norm(x) weight^T + bias) + add. With kSwiglu the weight has O rows of gates, then O of up. All
+// tensors have `dtype`. norm(x) is rounded to it, as the separate operation would; sums are fp32.
 struct SkinnyLinear {
   DType dtype;
   int64_t N, C, O;  // x [N, C], weight [O, C], y [N, O]
@@ -24,11 +24,11 @@ struct SkinnyLinear {
   Epilogue epilogue = Epilogue::kNone;
 };
 
-// Whether the kernel takes it: up to 8 rows of whole packs of 16 bytes that fit the shared memory of a
-// block.
+// Whether the kernel serves it: up to 8 rows, which consist of whole packs of 16 bytes and fit the shared
+// memory of a block.
 bool serves(const SkinnyLinear& a);
 
-// The device, and whether the kernel may begin before the one before it has ended (launch.cuh).
+// The device, and whether the kernel may start before the kernel in front of it has ended (launch.cuh).
 struct SkinnyLaunch {
   int multiprocessors;
   bool overlap;

@@ -1,4 +1,4 @@
-// GEMMs, described row-major: the operands, the key on which the choice of an algorithm depends, and the
+// GEMMs, described row-major: their operands, the key on which the choice of an algorithm depends, and the
 // library that has several algorithms for each.
 #pragma once
 
@@ -38,8 +38,8 @@ constexpr bool has_aux(GemmEpilogue epilogue) {
 constexpr bool adds_bias(GemmEpilogue epilogue) {
   return epilogue == GemmEpilogue::kBias || epilogue == GemmEpilogue::kActivateBias;
 }
-// In tables and messages: "none", "bias"; "gelu_aux", "gelu_aux_bias", "dgelu", and likewise "relu_aux"
-// and so on
+// The word of an epilogue in tables and messages: "none", "bias"; for GELU "gelu_aux", "gelu_aux_bias" and
+// "dgelu", for ReLU "relu_aux" and so on
 std::string word_of(GemmEpilogue epilogue, Activation activation);
 
 struct GemmMatrix {
@@ -47,7 +47,7 @@ struct GemmMatrix {
   int64_t ld = 0;                   // elements from one stored row to the next
   bool transposed = false;          // stored as [columns, rows]
   int64_t batch_stride = 0;         // elements from one GEMM of a batch to the next
-  std::optional<DType> dtype = {};  // none: that of the GEMM
+  std::optional<DType> dtype = {};  // none: the dtype of the GEMM
   // FP8: the scale of the values, in the device's memory; none: 1
   const float* scale = nullptr;
 };
@@ -58,17 +58,17 @@ struct Gemm {
   DType dtype;
   int64_t m, n, k;
   GemmMatrix a, b, d;
-  void* c = nullptr;  // none: d
+  void* c = nullptr;  // null: c is d
   float alpha = 1, beta = 0;
-  bool symmetric = false;  // d and c are their own transposes: half of d may be computed
-  bool may_add = false;    // whatever beta is, the algorithm is one that adds: gradients need it
+  bool symmetric = false;  // d and c are symmetric matrices: it is enough to compute half of d
+  bool may_add = false;    // take an algorithm that can add to c, whatever beta is: gradients need this
   int batch = 1;
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   Activation activation = Activation::kGelu;  // of the epilogue, if it has one
   void* bias = nullptr;                       // [n], added to every row
   void* aux = nullptr;  // [m, n] contiguous: the input of the activation, written or read
-  // sums[i] = beta sums[i] + the sum of a[i, k] over k, for the first `summed` rows of `a`, which must
-  // then be transposed and contiguous. None: no sums.
+  // sums[i] = beta sums[i] + the sum of a[i, k] over k, for the first `summed` rows of `a`, which must then
+  // be transposed and contiguous. None: no sums are computed.
   void* sums = nullptr;
   int64_t summed = 0;  // at most m
 
@@ -77,7 +77,7 @@ struct Gemm {
   }
 };
 
-inline constexpr int64_t kFullAlignment = 16;  // bytes; more serves no algorithm
+inline constexpr int64_t kFullAlignment = 16;  // bytes; a larger alignment helps no algorithm
 
 // Everything that the choice of an algorithm depends on.
 struct GemmKey {
@@ -89,11 +89,11 @@ struct GemmKey {
     auto operator<=>(const Matrix&) const = default;
   };
   int64_t m, n, k;
-  Matrix a, b, d;  // d's alignment is c's, too
+  Matrix a, b, d;  // the alignment of d is also that of c
   int batch;
   GemmEpilogue epilogue;
   Activation activation = Activation::kGelu;  // kGelu where the epilogue has none
-  bool adds;                                  // beta is not 0, so that c is read, or may not be
+  bool adds;                                  // c is read: beta is not 0, or may not be
   int64_t summed = 0;
   auto operator<=>(const GemmKey&) const = default;
 };
@@ -103,15 +103,17 @@ std::string describe(const GemmKey& key);  // "[65536, 768] x [2304, 768]^T in b
 
 // An algorithm of cuBLASLt, by the attributes of cublasLtMatmulAlgoConfigAttributes_t; or our own
 struct GemmAlgorithm {
-  static constexpr int kOwn = 1'000'000;  // as an id, and nothing else: ours (kernels/gemm/sm90/)
+  static constexpr int kOwn = 1'000'000;  // an algorithm with this id, and nothing else set, is ours
+                                          // (kernels/gemm/sm90/)
 
   int id = 0, tile = 0, stages = 0, split_k = 1, reduction = 0, swizzle = 0, custom = 0, inner_shape = 0,
       cluster_shape = 0;
   auto operator<=>(const GemmAlgorithm&) const = default;
 };
 
-// What a choice of algorithms is good for: the device, the library's version, and the CUDA runtime that the
-// library was built with, both as cublasLtGetVersion() and cublasLtGetCudartVersion() count them
+// The platform for which a choice of algorithms holds: the device, the library's version, and the CUDA
+// runtime that the library was built with. Versions are those of cublasLtGetVersion() and
+// cublasLtGetCudartVersion()
 struct GemmPlatform {
   std::string device;
   int64_t cublaslt = 0, cudart = 0;
@@ -120,24 +122,26 @@ struct GemmPlatform {
 
 struct GemmTable;  // table.h
 
-// A backend's library of GEMMs, which has several algorithms for each.
+// A backend's library of GEMMs, which has several algorithms for each GEMM.
 class GemmLibrary {
  public:
   virtual ~GemmLibrary() = default;
   virtual GemmPlatform platform() const = 0;
-  // For operands aligned as the key says, at most `most`, in the library's order, of which it takes the
-  // first by itself; without those that may round partial sums. None: it cannot compute this GEMM.
+  // At most `most` algorithms for operands that are aligned as the key says, in the library's order; by
+  // itself the library takes the first. Algorithms that may round partial sums are left out. Empty: the
+  // library cannot compute this GEMM.
   virtual std::vector<GemmAlgorithm> algorithms(const GemmKey& key, int most) = 0;
   virtual bool supports(const GemmKey& key, const GemmAlgorithm& algorithm) = 0;
-  // Enqueues it, each time it is called. Error: the library does not support it.
+  // The returned function enqueues the GEMM each time it is called. Error: the library does not support the
+  // algorithm.
   virtual std::function<void()> prepare(const Gemm& gemm, const GemmAlgorithm& algorithm,
                                         const Launch& on) = 0;
-  // From now on GEMMs of the table have its algorithms, and all others the library's first. Call it before
-  // work is enqueued that should have them. Error: a choice that the library does not support.
+  // From now on the GEMMs of the table use its algorithms, and all others the library's first one. Call it
+  // before the work that should use them is enqueued. Error: the library does not support a choice.
   virtual void use(const GemmTable& table) = 0;
-  // For a library that has kernels of ours beside the vendor's. kAuto: as its table says, and where that
-  // says nothing, ours with an epilogue and the vendor's without. Else as many as can be, whatever the
-  // table says.
+  // For a library that has our kernels beside the vendor's. kAuto: the table decides; if it says nothing, a
+  // GEMM with an epilogue takes ours and one without takes the vendor's. Otherwise as many GEMMs as possible
+  // take the given source, whatever the table says.
   virtual void take_from(GemmSource /*source*/) {}
 };
 

@@ -1,4 +1,4 @@
-// The GEMMs of the operations on linear layers. CUDA runs them; a plan lists them, without data.
+// The GEMMs of operations on linear layers. CUDA runs them; a plan lists them without data.
 #pragma once
 
 #include <functional>
@@ -8,33 +8,34 @@
 
 namespace tessera {
 
-// y[N, O] = x[N, C] weight[O, C]^T. cuBLASLt fuses one activation, the tanh form of GELU; ours fuses all.
-// With FP8 operands cuBLASLt's fused GELU is not used: in the backward it takes six times as long as a
+// y[N, O] = x[N, C] weight[O, C]^T. cuBLASLt can fuse one activation, the tanh form of GELU; our GEMMs fuse
+// all. With FP8 operands cuBLASLt's fused GELU is not used: in the backward it takes six times as long as a
 // pass of its own.
 struct LinearForwardGemms {
-  Gemm fused;                    // with bias, add, or a GELU and its input; odd sizes may have no algorithm
-  Gemm plain;                    // with add alone; into the input of the activation if there is one
-  bool fuses_activation;         // `fused` computes the activation
-  std::optional<Gemm> own = {};  // with any activation and its input, for our own GEMM
+  Gemm fused;                    // with bias, add, or GELU and its input; odd sizes may have no algorithm
+  Gemm plain;                    // with `add` only; writes the activation's input if there is an activation
+  bool fuses_activation;         // whether `fused` computes the activation
+  std::optional<Gemm> own = {};  // for our own GEMM: with any activation and its input
 };
 LinearForwardGemms gemms_of(const LinearForward& a);
 
 struct LinearBackwardGemms {
-  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C], and with it dbias if in bf16
+  std::optional<Gemm> dweight;      // dweight[O, C] += dy[N, O]^T x[N, C]; a dbias in bf16 is computed with
+                                    // it
   std::optional<Gemm> fused_dx;     // dx with the backward of a GELU; odd sizes may have no algorithm
   Gemm dx;                          // dx[N, C] = add[N, C] + dy[N, O] weight[O, C]
-  std::optional<Gemm> own_dx = {};  // dx with the backward of any activation, for our own GEMM
+  std::optional<Gemm> own_dx = {};  // for our own GEMM: dx with the backward of any activation
 };
 LinearBackwardGemms gemms_of(const LinearBackward& a);
 
-// In their order
+// Call run() with the GEMMs in their order.
 using EachGemm = std::function<void(const Gemm&)>;
 void each_gemm(const LoraForward& a, const EachGemm& run);
 void each_gemm(const LoraBackward& a, const EachGemm& run);
 
-// The GEMMs of any operation that are worth timing: those of attention have their own kernels, and a
-// backward of one row takes as long with every algorithm. Without data, and as if rows were too many for
-// the kernel for few.
+// Calls see() with the GEMMs of any operation that are worth timing: not those of attention, which has its
+// own kernels, and not those of a backward of one row, which takes as long with every algorithm. They have no
+// data. All are listed as if there were too many rows for the kernel for few rows.
 void each_gemm(const AnyOp& op, const EachGemm& see);
 
 }  // namespace tessera

@@ -9,7 +9,7 @@
 namespace tessera {
 
 struct OrthogonalGemms {
-  Tensor first;             // [m, n] in the room: X before the first polynomial
+  Tensor first;             // [m, n] in the scratch: X before the first polynomial
   std::vector<Gemm> gemms;  // one after the other; the last one writes the matrix
 };
 std::vector<OrthogonalGemms> gemms_of(const Orthogonalise& op);  // of each matrix

@@ -5,9 +5,9 @@
 
 namespace tessera {
 
-// FLOP/s of y = x weight^T on random data, in bf16 on CUDA, fp32 on the CPU; with `fp8` in e4m3.
-// The GEMM is 8192^3, on a slow device as small as 768^3, so that it takes no longer than it must. The best
-// of several counts. `arena` is on the same device; all memory is released.
+// FLOP/s of y = x weight^T on random data: in bf16 on CUDA, with `fp8` in e4m3, and in fp32 on the CPU. The
+// GEMM is 8192^3; on a slow device it is as small as 768^3, so that this takes no longer than it must. The
+// best of several runs counts. `arena` is on the same device; all its memory is released.
 double measure_gemm_flops(const Stream& stream, Arena& arena, bool fp8 = false);
 
 }  // namespace tessera

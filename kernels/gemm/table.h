@@ -1,9 +1,9 @@
 // Chosen algorithms of GEMMs, in memory and as a text file.
 //
-// The file has a JSON object on each line. The first says what the choices are good for. Each other one is
-// a GEMM with its algorithm, and the milliseconds of both this algorithm and the library's first. What is
-// left out has its usual value: no transpose, no padding between rows, addresses at multiples of 16 bytes,
-// no batch, no epilogue, nothing added to.
+// The file has a JSON object on each line. The first one says for which platform the choices hold. Each other
+// one is a GEMM with its algorithm, and the milliseconds of this algorithm and of the library's first. A
+// field that is left out has its usual value: no transpose, no padding between rows, addresses at multiples
+// of 16 bytes, no batch, no epilogue, nothing added.
 //
 //   {"file": "Tessera's matrix products", "version": 1, "device": "...", "cublaslt": 130100, "cudart": 13000}
 //   {"m": 65536, "n": 2304, "k": 768, "a": {"dtype": "bf16"}, "b": {"dtype": "bf16", "transposed": true},
@@ -31,11 +31,10 @@ struct GemmTable {
 };
 
 std::string text_of(const GemmTable& table);
-// Error, with file and line: a file that is not a table, or of a version that is not known; a GEMM that is
-// listed twice, cannot be, or has a field that is not known; an algorithm that adds partial sums otherwise
-// than in fp32.
+// Error, with file and line: the file is not a table, or has an unknown version; a GEMM is listed twice, is
+// impossible, or has an unknown field; an algorithm adds partial sums in another type than fp32.
 GemmTable read_gemm_table(const std::filesystem::path& path);
-// `name` is that of the file in messages.
+// `name` is the file's name for messages.
 GemmTable parse_gemm_table(std::string_view text, const std::string& name);
 
 // "nvidia_h100_80gb_hbm3-130100-13000.jsonl": one file for each platform

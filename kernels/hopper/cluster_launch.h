@@ -1,4 +1,4 @@
-// The launch of a kernel of clusters with dynamic shared memory.
+// Launches a kernel that runs in clusters and uses dynamic shared memory.
 #pragma once
 
 #include <cuda_runtime_api.h>

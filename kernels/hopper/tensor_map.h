@@ -9,14 +9,15 @@
 
 namespace tessera::hopper {
 
-// What a box holds of a head: `rows` tokens, and `panels` neighbouring panels. If there is more than one,
-// all are whole. A map of one panel says at which column the head ends.
+// The size of a box of a head: `rows` tokens and `panels` neighbouring panels. If it has several panels, all
+// are whole. The map of a box with one panel says at which column the head ends.
 struct Box {
   int columns, panels, rows;
 };
 
-// The boxes that tiles of so many columns are copied in. Panels that a head fills come in one box. Otherwise
-// each comes alone, and the map says where the head ends: see load_tile() in tile.cuh.
+// The boxes in which tiles of this many columns are copied. If a head fills its panels, they come in one box.
+// Otherwise each panel comes in a box of its own, and the map says where the head ends: see load_tile() in
+// tile.cuh.
 constexpr Box box_of(int head_dim, int tile_columns, int rows) {
   const bool whole = head_dim == tile_columns;
   return {.columns = whole ? kPanel : head_dim, .panels = whole ? head_dim / kPanel : 1, .rows = rows};
@@ -39,7 +40,7 @@ struct MatrixBoxes {
   int box_rows;
 };
 
-// False where the driver refuses
+// Makes a tensor map. False: the driver refuses
 bool make_tensor_map(CUtensorMap& map, const HeadBoxes& boxes);
 bool make_tensor_map(CUtensorMap& map, const MatrixBoxes& boxes);
 

@@ -1,6 +1,6 @@
 // Matrices in NF4 as bitsandbytes (https://github.com/bitsandbytes-foundation/bitsandbytes) and transformers
-// save them: under the weight's name the codes of all elements, two in a byte, and beside it tensors whose
-// names begin with the weight's. Of a matrix of n elements:
+// save them. The tensor with the weight's name has the codes of all elements, two in a byte. Beside it are
+// tensors whose names begin with the weight's. For a matrix of n elements:
 //   .quant_state.bitsandbytes__nf4   JSON: its shape, elements of a block, and of a block of scales
 //   .absmax                          a scale for each block: fp32, or with double quantisation a byte
 //   .quant_map                       the 16 values
@@ -17,16 +17,17 @@
 
 namespace tessera {
 
-// Whether config.json's "quantization_config" says that matrices are stored so, and nothing else
+// Whether config.json's "quantization_config" says that matrices are stored in this way, and says nothing
+// else
 bool is_bitsandbytes_nf4(const nlohmann::json& quantization_config);
 
-bool is_in_nf4(const std::filesystem::path& folder);  // likewise, of a model
+bool is_in_nf4(const std::filesystem::path& folder);  // the same for a model's folder
 
 class Nf4Tensor {
  public:
   static bool is_one(const TensorFiles& files, const std::string& name);
-  // Reads what describes the matrix, not its numbers. Error: anything missing, of another kind of numbers, or
-  // of another shape
+  // Reads the description of the matrix, not its numbers. Error: something is missing, or has another type or
+  // another shape
   Nf4Tensor(const TensorFiles& files, const std::string& name, const Shape& shape);
 
   const std::vector<std::string>& names() const { return names_; }  // of all its tensors in the files
@@ -56,7 +57,7 @@ class Nf4Tensor {
   std::span<const std::byte> codes_, absmax_;
   int64_t nested_block_ = 0;  // 0: without double quantisation
   float offset_ = 0;
-  std::vector<float> map_, largest_;  // with it
+  std::vector<float> map_, largest_;  // with double quantisation
   std::vector<std::string> names_;
 };
 

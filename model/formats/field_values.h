@@ -1,4 +1,4 @@
-// Values of config.json, read with their kind and range, and written.
+// Reads values of config.json, checking their type and range, and writes them.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,16 +14,17 @@ namespace tessera {
 struct Fields {
   nlohmann::json object;
   std::string file;       // for messages
-  std::string lead = "";  // of the names in messages: "rope_scaling."
+  std::string lead = "";  // what the names begin with in messages: "rope_scaling."
   std::vector<std::string> ignored =
-      {};  // unknown fields that change nothing, as a user says: with their lead
+      {};  // unknown fields that change nothing, as a user says; their names include the lead
 
-  // The value of a field or of its synonym; nothing: neither is there. Error: both have one, and they differ.
+  // The value of a field or of its synonym; null: neither is there. Error: both have a value, and the values
+  // differ.
   const nlohmann::json* find(std::string_view field, const char* synonym = nullptr) const;
-  // The value that was found, if it says something
+  // The same, but null if the value is a JSON null
   const nlohmann::json* find_value(std::string_view field, const char* synonym = nullptr) const;
 
-  // Error: another kind of value, or one out of range
+  // Error: the value has another type, or is out of range
   void read(std::string_view field, const nlohmann::json& value, int64_t& out) const;  // from 1
   void read(std::string_view field, const nlohmann::json& value, bool& out) const;
   void read(std::string_view field, const nlohmann::json& value, float& out) const;   // above 0, at most 1
@@ -37,7 +38,7 @@ struct Fields {
   void read(std::string_view field, const nlohmann::json& value,
             std::vector<int64_t>& out) const;  // from 0, rising
   std::string name_of(std::string_view field) const { return lead + std::string(field); }
-  // The fields of an object within, whose name is that of the field that has it
+  // The fields of an object that is the value of the field `name`
   Fields within(std::string_view name, nlohmann::json fields) const {
     return {.object = std::move(fields), .file = file, .lead = std::string(name) + ".", .ignored = ignored};
   }

@@ -1,5 +1,5 @@
-// config.json of a folder with a model, as Hugging Face's transformers writes it: which family it is of, and
-// its sizes. Every field that changes the computation is supported, or refused with its name.
+// Reads config.json of a folder with a model, as Hugging Face's transformers writes it: the family of the
+// model, and its sizes. Every field that changes the computation is supported, or refused by its name.
 //
 // A family (family.h) is a table: its fields, and the names and layouts of its tensors.
 #pragma once
@@ -20,47 +20,47 @@ namespace tessera {
 struct FoundModel {
   ModelConfig model;
   std::string family;                     // its model_type, such as "llama"
-  std::string type = family;              // that of a model of texts and images, if it is one
-  std::vector<std::string> notices = {};  // settings of the folder that a run should know
-  std::map<std::string, std::string, std::less<>> fields;  // of config.json, by the key that each sets
+  std::string type = family;              // the model_type of a model of texts and images, if it is one
+  std::vector<std::string> notices = {};  // settings of the folder that the user should know
+  std::map<std::string, std::string, std::less<>> fields;  // the field of config.json that set each key
 
   // "num_key_value_heads" for "model.kv_heads"; "model_type" for a key that no field of this family sets.
   std::string field_of(std::string_view key) const;
 };
 
-// Whether the key says by which angles positions are rotated, which a run may change: those of model.rope but
-// for the share of the channels
+// Whether the key changes the angles by which positions are rotated, which a run may do: the keys of
+// model.rope, except the share of the channels
 bool is_angle(std::string_view key);
 
-// How a folder is read, as its user says
+// How a folder is to be read; the user sets this
 struct FolderOptions {
-  PositionExtension extension = PositionExtension::kNone;  // of a model with fewer positions
+  PositionExtension extension = PositionExtension::kNone;  // for a folder with fewer positions
   // Unknown fields of config.json that change nothing: "neftune_noise_alpha", "rope_scaling.note"
   std::vector<std::string> ignored_fields = {};
 };
 
-// Error: no folder, no config.json in it, a model of no known family, a field that is not supported, one that
-// is unknown and not ignored, or known and ignored; a size beyond kSizeLimits.
+// Error: there is no folder, or no config.json in it; the model belongs to no known family; a field is not
+// supported; a field is unknown and not ignored, or known and ignored; a size is beyond kSizeLimits.
 FoundModel read_model_config(const std::filesystem::path& folder,
                              const std::vector<std::string>& ignored_fields = {});
 
-// The family that can hold this model, by its model_type: the first of families(), so that "tessera", which
-// transformers does not know, is that of models that no other has. Error: none can; names the keys to change
-// for the nearest ones.
+// The model_type of the family that can hold this model: the first in families() that can. The last one is
+// "tessera", which transformers does not know; it holds models that no other family can. Error: no family
+// can; the message names the keys to change for the nearest ones.
 const char* family_of(const ModelConfig& model);
 
-// The fields of a config.json, for transformers, which has defaults for the others. `weights` is the format
-// of the weights beside it. Error: as family_of.
+// The fields of a config.json for transformers, which has defaults for the others. `weights` is the format of
+// the weights beside it. Error: as family_of.
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, NumberFormat weights);
 nlohmann::ordered_json hugging_face_config(const ModelConfig& model, DType weights);
 
-// Error: the config.json in `folder` is of another model, with all differences. Its context may be another
-// one if positions are rotary, and a smaller one if its extension extends them, and its dropout any. Returns
-// the model found, with notices: the dropout that `ours` shares with it, and rotary positions of `ours`
-// beyond those that it was trained on.
-struct ModelMay {  // the ways in which `ours` may differ
+// Checks that config.json in `folder` describes the model `ours`. Error: it describes another model; the
+// message has all differences. The dropout may differ. The context may differ if positions are rotary, and
+// may be smaller if it is extended. Returns the model found, with notices about the dropout that `ours`
+// shares with it, and about rotary positions of `ours` beyond those that it was trained on.
+struct ModelMay {  // in which ways `ours` may differ
   FolderOptions options = {};
-  bool have_another_use = false;  // of the same weights: model.rope, model.sparse
+  bool have_another_use = false;  // use the same weights in another way: model.rope, model.sparse
 };
 FoundModel check_same_model(const std::filesystem::path& folder, const ModelConfig& ours,
                             const ModelMay& may = {});

@@ -3,7 +3,7 @@
 //   "GGUF", version, number of tensors, number of fields
 //   the fields: key, type, value
 //   the tensors: name, dimensions (the innermost first), type, offset
-//   zeros up to a multiple of 32 bytes, then the tensors' data, each begun at a multiple of 32
+//   zeros up to a multiple of 32 bytes, then the data of each tensor, which begins at a multiple of 32
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ struct GgufField {
   GgufValue value;
 };
 
-inline constexpr int64_t kGgufAlignment = 32;  // bytes; readers assume it where general.alignment is missing
+inline constexpr int64_t kGgufAlignment = 32;  // bytes; readers assume it if general.alignment is missing
 
 // Writes tensors in the order of the list given at the start. The file appears when commit() is called.
 // Error: as OutputFile and encode()

@@ -1,5 +1,5 @@
 // How a kind of file holds a model: which tensors each parameter becomes, in which order, and with which
-// values. What is written and what is compared with it afterwards walk the same layout.
+// values. The code that writes a file and the code that compares it afterwards both use the layout.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ class WeightsLayout {
   virtual std::vector<ParamPlace> order() const;
   // In the order of the file. Error: the format of numbers does not suit a tensor.
   virtual std::vector<FileTensor> tensors_of(const ParamInfo& info) const = 0;
-  // Calls visit(tensor, values) for each of tensors_of(info). `values`: fp32 on the host, of info.shape
+  // Calls visit(tensor, values) for each of tensors_of(info). `values` are fp32 on the host, of info.shape
   using Visit = std::function<void(const FileTensor& tensor, std::span<const float> values)>;
   virtual void visit(const ParamInfo& info, const Tensor& values, const Visit& visit) const = 0;
 
@@ -32,7 +32,7 @@ class WeightsLayout {
   ModelConfig model_;
 };
 
-// The names and layouts of the model's family in Hugging Face's transformers
+// The names and layouts that the model's family has in Hugging Face's transformers
 class HuggingFaceLayout final : public WeightsLayout {
  public:
   HuggingFaceLayout(const ModelConfig& model, NumberFormat format);

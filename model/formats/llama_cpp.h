@@ -10,31 +10,32 @@
 
 namespace tessera {
 
-// Error: a setting that llama.cpp's architecture does not compute, with its key and what to do; `folder` is
-// where the model is, for the message.
+// Error: a setting that llama.cpp's architecture does not compute; the message has its key and what to do.
+// `folder` is where the model is, for the message.
 void check_llama_cpp(const ModelConfig& model, const std::string& folder);
 
-// The fields that describe the model, general.architecture first; not those of the tokenizer.
-// `name`: of the model, for people
+// The fields that describe the model, with general.architecture first. The fields of the tokenizer are not
+// among them. `name`: the name of the model that people read
 std::vector<GgufField> llama_cpp_fields(const ModelConfig& model, NumberFormat format,
                                         const std::string& name);
 
-// What llama.cpp computes a little differently
+// Notices about what llama.cpp computes slightly differently
 std::vector<std::string> llama_cpp_notices(const ModelConfig& model);
 
-// The factors by which llama.cpp divides the frequencies of rotary positions, a tensor of R / 2 of them:
-// rope_freqs.weight of model.rope.scaling=llama3; rope_factors_short.weight and rope_factors_long.weight of
-// longrope, of which it takes the second for contexts longer than the original one; of others none
+// The factors by which llama.cpp divides the frequencies of rotary positions: tensors with R / 2 factors
+// each. For model.rope.scaling=llama3 this is rope_freqs.weight. For longrope these are
+// rope_factors_short.weight and rope_factors_long.weight; llama.cpp uses the second one for contexts longer
+// than the original one. For other scalings there are none
 struct RopeFactors {
   const char* name;
   std::vector<float> values;
 };
 std::vector<RopeFactors> llama_cpp_rope_factors(const ModelConfig& model);
 
-// Matrices are in `format`; vectors and the position table are fp32, and where rows do not fill the blocks of
-// q8_0 or mxfp4, fp16 serves. In mxfp4 are matrices of experts, others in bf16. llama.cpp's rotation of a
-// Llama turns neighbouring channels, ours channels i and i + D/2: the rows of its q and k are reordered.
-// Weights of norms that multiply by 1 + weight have the 1 in them.
+// Matrices are in `format`; vectors and the position table are in fp32. If rows do not fill the blocks of
+// q8_0 or mxfp4, they are in fp16. With mxfp4 only matrices of experts have that format, and others are in
+// bf16. For a Llama, llama.cpp rotates neighbouring channels, and we rotate channels i and i + D/2: so the
+// rows of its q and k are reordered. Weights of norms that multiply by 1 + weight include the 1.
 class LlamaCppLayout final : public WeightsLayout {
  public:
   LlamaCppLayout(const ModelConfig& model, NumberFormat format);
@@ -43,8 +44,8 @@ class LlamaCppLayout final : public WeightsLayout {
 
  private:
   NumberFormat format_;
-  bool reorders_;  // rows of q and k
-  float offset_;   // is added to the weights of norms
+  bool reorders_;  // whether rows of q and k are reordered
+  float offset_;   // what is added to the weights of norms
 };
 
 }  // namespace tessera

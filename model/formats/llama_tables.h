@@ -1,4 +1,4 @@
-// What Llama and the families after it (Mistral, Qwen2, Qwen3, Phi-3, OLMo 2) have in common in their files.
+// What the files of Llama and of families like it (Mistral, Qwen2, Qwen3, Phi-3, OLMo 2) have in common.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// A table, and rows of a family's own behind it
+// A table with more rows at its end, those that a family adds
 template <class Table, class Row, size_t kMore>
 constexpr auto joined(const Table& table, const Row (&more)[kMore]) {
   std::array<Row, std::size(Table{}) + kMore> all{};
@@ -29,7 +29,7 @@ inline constexpr Field kLlamaFields[] = {
     {.name = "tie_word_embeddings", .key = "model.tied"},
 };
 
-// Every block has experts, so intermediate_size is theirs.
+// For families whose every block has experts: intermediate_size is the width of an expert.
 inline constexpr Field kLlamaExpertFields[] = {
     {.name = "vocab_size", .key = "model.vocab_size"},
     {.name = "max_position_embeddings", .key = "model.context"},
@@ -49,8 +49,8 @@ inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
 
 inline constexpr DropoutField kLlamaDropouts[] = {{"attention_dropout", "model.dropout.attention"}};
 
-// q, k and v are one matrix of ours, and so are gate and up; a plain MLP has no gate. Rotary positions of
-// transformers are those of RotaryForward: no rows change places.
+// Tessera stores q, k and v as one matrix, and gate and up as one; a plain MLP has no gate. The rotary
+// positions of transformers are those of RotaryForward, so rows keep their order.
 inline constexpr TensorNames kLlamaTensors[] = {
     {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
     {.ours = "head.", .theirs = {{{"lm_head."}}}},
@@ -67,7 +67,8 @@ inline constexpr TensorNames kLlamaTensors[] = {
     {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
 };
 
-// Of a mixture of experts, but for the tensors of its blocks without
+// For mixtures of experts in which some blocks may have no experts: kLlamaFields has the fields of such
+// blocks
 inline constexpr Field kExpertFields[] = {
     {.name = "num_experts", .key = "model.experts.count", .synonym = "num_local_experts"},
     {.name = "num_experts_per_tok", .key = "model.experts.active"},
@@ -77,13 +78,13 @@ inline constexpr TensorNames kExpertTensors[] = {
     {.ours = "experts.expand.", .theirs = {{{"mlp.experts.{}.gate_proj."}, {"mlp.experts.{}.up_proj."}}}},
     {.ours = "experts.contract.", .theirs = {{{"mlp.experts.{}.down_proj."}}}},
 };
-// transformers adds a balance loss where output_router_logits says so, Tessera with train.experts.balance.
+// transformers adds a balance loss if output_router_logits says so, Tessera if train.experts.balance does.
 inline constexpr std::string_view kExpertHarmless[] = {"output_router_logits", "router_aux_loss_coef"};
 
 // Older versions of transformers also save the frequencies of the rotary positions.
 inline constexpr std::string_view kLlamaBuffers = R"((model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq)";
 
-// A family whose files are those of a Llama, but for what `own` has
+// A family whose files are like those of a Llama, except for the members that `own` sets
 constexpr Family like_llama(Family own) {
   if (own.fields.empty()) own.fields = kLlamaFields;
   if (own.mlps.empty()) own.mlps = kLlamaMlps;

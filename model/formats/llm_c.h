@@ -1,4 +1,4 @@
-// llm.c's file of a GPT-2: 256 int32, then the tensors, each of a kind for all layers one after another.
+// llm.c's file of a GPT-2: 256 int32, then the tensors; those of a kind follow one another for all layers.
 //   header   20240326; version 3 (fp32) or 5 (bf16); context, vocabulary, layers, heads, channels, and the
 //            vocabulary padded to a multiple of 128; zeros
 #pragma once
@@ -13,15 +13,15 @@
 
 namespace tessera {
 
-// Error: a setting that llm.c's GPT-2 does not have, with its key; a format of numbers other than fp32 and
-// bf16. `folder` is where the model is, for the message.
+// Error: a setting that llm.c's GPT-2 does not have, with its key; a number format other than fp32 and bf16.
+// `folder` is where the model is, for the message.
 void check_llm_c(const ModelConfig& model, NumberFormat format, const std::string& folder);
 
 using LlmCHeader = std::array<int32_t, 256>;
 LlmCHeader llm_c_header(const ModelConfig& model, NumberFormat format);
 
-// Tensors have the names of our parameters, and matrices are [O, I], with the rows of zeros that pad the
-// vocabulary.
+// The tensors have the names of our parameters. Matrices are [O, I], and the token table includes the rows of
+// zeros that pad the vocabulary.
 class LlmCLayout final : public WeightsLayout {
  public:
   LlmCLayout(const ModelConfig& model, NumberFormat format) : WeightsLayout(model), format_(format) {}
@@ -48,7 +48,7 @@ class LlmCWriter {
   size_t next_ = 0;
 };
 
-// Reads such a file of a known model. Error: another header, or another size
+// Reads such a file of a known model. Error: it has another header, or another size
 class LlmCReader {
  public:
   LlmCReader(const std::filesystem::path& path, const ModelConfig& model, NumberFormat format);

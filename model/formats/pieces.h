@@ -1,6 +1,6 @@
-// The tensors of a file that make up a parameter of ours, by the table of the family. Adapters have the names
-// and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family, and
-// for each of the two matrices of experts [E r, I] and [O, r E].
+// The tensors of a file that make up one of our parameters, by the table of the family. Adapters have the
+// names and layouts of PEFT (https://github.com/huggingface/peft): an A and a B for each layer of the family.
+// The two matrices of experts have [E r, I] and [O, r E].
 #pragma once
 
 #include <span>
@@ -12,15 +12,16 @@
 
 namespace tessera {
 
-// A tensor of a file: rows first .. first + rows of a parameter, and of a Linear whose layers are stacked the
-// same rows of each. Each element of a vector is a row.
+// A tensor of a file: the rows first to first + rows - 1 of a parameter. If the layers of a Linear are
+// stacked, it has these rows of each layer. Each element of a vector is a row.
 struct TensorPiece {
   std::string name;
   int64_t first, rows, columns;
-  bool transposed;               // [columns, rows] in the file
-  int64_t outer = 0, inner = 0;  // above 0: rows are [inner, outer, ..] in the file, [outer, inner, ..] here
-  int64_t swaps = 1;             // equal parts, of which each is swapped so
-  int64_t layers = 1, stride = 0;  // the rows from a layer's first one to the next layer's
+  bool transposed;                 // it is [columns, rows] in the file
+  int64_t outer = 0, inner = 0;    // above 0: rows are [inner, outer, ..] in the file, and [outer, inner, ..]
+                                   // here
+  int64_t swaps = 1;               // the number of equal parts that are swapped in this way, each by itself
+  int64_t layers = 1, stride = 0;  // stride: the rows from the start of a layer to the start of the next
   Shape shape;                     // in the file
 
   int64_t elements() const { return layers * rows * columns; }
@@ -33,23 +34,24 @@ struct TensorTable {
   std::span<const TensorNames> tensors;
 };
 
-// All of a parameter but its padding, in the order of its rows. Error: the family has no such parameter.
+// The tensors of a whole parameter without its padding, in the order of its rows. Error: the family has no
+// such parameter.
 std::vector<TensorPiece> pieces_of(const TensorTable& table, const ModelConfig& model, const ParamInfo& info);
 std::vector<TensorPiece> pieces_of(const Family& family, const ModelConfig& model, const ParamInfo& info);
 
 // out [columns, rows] = from [rows, columns], transposed
 void transpose(std::span<const float> from, int64_t rows, int64_t columns, float* out);
-// Whether PEFT names the adapter of a layer by a parameter, as of experts, and not by a module
+// Whether PEFT names the adapter of a layer by a parameter, as for experts, and not by a module
 bool is_by_parameter(const ModelConfig& model, const ParamInfo& info);
-// Those parameters: "mlp.experts.gate_up_proj", "mlp.gate.weight"
+// The names of these parameters: "mlp.experts.gate_up_proj", "mlp.gate.weight"
 std::vector<std::string> peft_parameters(const Family& family, const ModelConfig& model,
                                          const ParamInfo& info);
 
 // out [inner, outer, ..] = from [outer, inner, ..]
 void swap_groups(std::span<const float> from, int64_t outer, int64_t inner, float* out);
 
-// The values of a piece as the file has them from those of the parameter, and the reverse. A plain piece is
-// `part` of the parameter as it is.
+// to_file() converts the values of a parameter to those that the file has for a piece, and from_file() does
+// the reverse. A plain piece is `part` of the parameter as it is.
 bool is_plain(const TensorPiece& piece);
 template <class T>
 std::span<T> part(const TensorPiece& piece, std::span<T> parameter) {

@@ -1,6 +1,7 @@
 // Rotary positions in config.json: `rope_theta` and `rope_scaling`, as transformers 4 writes them, or
-// `rope_parameters`, as transformers 5 does; of layers with a window and of others apart, where a family has
-// angles for both. `original_max_position_embeddings` is there, or beside.
+// `rope_parameters`, as transformers 5 does. If a family has two sets of angles, one for layers with a window
+// and one for the others, each has its own fields. `original_max_position_embeddings` is among these fields,
+// or beside them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -23,8 +24,8 @@ struct FoundRope {
   std::vector<NamedField> fields;
   std::vector<std::string> notices;
 };
-// `model`: its rope has the theta and local_theta that hold where config.json names none.
-// Error: a type, or a field of one, that is not supported; a share that cannot be rotated.
+// The rope of `model` has the theta and local_theta that hold if config.json names none. Error: a type, or a
+// field of a type, that is not supported; a share that cannot be rotated.
 FoundRope read_rope(const Fields& config, const ModelConfig& model, const Family& family);
 
 void write_rope(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config);

@@ -14,12 +14,12 @@
 
 namespace tessera {
 
-// Texts of a file's header
+// The texts in a file's header
 using Metadata = std::map<std::string, std::string>;
 
-// Writes fp32, fp16 or bf16 tensors, in the order of the list given at the start. The file appears when
-// commit() is called. Error: disk full, no permission, with kFinite a value that is NaN or infinite; no file
-// remains.
+// Writes fp32, fp16 or bf16 tensors, in the order of the list given to the constructor. The file appears when
+// commit() is called. Error: the disk is full; there is no permission; with kFinite a value is NaN or
+// infinite. No file remains then.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& path, std::vector<FileTensor> entries,
@@ -54,7 +54,7 @@ class SafetensorsReader {
 
   // Error: no such tensor, another shape, an unsupported dtype.
   void check_readable(const std::string& name, const Shape& shape) const;
-  // Error: as check_readable(); with kFinite a value that is not, named by its place
+  // Error: as check_readable(); with kFinite a value that is not finite, named by its place
   void read(const std::string& name, const Shape& shape, std::span<float> out,
             Values values = Values::kAny) const;
   void check_finite(const std::string& name) const;  // of a tensor that is readable

@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-// Writes `tensors`, in their order, to model.safetensors in `folder`; if they have more than `most_bytes`, to
-// model-00001-of-00003.safetensors and so on, each of at most so many bytes of tensors (a larger tensor has a
-// file of its own), with model.safetensors.index.json. Error: as SafetensorsWriter
+// Writes `tensors`, in their order, to model.safetensors in `folder`. If they have more than `most_bytes`, it
+// writes model-00001-of-00003.safetensors and so on, each with at most that many bytes of tensors (a larger
+// tensor has a file of its own), and model.safetensors.index.json. Error: as SafetensorsWriter
 class ShardedSafetensorsWriter {
  public:
   ShardedSafetensorsWriter(std::filesystem::path folder, const std::vector<FileTensor>& tensors,

@@ -1,4 +1,4 @@
-// The tensors of a folder, in one file or in several.
+// The tensors of a folder, which are in one file or in several.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// STEM.safetensors, or else the files that STEM.safetensors.index.json names. Error: neither, a file that is
-// missing or damaged, or an index that does not list exactly the tensors of its files.
+// Opens STEM.safetensors, or else the files that STEM.safetensors.index.json names. Error: neither exists; a
+// file is missing or damaged; the index does not list exactly the tensors of its files.
 class TensorFiles {
  public:
   explicit TensorFiles(const std::filesystem::path& folder, const std::string& stem = "model");

@@ -17,15 +17,16 @@
 namespace tessera {
 
 // Writes parameters with the names and layouts of the model's family. Every parameter is written once for
-// each prefix of its name: in the order of the prefixes, and for one prefix in the order of the buckets.
+// each prefix of its name. The order is that of the prefixes, and within a prefix that of the buckets.
 class WeightsWriter {
  public:
-  // Values are rounded to `dtype`, to nearest even. With `has`, a prefix has those parameters alone.
+  // Values are rounded to `dtype`, to nearest even. If `has` is given, a prefix has only the parameters for
+  // which it is true.
   using Has = std::function<bool(const std::string& prefix, const ParamPlace& place)>;
   WeightsWriter(const std::filesystem::path& path, const ModelConfig& model,
                 const std::vector<std::string>& prefixes, DType dtype = DType::kF32, const Has& has = {},
                 Values values = Values::kFinite);
-  // `values`: fp32 on the host, of info.shape. Error: with kFinite a value that is not
+  // `values`: fp32 on the host, of info.shape. Error: with kFinite a value that is not finite
   void write(const ParamInfo& info, const Tensor& values);
   FileChecksum commit();
 
@@ -34,31 +35,33 @@ class WeightsWriter {
   SafetensorsWriter file_;
 };
 
-// Of the tensors that such a writer writes
+// The names of the tensors that such a writer writes
 std::vector<std::string> tensor_names(const ModelConfig& model, const std::vector<std::string>& prefixes,
                                       const WeightsWriter::Has& has);
 
-// Reads a parameter from files that WeightsWriter wrote with this prefix. Returns its bytes in the files.
+// Reads a parameter from files that WeightsWriter wrote with this prefix. Returns the number of its bytes in
+// the files.
 int64_t read_param(const TensorFiles& files, const ModelConfig& model, const ParamPlace& place,
                    const std::string& prefix, const ParamSink& sink);
 
-// In what a parameter is handed over on the host: fp32, or bf16 where the file has all of it in bf16
+// The type in which a parameter is handed over on the host: fp32, or bf16 if the file has all of it in bf16
 enum class HandOver : uint8_t { kFp32, kAsStored };
 
 // A folder with exactly the weights of a model: config.json, and in model.safetensors (or the files that an
 // index names) exactly the tensors of such a model, with or without the leading "transformer." or "model.".
-// Of a model of texts and images those of the images are left out, which a notice says.
+// If the model is of texts and images, the tensors of images are left out, and a notice says so.
 class WeightsFolder {
  public:
-  // Only headers are read; the files stay open, so they may be removed meanwhile. The folder may have fewer
-  // positions than `model` if the options extend them. Error: anything missing, malformed, superfluous, or
-  // of another model.
+  // Reads only the headers. The files stay open, so they may be removed meanwhile. The folder may have fewer
+  // positions than `model` if the options extend them. Error: something is missing, malformed or superfluous,
+  // or belongs to another model.
   WeightsFolder(const std::filesystem::path& folder, const ModelConfig& model,
                 const FolderOptions& options = {}, Values values = Values::kFinite);
 
-  // The values of one parameter. Error: with kFinite a value that is not
+  // The values of one parameter. Error: with kFinite a value that is not finite
   void read(const ParamPlace& place, const ParamSink& sink, HandOver hand_over = HandOver::kFp32) const;
-  // Has the system begin to read the values of one parameter; returns their bytes in the files.
+  // Asks the system to begin to read the values of one parameter; returns the number of their bytes in the
+  // files.
   int64_t read_ahead(const ParamPlace& place) const;
   // Whether a matrix of the parameter is stored in NF4
   bool has_nf4(const ParamPlace& place) const;
@@ -69,24 +72,24 @@ class WeightsFolder {
   using Nf4Sink = std::function<void(const Tensor& codes, const Tensor& scales)>;
   void read_nf4(const ParamPlace& place, const LayerParts& small_scales, const Nf4Sink& sink) const;
   const std::vector<std::string>& notices() const { return found_.notices; }  // see FoundModel
-  // Of the tensors; fp32 where they differ; mxfp4 where experts are stored so, and all others in bf16
+  // The format of the tensors; fp32 if they differ; mxfp4 if experts have it and all others are bf16
   NumberFormat format() const;
 
  private:
-  struct InFile {  // where a file has a tensor
+  struct InFile {  // the file that has a tensor, and its name there
     const SafetensorsReader& file;
     std::string name;
   };
-  // How the files name the tensors of the family
+  // How the files name the tensors
   enum class Naming : uint8_t {
     kFamily,  // model.layers.3..., lm_head
-    kBare,    // without the family's lead, as files of the bare model
+    kBare,    // without the family's lead, as in files of the bare model
     kBefore,  // within a model of texts and images: language_model.model.layers.3..., language_model.lm_head
     kBehind,  // likewise: model.language_model.layers.3..., lm_head
   };
   Naming naming_of_files() const;
   void leave_images_out();
-  std::string first_tensor_of(const char* param) const;  // its name in the family
+  std::string first_tensor_of(const char* param) const;  // its name by the family's table
   InFile find(const std::string& name) const;
   std::string name_in_file(const std::string& name) const;
   void refuse_left_over(const std::set<std::string>& known) const;
@@ -103,13 +106,13 @@ class WeightsFolder {
   Naming naming_ = Naming::kFamily;
 };
 
-// Whether `folder` holds the weights of `model`, as WeightsFolder says. Returns its notices.
+// Checks that `folder` holds the weights of `model`, as WeightsFolder says. Returns its notices.
 std::vector<std::string> check_weights(const std::filesystem::path& folder, const ModelConfig& model,
                                        const FolderOptions& options = {});
 
-// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters are
-// left as they are. In memory is one parameter at a time. Returns the bytes in the files of what was read.
-// Error: as WeightsFolder.
+// Loads the weights of a folder: a checkpoint, or a model from transformers' save_pretrained(). Adapters do
+// not change. Only one parameter at a time is in memory. Returns the number of bytes of what was read in the
+// files. Error: as WeightsFolder.
 struct LoadOptions {
   FolderOptions folder = {};
   Values values = Values::kFinite;

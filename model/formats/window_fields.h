@@ -8,25 +8,25 @@
 
 namespace tessera {
 
-// Whether it is one of the fields below, and the family has it
+// Whether it is one of the fields below, and the family reads it
 bool is_window_field(const Family& family, std::string_view field);
 
 struct FoundWindows {
   Windows windows;
-  const char* field = nullptr;  // that says so; none: the family has none
+  const char* field = nullptr;  // the field that says so; null: the family has no such field
 };
-// Of a model of so many layers. Error: fields that contradict one another, another kind of layer, a pattern
-// of another number of layers than the model has.
+// Reads the windows of a model with this many layers. Error: fields that contradict one another, another kind
+// of layer, or a pattern of another number of layers than the model has.
 //
-//   kAllLayers   sliding_window: of every layer; null: none; absent: family.default_window
-//   kByPattern   layer_types says which layers see sliding_window tokens; or sliding_window_pattern: all but
-//                every so many-th one
-//   kInTurn      likewise, without sliding_window_pattern: every second layer, from the first on
-//   kByLayer     with use_sliding_window, layers from max_window_layers on see sliding_window tokens; or
-//                layer_types says which do
+//   kAllLayers   sliding_window holds for every layer; null: no window; absent: family.default_window
+//   kByPattern   layer_types says which layers see sliding_window tokens; or sliding_window_pattern = n: all
+//                layers but every n-th one do
+//   kInTurn      layer_types says so; without it, every second layer does, from the first on
+//   kByLayer     layer_types says so; or, with use_sliding_window, the layers from max_window_layers on see
+//                sliding_window tokens
 FoundWindows read_windows(const Family& family, const Fields& config, int64_t layers);
 
-// Whether fields of the family can say so
+// Whether the family's fields can describe these windows
 bool knows_windows(const Family& family, const Windows& windows);
 
 void write_windows(const Family& family, const ModelConfig& model, nlohmann::ordered_json& config);

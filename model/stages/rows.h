@@ -1,5 +1,5 @@
-// The rows of the table of stages, by part of a block: norm.cpp, attention.cpp, mlp.cpp. And what their
-// stages share.
+// The rows of the table of stages, by the part of a block that they are in: norm.cpp, attention.cpp, mlp.cpp,
+// experts.cpp. Also functions that their stages share.
 #pragma once
 
 #include "model/stages.h"
@@ -11,15 +11,16 @@ extern const StageRow kQkvRow, kAttentionRow, kOutRow;
 extern const StageRow kExpandRow, kActivationRow, kContractRow;
 extern const StageRow kRouterRow, kChoicesRow, kExpertsRow, kExpertsActivationRow, kExpertsSumRow;
 
-constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }  // of a decode step
+constexpr int buffer_of(Stage stage) { return static_cast<int>(stage); }  // in a decode step, see DecodeOp
 
-// Without a norm before it a branch reads the residual stream. The gradient of what its first layer reads
-// overwrites the norm's output, or is added to the gradient of the stream.
+// What a branch reads: the output of its norm, or the residual stream if no norm comes before it. In the
+// backward the gradient of what its first layer reads overwrites the norm's output, or is added to the
+// gradient of the stream.
 inline const Tensor& read_by(const Block& b, const Tensor& normed, const Tensor& stream) {
   return b.spec.norms_before() ? normed : stream;
 }
 
-// What a linear layer adds to the residual stream by itself: not where dropout or a norm follows
+// What a linear layer adds to the residual stream by itself; none if dropout or a norm follows
 inline Tensor residual_of(const Block& b, DropoutKind kind, const Tensor& residual) {
   return b.dropout(kind) || b.spec.norms_after() ? Tensor{} : residual;
 }

@@ -1,20 +1,22 @@
 // GradientHome: where the gradients of a store lie, and how they are summed over micro-steps and ranks.
 //
-// The end of a scope says that the gradients of a part of the model are complete for this micro-step: they
-// can be summed over ranks, beside the backward of other parts.
-//   - Whole on the device: a backward adds to them, and the last micro-step of a step sums them.
-//   - In turns: parts of the model take turns in a few buffers (Turns). Three serve the blocks: the scopes
-//     of two overlap, since the backward of a block writes a bias gradient of the block below, and the
-//     sums of the block above are still under way.
-//     - Split: each micro-step adds the sum over ranks of this rank's part to what it has.
-//     - In host memory: from the second micro-step on those of a block are fetched, one block ahead of the
-//       backward that adds to them, and written back at the end of its scope: four buffers serve the blocks.
-//     - Both: it is this rank's part of the sums that is fetched, added to and written back.
+// A gradient scope ends when the gradients of a part of the model are complete for this micro-step. They can
+// then be summed over ranks, beside the backward of other parts.
+//   - Whole on the device: a backward adds to them, and the last micro-step of a step sums them over ranks.
+//   - In turns: the parts of the model alternate between a few buffers (Turns). Three buffers serve the
+//     blocks. Two of them have the gradients of two blocks whose scopes overlap, since the backward of a
+//     block writes a bias gradient of the block below. The third has the block above, whose sums are still
+//     under way.
+//     - Split: in each micro-step the sum over ranks of this rank's part is added to what the rank has.
+//     - In host memory: from the second micro-step on, the gradients of a block are fetched, one block ahead
+//       of the backward that adds to them, and written back at the end of its scope. Four buffers serve the
+//       blocks.
+//     - Both: this rank's part of the sums is fetched, added to and written back.
 // Sums keep their order, so the bits are the same.
 //
-// Where the ranks are in replicas, each of which splits the parameters in the same way (hybrid sharding:
-// Zhao et al., arXiv:2304.11277), sums are first made within a replica, in each micro-step as above, and
-// then, once a step, over the ranks that have the same part.
+// Ranks may be grouped in replicas, each of which splits the parameters in the same way (hybrid sharding:
+// Zhao et al., arXiv:2304.11277). Then each micro-step sums within a replica, as above, and once a step the
+// sums are added over the ranks that have the same part.
 #pragma once
 
 #include <exception>
@@ -27,60 +29,62 @@
 namespace tessera {
 
 struct MicroStep {
-  bool first, last;  // of its step
+  bool first, last;  // whether it is the first or the last of its step
 };
 
 class GradientHome {
  public:
   // Allocates; gradients begin as zeros.
   struct Place {
-    bool accumulates = true;      // a step has several micro-steps
-    Arena* host = nullptr;        // where they lie, in host memory; none: on the device
-    Poison poison = Poison::kNo;  // of the buffers between which they are copied
-    bool reduce_in_fp32 = false;  // bf16 gradients are summed over ranks in fp32
+    bool accumulates = true;      // whether a step has several micro-steps
+    Arena* host = nullptr;        // the host memory in which they lie; null: they lie on the device
+    Poison poison = Poison::kNo;  // for the buffers between which they are copied
+    bool reduce_in_fp32 = false;  // whether bf16 gradients are summed over ranks in fp32
   };
   static std::unique_ptr<GradientHome> create(const StoreSetting& setting, const Place& place);
   virtual ~GradientHome() = default;
   GradientHome(const GradientHome&) = delete;
 
   const Grads& views() const { return views_; }
-  // All of them. Error: they are split, or take turns on the device.
+  // All gradients. Error: they are split, or take turns on the device.
   virtual const Grads& whole() const { return views_; }
-  virtual bool holds(size_t /*bucket*/) const { return true; }  // its memory has its gradients
+  virtual bool holds(size_t /*bucket*/) const { return true; }  // the bucket's memory now has its gradients
 
   virtual void begin_step() {}
   virtual void begin_micro_step(const MicroStep& micro_step);
-  // Whether a backward has to add to the gradients of the micro-steps before; else the home adds them.
+  // Whether the backward itself adds to the gradients of earlier micro-steps; if not, the home adds them.
   virtual bool accumulates_in_place(const MicroStep& micro_step) const { return !micro_step.first; }
   // Whether a micro-step communicates, or copies gradients
   virtual bool transfers(const MicroStep& micro_step) const;
-  // Error: they were complete already in this micro-step.
+  // Error: the bucket's gradients were already complete in this micro-step.
   void begin(size_t bucket);
   void end(size_t bucket);
-  virtual void fetch_ahead(int64_t /*layer*/) {}  // when a block is leased
+  virtual void fetch_ahead(int64_t /*layer*/) {}  // called when a block is leased
   // Waits until the gradients of all ranks are summed.
   virtual void wait() {
     setting_.axis.wait();
     if (setting_.replicas) setting_.replicas->wait();
   }
 
-  // Of an update: this rank's part of the sums, a tensor for each bucket, none where all of it is frozen
+  // For an update: this rank's part of the sums, a tensor for each bucket; none if all of the bucket is
+  // frozen
   const std::vector<Tensor>& summed() const { return summed_; }
-  std::vector<Tensor> tensors_of_norm() const;  // all sums
+  std::vector<Tensor> tensors_of_norm() const;  // the sums of all buckets
 
  protected:
   explicit GradientHome(const StoreSetting& setting)
       : setting_(setting), scopes_left_(setting.layout.buckets.size()) {}
-  // In the dtype of the store, for the gradients of all buckets
+  // Allocates gradients of all buckets, in the dtype of the store.
   std::vector<Tensor> allocate_whole(Arena& arena) const;
   void set_views(std::vector<Tensor> buckets);
-  void allocate_parts(Arena& arena, DType dtype);  // summed_
+  void allocate_parts(Arena& arena, DType dtype);  // allocates summed_
   void take_parts_of(const std::vector<Tensor>& whole);
   void allocate_room(DType of_sums);
   Tensor room_for(const Tensor& whole) const { return room_ ? room_.rows(0, whole.numel()) : Tensor{}; }
-  // Sums over the ranks of a replica: to `part`, or without a split optimizer in place
+  // Sums over the ranks of a replica. The result goes to `part`; if the optimizer is not split, it stays in
+  // `whole`
   void reduce(const Tensor& whole, const Tensor& part);
-  // Sums those of a step over replicas, in place
+  // Sums the sums of a step over replicas, in place.
   void reduce_over_replicas(const Tensor& sums);
 
   const StoreSetting& setting_;
@@ -92,16 +96,16 @@ class GradientHome {
   virtual void open(size_t /*bucket*/) {}
   virtual void close(size_t bucket) = 0;
 
-  Tensor room_;                   // fp32, for a bucket; only where bf16 gradients are summed in fp32
-  std::vector<int> scopes_left_;  // of a bucket in this micro-step
+  Tensor room_;                   // fp32, for one bucket; only if bf16 gradients are summed in fp32
+  std::vector<int> scopes_left_;  // for each bucket, the scopes that are still to end in this micro-step
 };
 
-// Split, in host memory, or both. `of_sums`: the dtype of what is summed over ranks
+// For gradients that are split, in host memory, or both. `of_sums`: the dtype of what is summed over ranks
 std::unique_ptr<GradientHome> make_gradients_in_turn(const StoreSetting& setting,
                                                      const GradientHome::Place& place, DType of_sums);
 
-// The gradients of a part of the model, until they are complete for a micro-step. The end communicates, so
-// it may throw; it does nothing while another exception is on its way.
+// The gradients of a part of the model, until they are complete for a micro-step. The end of the scope
+// communicates, so it may throw; while another exception is on its way it does nothing.
 template <class Views>
 class GradientScope {
  public:
@@ -122,7 +126,7 @@ class GradientScope {
   }
   const Views& operator*() const { return *views_; }
   const Views* operator->() const { return views_; }
-  const Views* get() const { return views_; }  // null: a scope of nothing
+  const Views* get() const { return views_; }  // null: an empty scope
 
  private:
   void take(GradientScope& other) noexcept {

@@ -1,5 +1,5 @@
-// HostCopies: copies between host memory and the buffers in which gradients take turns (turns.h), in a queue
-// for each direction, and of each buffer the last copy that may still be under way.
+// HostCopies: copies between host memory and the buffers in which gradients take turns (turns.h). Each
+// direction has a queue. For each buffer it remembers the last copy that may still be under way.
 #pragma once
 
 #include <memory>
@@ -18,21 +18,21 @@ class HostCopies {
         fetches_(buffers),
         writes_(buffers) {}
 
-  // From the host into a buffer, whose last write has to be waited for before
+  // Copies from the host into a buffer. The last write from that buffer must have been waited for before
   void fetch(size_t buffer, const Copy& copy) { fetches_[buffer] = started(*back_, copy); }
-  // Whether there was one since the last wait
+  // Returns whether a fetch was started since the last wait.
   bool wait_for_fetch(size_t buffer) {
     const int64_t number = std::exchange(fetches_[buffer], 0);
     if (number > 0) back_->wait_for(number);
     return number > 0;
   }
 
-  // From a buffer to the host: nothing may be written to it before the wait.
+  // Copies from a buffer to the host: nothing may write to the buffer before the wait.
   void write(size_t buffer, const Copy& copy) { writes_[buffer] = started(*out_, copy); }
   void wait_for_write(size_t buffer) { out_->wait_for(writes_[buffer]); }
   void wait_for_writes() { out_->wait_for(out_->started()); }
 
-  // What a step that was dropped had under way
+  // For a step that was given up: waits for its fetches and forgets them.
   void drop_fetches() {
     back_->wait_for(back_->started());
     fetches_.assign(fetches_.size(), 0);

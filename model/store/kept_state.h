@@ -1,11 +1,11 @@
-// KeptState: what an update rule keeps of the parameters, under names: masters, and a tensor of each
-// bucket for each name that it adds. They are undefined until clear().
+// KeptState: what an update rule keeps for the parameters: masters, and a tensor of each bucket for each name
+// that the rule adds. The tensors are undefined until clear().
 //
-// It can lie in host memory (Arena::mapped): the update reads and writes it there, over the bus.
+// They may lie in host memory (Arena::mapped): the update reads and writes them there, over the bus.
 //
-// bf16 weights are updated by their fp32 masters. The lower 16 bits of these are kept, which with the
-// weights are the masters (kernels/base/master.h). So what writes weights writes the bits of its part as
-// well.
+// bf16 weights are updated by their fp32 masters. Only the lower 16 bits of the masters are kept; together
+// with the weights they give the masters (kernels/base/master.h). So whatever writes weights also writes the
+// lower bits of its part.
 #pragma once
 
 #include <functional>
@@ -17,41 +17,44 @@
 
 namespace tessera {
 
-// Names besides those of the update rule: the fp32 weights, and the weights as the model reads them
+// Two names beside those of the update rule: the fp32 weights, and the weights as the model reads them
 inline constexpr const char *kMaster = "master", *kWeight = "weight";
 
 class KeptState {
  public:
-  // `where`: the memory of what is kept
+  // `where`: the memory for the kept tensors
   KeptState(const StoreSetting& setting, const WeightHome& weights, Arena& where)
       : setting_(setting), weights_(weights), where_(where) {}
   KeptState(const KeptState&) = delete;
 
   void keep_masters();
-  // Of the trained parameters that has() says
+  // Keeps a state for the trained parameters for which has() is true.
   using Has = std::function<bool(const ParamInfo& info)>;
   void keep(const StateTensor& state, const Has& has);
   std::vector<std::string> names() const;  // in the order of keeping
-  // This rank's part of a bucket; under kMaster fp32 weights, or of bf16 weights the lower bits of their
-  // masters. The last elements of the part, from the first on that a parameter with this state can have:
-  // the count is the same on every rank. With StateTensor::of_rows a value for each row of its matrices.
-  // None where nothing is kept of the bucket. Error: an unknown name
+  // The tensor of a name, for this rank's part of a bucket. Under kMaster it has the fp32 weights, or for
+  // bf16 weights the lower bits of their masters. It has the last elements of the part, beginning with the
+  // first element that may have this state on any rank, so its length is the same on every rank. With
+  // StateTensor::of_rows it has a value for each row of the bucket's matrices. None: nothing is kept of the
+  // bucket. Error: an unknown name
   const Tensor& of(const std::string& name, size_t bucket) const;
-  // Where the rows of a matrix begin, in a tensor of rows
+  // The index of a matrix's first row in a tensor of rows
   int64_t first_row(const std::string& name, const ParamPlace& matrix) const;
   void clear();
 
-  // Whether write() writes anything of a parameter
+  // Whether write() would write anything for a parameter
   bool has(const std::string& name, const ParamPlace& place) const;
-  // What is this rank's of values in fp32 or bf16, on the host or the device. A value of a row stands in
-  // each of its elements, on the host. Weights are written by the store.
+  // Writes this rank's elements of `values`, which are in fp32 or bf16, on the host or the device. For a
+  // state of rows they are on the host, and each element of a row has the row's value. Weights are written by
+  // the store.
   void write(const std::string& name, const ParamPlace& place, const Tensor& values);
-  // Whether a name has a value for each row; reads them to each of their elements, on the host.
+  // Whether a name has a value for each row. read_rows() writes such a value to each element of the row, on
+  // the host.
   bool is_of_rows(const std::string& name) const;
   void read_rows(const std::string& name, const ParamPlace& place, const Tensor& to) const;
 
-  // What a rank has of the weights of a parameter, cut where its lower bits begin and end. low: none where
-  // there is no master, or another rank has its bits
+  // A slice of a parameter's weights that this rank has, cut where its lower bits begin and end. low: none if
+  // there is no master, or if another rank has the lower bits
   struct WeightSlice {
     int64_t first;
     Tensor own, low;
@@ -66,7 +69,7 @@ class KeptState {
     Has has = {};
   };
   const Kept& find(const std::string& name) const;
-  // The first element of the bucket that a tensor of this rank's part has
+  // The index in the bucket of the first element of a tensor of this rank's part
   int64_t first_of(const Tensor& kept, size_t bucket) const {
     return (setting_.part.index + 1) * setting_.part_elements(bucket) - kept.numel();
   }

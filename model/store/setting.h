@@ -1,4 +1,4 @@
-// What the homes of a store share (param_store.h).
+// What the homes of a store (param_store.h) share.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace tessera {
 
 enum class LeaseFor : uint8_t {
-  kInference,  // an evaluation, a sample: nothing is multiplied in FP8
-  kForward,
-  kBackward,  // of a training step
+  kInference,  // an evaluation or a sample: nothing is multiplied in FP8
+  kForward,    // the forward of a training step
+  kBackward,   // the backward of a training step
 };
 
 // One of `count` equal parts of the trained elements of a bucket
@@ -25,15 +25,15 @@ struct Part {
   }
 };
 
-// What a rank has of the elements [first, end) of a parameter
+// The elements [first, end) of a parameter, and the slice of them that a rank has
 struct ElementRange {
   int64_t first, end;
 };
 struct ParamSlice {
-  int64_t first = 0;  // element of the parameter
-  Tensor own = {};    // none: nothing
+  int64_t first = 0;  // the slice's first element in the parameter
+  Tensor own = {};    // none: the rank has no element
 };
-// The first element of `own` is the one at `begins` in the bucket.
+// The slice of `range` that `own` has. The first element of `own` is element `begins` of the bucket.
 inline ParamSlice slice_of(const Tensor& own, int64_t begins, const ParamPlace& place, ElementRange range) {
   const int64_t first = std::max(place.first + range.first, begins),
                 end = std::min(place.first + range.end, begins + own.shape[0]);
@@ -49,12 +49,12 @@ struct StoreSetting {
   DType dtype;
   Shards shards;
   Communicator& axis;      // of the ranks that split the parameters
-  Communicator* replicas;  // of those that have the same part of them; null: no other has it
+  Communicator* replicas;  // of the ranks that have the same part of them; null: no other rank has it
   ParamLayout layout;
   Part part;    // this rank's, of what is split
   bool trains;  // its weights, or others beside them: backwards read them
 
-  // The parts of the model in the order of a forward: the tables, the blocks, the head
+  // The positions of the parts of the model are their order in a forward: the tables, the blocks, the head
   int64_t position_of_head() const { return model.layers + 1; }
   size_t bucket_at(int64_t position) const {
     return position == position_of_head() ? layout.head : static_cast<size_t>(position);
@@ -63,8 +63,8 @@ struct StoreSetting {
   int64_t part_elements(size_t bucket) const { return layout.buckets[bucket].trained / part.count; }
 };
 
-// The parameter that has a value at an address of these buckets; null: none. holds(bucket) says whether the
-// bucket's memory holds its values now.
+// The parameter that has a value at an address in these buckets; null: none has. holds(bucket) says whether
+// the bucket's memory has its values now.
 template <class Holds>
 const ParamPlace* place_at(const ParamLayout& layout, const std::vector<Tensor>& buckets, const void* address,
                            const Holds& holds) {

@@ -24,14 +24,14 @@
 
 namespace tessera {
 
-// They are there in a lease of a training step.
+// A matrix in its stored form. Its tensors are valid during a lease of a training step.
 struct StoredMatrix {
-  size_t place;       // in the store's layout
+  size_t place;       // its index in the store's layout
   StoredAs how;       // not kNo
   std::string layer;  // as Fp8Place::name
   StoredValues values;
-  Tensor transposed;  // [C, O], in a lease for a backward
-  Tensor plain;       // [O, C], in the store's dtype; kOnly: in a lease that widens
+  Tensor transposed;  // [C, O], during a lease for a backward
+  Tensor plain;       // [O, C], in the store's dtype; only for kOnly, during a lease that widens
 
   Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
@@ -41,7 +41,8 @@ LayerParts stored_rows(const ParamInfo& info, const LoraConfig& lora);
 
 class StoredForms {
  public:
-  // `weights`: of kOnly they become views of what is widened. `turns`: of the weights; none: they are whole
+  // `weights`: those that are kOnly become views of the widened values. `turns`: those of the weights; null:
+  // weights are whole
   StoredForms(const StoreSetting& setting, Params& weights, Turns* turns, Arena& where,
               const StoredFormat& format);
 
@@ -51,27 +52,27 @@ class StoredForms {
   bool has_only() const;
   // Makes the matrices of a part as a lease needs them. `leases`: how many live, by bucket
   void make(size_t bucket, LeaseFor use, const std::vector<int64_t>& leases);
-  void copy(size_t bucket);  // what is kCopied, unless that has been done
-  void begin_step();         // copies are those of the step before
+  void copy(size_t bucket);  // makes the copies for kCopied, unless that has been done
+  void begin_step();         // from now on the copies are old: they belong to the step before
   void forget() { is_old_.assign(is_old_.size(), true), buffer_of_ = Turns::kNobody; }
-  // A parameter of a bucket that is whole; of kOnly what is widened
+  // A parameter of a bucket that is whole; if it is kOnly, the widened values
   Tensor whole(const Params& weights, const ParamPlace& place) const;
-  // kOnly: `fill` writes values to [n], those from an element on, and every rank has them all, so that all
-  // have the same scales.
+  // Writes a matrix that is kOnly. fill(to, first) writes the values of its elements from `first` on to `to`
+  // [n]. Every rank has all values, so that all ranks have the same scales.
   using Fill = std::function<void(const Tensor& to, int64_t first)>;
   void write(const ParamPlace& place, const Fill& fill);
   // The same for values on the host that have the format already
   void write(const ParamPlace& place, const StoredValues& values);
 
-  // Where weights take turns:
+  // If weights take turns:
   void start(size_t bucket, WeightSource& source) {
     source.start(own_[bucket], present(turns_).views()[bucket]);
   }
   bool has_beside(size_t bucket) const { return setting_.layout.buckets[bucket].stored == StoredAs::kBeside; }
-  // Rounds trained weights of a bucket that is whole, to FP8.
+  // Rounds the trained weights of a bucket that is whole to FP8.
   void round_whole(size_t bucket);
-  // Each rank its parts, by the largest element of all parts of a matrix: that is the scale, and these are
-  // the values, of the whole matrix. Error: all are frozen
+  // Each rank rounds its own parts. The scale is found from the largest element of all parts of a matrix, so
+  // scale and values are those of the whole matrix. Error: all weights are frozen
   struct OwnWeights {
     std::function<ParamSlice(const ParamPlace&)> slice;
     std::function<Tensor(size_t bucket)> trained;
@@ -86,7 +87,7 @@ class StoredForms {
   void keep_own(const StoredMatrix& whole);  // of one that every rank has written
   void round(const StoredMatrix& to, const Fill& fill);
   void allocate_vectors();
-  // Those of a place, in the tensor of the bucket that `all` is
+  // The stored values of a place. `all` is the tensor of its bucket.
   Tensor stored_view(const Tensor& all, const ParamPlace& place) const;
   Tensor widened_view(const ParamPlace& place) const {
     return buffer_.rows(place.stored_first, place.info.shape.numel()).view(place.info.shape);

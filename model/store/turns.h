@@ -1,6 +1,6 @@
-// Turns: buffers in which the buckets of a model take turns, where their values are split over ranks, or lie
-// on the host. Block l has the buffer l mod B of B, so that neighbours have different ones; what is outside
-// the blocks has one more, which tables and head share.
+// Turns: buffers between which the buckets of a model alternate, if their values are split over ranks or lie
+// on the host. With B buffers for blocks, block l has buffer l mod B, so that neighbours have different ones.
+// One more buffer is for what is outside the blocks; the tables and the head share it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Turns {
  public:
   static constexpr size_t kNobody = SIZE_MAX;
 
-  // `elements`: how many of a bucket are in its buffer
+  // `elements`: how many elements of a bucket its buffer must hold
   Turns(Arena& arena, MemoryTag tag, const std::string& what, DType dtype, const ParamLayout& layout,
         const std::function<int64_t(const ParamBucket&)>& elements, size_t of_blocks)
       : last_block_(layout.buckets.size() - (layout.head_is_tied() ? 1 : 2)), of_blocks_(of_blocks) {
@@ -34,8 +34,8 @@ class Turns {
     make_views(layout, elements);
   }
 
-  // In the buffers of `others`, while what these hold is not needed. Each element of both takes as much room
-  // there, or less here.
+  // Uses the buffers of `others` while their contents are not needed. Elements must not take more room there
+  // than those of `others`.
   Turns(const Turns& others, DType dtype, const ParamLayout& layout,
         const std::function<int64_t(const ParamBucket&)>& elements)
       : last_block_(others.last_block_), of_blocks_(others.of_blocks_), buffers_(others.buffers_) {
@@ -44,13 +44,13 @@ class Turns {
   }
 
   struct Turn {
-    size_t bucket = kNobody;  // whose values are in the buffer, or on their way
-    bool is_beside = false;   // it has the stored form of its matrices, of which there are other values
-    int64_t transfers = 0;    // that the values wait for: see Communicator::wait_for, CopyQueue::wait_for
-    int64_t of_replicas = 0;  // likewise, collectives among replicas
-    // Of gradients: the bucket to which sums have to be added, or written on the host
+    size_t bucket = kNobody;  // whose values are in the buffer, or on their way to it
+    bool is_beside = false;   // it has the stored form of matrices that also have other values
+    int64_t transfers = 0;    // how many to wait for: see Communicator::wait_for, CopyQueue::wait_for
+    int64_t of_replicas = 0;  // likewise for collectives among replicas
+    // For gradients: the bucket to which its sums still have to be added, or written on the host
     size_t adds_to = kNobody;
-    bool ends_step = false;  // and they are of the last micro-step: then these are summed over replicas
+    bool ends_step = false;  // these are from the last micro-step: afterwards they are summed over replicas
   };
   size_t size() const { return turns_.size(); }
   size_t turn_of(size_t bucket) const {
@@ -78,7 +78,8 @@ class Turns {
   std::vector<Turn> turns_;
 };
 
-// `tenant` has the buffer that another bucket needs; Turns::kNobody: it is free. Error: the tenant is leased.
+// `tenant` has the buffer that another bucket needs; Turns::kNobody: the buffer is free. Error: the tenant is
+// leased.
 struct BufferNeed {
   size_t tenant, needed_by;
 };

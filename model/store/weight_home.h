@@ -1,12 +1,12 @@
 // WeightHome: where the weights of a store lie, and how a part of the model becomes whole for a lease.
-//   - Whole on the device: a lease waits for the ranks that update the part, at most.
-//   - In turns, where ranks split them (Shards), or they lie in host memory: blocks take turns in two
-//     buffers, and what is outside them has one more. A lease waits until its bucket has been gathered or
-//     copied (WeightSource), and starts to bring the next one in the direction of travel: l + 1 in a
-//     forward, l - 1 in a backward. A place in a buffer is always that of the same blocks, so that
-//     addresses stay. A transfer starts after all work that the device was given before, so a buffer's
-//     next tenant comes when the last one has been read.
-// What matrices have in FP8 beside these values, or in place of them: stored_forms.h.
+//   - Whole on the device: a lease waits at most for the ranks that update the part.
+//   - In turns, if ranks split them (Shards), or if they lie in host memory: blocks alternate between two
+//     buffers, and what is outside the blocks has one more. A lease waits until its bucket has been gathered
+//     or copied (WeightSource), and starts to bring the next bucket in the direction of travel: l + 1 in a
+//     forward, l - 1 in a backward. A block always has the same place in the same buffer, so addresses stay
+//     the same. A transfer starts after all work that the device was given before: so a buffer gets its next
+//     block when the last one has been read.
+// For the stored forms that matrices have beside these values, or in place of them, see stored_forms.h.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@
 
 namespace tessera {
 
-// The weights of a part of the model, while it lives. Views: TableParams, BlockParams, HeadParams
+// The weights of a part of the model, for as long as the lease lives. Views: TableParams, BlockParams,
+// HeadParams
 template <class Views>
 class WeightLease {
  public:
@@ -35,13 +36,13 @@ class WeightLease {
   const Views* operator->() const { return views_; }
 
  private:
-  int64_t* open_ = nullptr;  // leases of the bucket
+  int64_t* open_ = nullptr;  // counts the leases of the bucket
   const Views* views_ = nullptr;
 };
 
 class WeightHome {
  public:
-  // Allocates the weights, as zeros. Error: a host, and several ranks that do not split the weights
+  // Allocates the weights, as zeros. Error: they lie on a host, and several ranks do not split them
   struct Place {
     Arena* host = nullptr;                       // where they lie, in host memory; none: on the device
     Poison poison = Poison::kNo;                 // of the buffers into which they are copied
@@ -52,34 +53,34 @@ class WeightHome {
   virtual ~WeightHome() = default;
   WeightHome(const WeightHome&) = delete;
 
-  // For a lease of the part of the model at this position
+  // Makes the part of the model at this position whole, for a lease.
   void make_whole(int64_t position, LeaseFor use);
   int64_t& leases(int64_t position) { return leases_[setting_.bucket_at(position)]; }
   const Params& views(LeaseFor use = LeaseFor::kInference) const {
     return use == LeaseFor::kInference ? views_ : forms_->training_views();
   }
-  // The weights of a bucket, until the next lease or update. Every rank has to call it.
+  // The weights of a bucket, valid until the next lease or update. Every rank has to call it.
   const Tensor& whole(size_t bucket);
-  // A parameter of that bucket, until then; of what has FP8 values alone, these, widened
+  // A parameter of that bucket, valid as long; if it has only FP8 values, these are widened
   Tensor whole_weight(const ParamPlace& place) const {
     return forms_->whole(views_, setting_.layout.places[place.index]);
   }
-  void check_whole() const;  // Error: weights take turns, or some have FP8 values alone
+  void check_whole() const;  // Error: weights take turns, or some have only FP8 values
 
   virtual void begin_step() { forms_->begin_step(); }
-  // Error: a lease lives that would see weights change.
+  // Error: a lease lives, and would see the weights change.
   void begin_update();
   virtual Tensor updated(size_t bucket) const = 0;  // this rank's part of the trained weights; may be none
-  // Says that it is updated. Where weights are whole, starts to send it to all ranks.
+  // Says that the bucket is updated. If weights are whole, starts to send this rank's part to all ranks.
   virtual void end_update(size_t /*bucket*/) {}
 
-  // Before values come from outside of a run
+  // Call it before weights are written that come from outside of the run.
   void begin_writing();
   virtual ParamSlice slice(const ParamPlace& place, ElementRange range) const = 0;
 
   virtual bool takes_turns() const { return false; }
-  virtual bool holds(size_t /*bucket*/) const { return true; }  // its memory has its values
-  // Until nothing reads or writes weights but the stream
+  virtual bool holds(size_t /*bucket*/) const { return true; }  // the bucket's memory now has its values
+  // Waits until only the stream reads or writes weights
   virtual void wait() { setting_.axis.wait(); }
   StoredForms& forms() { return *forms_; }
   const StoredForms& forms() const { return *forms_; }
@@ -87,12 +88,12 @@ class WeightHome {
  protected:
   explicit WeightHome(const StoreSetting& setting)
       : setting_(setting), leases_(setting.layout.buckets.size()) {}
-  virtual void bring(int64_t position, LeaseFor use) = 0;  // the values of a part
+  virtual void bring(int64_t position, LeaseFor use) = 0;  // brings the values of a part of the model
   virtual void bring_bucket(size_t bucket) = 0;
-  virtual void forget() {}  // what buffers hold
+  virtual void forget() {}  // forgets what buffers hold
 
   const StoreSetting& setting_;
-  std::vector<int64_t> leases_;  // that live, of each bucket
+  std::vector<int64_t> leases_;  // the number of leases of each bucket that live
   Params views_;
   std::unique_ptr<StoredForms> forms_;
 };

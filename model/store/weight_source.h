@@ -1,5 +1,5 @@
-// WeightSource: brings values that are split over ranks, or lie in host memory, whole to the device, beside
-// the operations.
+// WeightSource: brings values that are split over ranks, or lie in host memory, to the device as a whole,
+// beside the operations.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@ namespace tessera {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // From this rank's part of values to all of them
+  // Starts to bring all values to `whole`. `own`: this rank's part of them
   virtual void start(const Tensor& own, const Tensor& whole) = 0;
   virtual int64_t started() const = 0;
-  virtual void wait_for(int64_t count) = 0;  // the first `count` starts; does not block the host
+  virtual void wait_for(int64_t count) = 0;  // waits for the first `count` starts; does not block the host
 };
 
 class FromRanks : public WeightSource {
@@ -45,7 +45,7 @@ class FromHost : public WeightSource {
   std::unique_ptr<CopyQueue> copies_;
 };
 
-// A collective reads the device's memory only: each rank copies its part to its place there before it.
+// A collective reads only the device's memory: each rank first copies its part to the part's place there.
 class FromHostsOfRanks final : public FromRanks {
  public:
   FromHostsOfRanks(Communicator& axis, Part part, std::unique_ptr<CopyQueue> copies)

@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-// What a contender computes beside the plain problem: a member of attention's family
+// What a contender computes in addition to the plain problem: a feature of the attention family
 struct AttentionExtra {
-  std::string name;  // as --with has it; empty: nothing
+  std::string name;  // the word of --with; empty: nothing
   Dropout dropout = {};
   bool sinks = false, alibi = false;
   float cap = 0;
@@ -24,27 +24,27 @@ struct AttentionExtra {
 // cuDNN, or on the CPU a kind of its backend.
 struct Contender {
   std::string name;
-  const attention::Rung* rung = nullptr;  // none: cuDNN, or a kind of the CPU's
+  const attention::Rung* rung = nullptr;  // null: cuDNN, or a kind of the CPU's
   AttentionExtra extra = {};
 
   DType dtype(Device device) const;
-  // Empty, or in a word or two why it cannot run.
+  // Empty, or a word or two on why it cannot run.
   std::string why_not(const AttnProblem& problem, const DeviceTraits& device) const;
-  // FLOP/s that any device reaches: from it a first guess is made of how long a call takes.
+  // FLOP/s that any device reaches. It gives a first guess of how long a call takes.
   double least_flops(Device device) const;
 };
 std::vector<Contender> all_contenders(Device device);
 
-// Packed projections [B, T, H + 2 K, D], the gradient of the output [B, T, H, D], and sinks [H], all random;
-// and the problem's documents on the device, int32 [B, T, 2].
+// Packed projections [B, T, H + 2 K, D], the gradient of the output [B, T, H, D] and sinks [H], all with
+// random values; and the problem's documents on the device, int32 [B, T, 2].
 struct AttentionInputs {
   AttnProblem problem;
   Tensor qkv, dout, sinks;
   Tensor documents = {};
-  Tensor blocks = {};  // and its lists, see BlockLists
+  Tensor blocks = {};  // for mask.blocks: its lists, see BlockLists
   AttentionExtra extra = {};
 };
-// Standard normal, the same each time
+// Values from the standard normal distribution, the same each time
 void fill_random(const Stream& stream, const Tensor& tensor);
 AttentionInputs random_inputs(const Stream& stream, Arena& arena, const AttnProblem& problem);
 
@@ -52,7 +52,7 @@ class AttentionRun {
  public:
   virtual ~AttentionRun() = default;
   virtual void forward() = 0;
-  virtual void backward() = 0;  // after forward()
+  virtual void backward() = 0;  // call it after forward()
   int64_t saved_bytes() const { return saved_bytes_; }
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -60,8 +60,8 @@ class AttentionRun {
   int64_t saved_bytes_ = 0, workspace_bytes_ = 0;
 };
 
-// Allocates outputs, what is saved, and workspace from an arena of its own; stream and inputs must outlive
-// it. Errors: OutOfMemory, and what the kernels refuse.
+// Allocates outputs, what is saved, and workspace from an arena of its own. Stream and inputs must outlive
+// it. Error: OutOfMemory, and what the kernels refuse.
 std::unique_ptr<AttentionRun> make_attention_run(const Contender& contender, const Stream& stream,
                                                  const AttentionInputs& inputs, bool cudnn_deterministic);
 

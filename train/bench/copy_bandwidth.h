@@ -1,4 +1,4 @@
-// The speed of a device's memory, as a copy finds it.
+// The speed of a device's memory, measured with a copy
 #pragma once
 
 #include "kernels/base/arena.h"
@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// Bytes read and written a second by the copy of a large tensor (1 GiB on CUDA); the best of several. `arena`
-// is on the same device; all memory is released.
+// The bytes per second that are read and written while a large tensor (1 GiB on CUDA) is copied; the best of
+// several copies. `arena` is on the same device; all memory is released.
 double copy_bandwidth(const Stream& stream, Arena& arena);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What `./bench attention --decode` measured, and how it is told. Knows no device.
+// The results of `./bench attention --decode`, and how they are shown. Needs no device.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,14 +11,14 @@
 
 namespace tessera {
 
-// One query of each sequence over a cache of `problem.capacity` tokens, all of which it sees
+// One query of each sequence over a cache of `problem.capacity` tokens. It sees all of them
 struct DecodeCell {
   AttnDecodeProblem problem{};
   CacheDtype cache = CacheDtype::kAuto;
-  double ms = 0;                  // of ours; on the CPU, of the CPU's
+  double ms = 0;                  // of our kernel; on the CPU, of the CPU's
   double cudnn_ms = 0;            // 0: not measured
-  std::string why_no_cudnn = {};  // in a word or two; empty: it was measured
-  double bytes = 0;               // that have to be read and written, by formula
+  std::string why_no_cudnn = {};  // a word or two; empty: it was measured
+  double bytes = 0;               // bytes that must be read and written, from a formula
 };
 
 struct DecodeResults {
@@ -28,7 +28,7 @@ struct DecodeResults {
   std::vector<DecodeCell> cells;
 };
 
-// The share of the measured bandwidth that a cell reached: the time that its bytes need at least, over its
+// The share of the measured bandwidth that a cell reached: the least time that its bytes need, divided by its
 // time
 double share_of_bandwidth(const DecodeCell& cell, double bandwidth);
 

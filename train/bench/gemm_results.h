@@ -1,4 +1,4 @@
-// What `./bench gemm` measured, and how it is told. Knows no device.
+// The results of `./bench gemm`, and how they are shown. Needs no device.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,7 +12,7 @@ namespace tessera {
 struct GemmRow {
   GemmKey key;
   int64_t calls = 0;            // in a micro-batch
-  std::vector<GemmTime> times;  // in the library's order; none: it has no algorithm
+  std::vector<GemmTime> times;  // in the library's order; empty: it has no algorithm
 };
 
 struct GemmResults {
@@ -21,11 +21,11 @@ struct GemmResults {
   std::vector<GemmRow> rows;
 };
 
-// Milliseconds of all GEMMs of a micro-batch, by the first algorithm of each or by the chosen one
+// Milliseconds of all GEMMs of a micro-batch, with the first algorithm of each or with the chosen ones
 double first_ms(const GemmResults& results);
 double chosen_ms(const GemmResults& results);
 
-GemmTable table_from(const GemmResults& results);  // what is chosen
+GemmTable table_from(const GemmResults& results);  // the chosen algorithms
 std::string table_of(const GemmResults& results);
 nlohmann::ordered_json to_json(const GemmResults& results);
 

@@ -1,6 +1,7 @@
-// The ladder: six rungs with the same attention, each with one idea more than the one below, and a seventh
-// for masks whose queries choose blocks. Read them in this order; `./bench attention` measures them side by
-// side.
+// The ladder: six rungs that compute the same attention, each with one idea more than the rung below, and a
+// seventh for masks whose queries choose blocks. Read them in this order; `./bench attention` measures them
+// side
+// by side.
 //
 //   naive         three matrix operations; the N x N matrix is stored         kernels/cuda/attention.cu
 //   row           a CTA computes one row in shared memory; nothing is stored  kernels/attention/row/
@@ -11,7 +12,7 @@
 //   mixture       queries gathered by the blocks that they choose             kernels/attention/mixture/
 //                 (only masks such as chosen:8x512)
 //
-// A rung is a family of kernels (kernels/attention/family.h) and the formulas of what it moves.
+// A rung is a family of kernels (kernels/attention/family.h), with formulas for the bytes that it moves.
 #pragma once
 
 #include <span>
@@ -33,13 +34,13 @@ struct Rung {
   DType dtype() const;  // of q, k, v, out and their gradients
   Traffic forward_traffic(const AttnProblem& p, int arch) const;
   Traffic backward_traffic(const AttnProblem& p, int arch) const;
-  AttnProblem of_rung(AttnProblem p) const;  // the same problem, in FP8 where the rung is
-  // Empty, or in a word or two why this rung cannot run that problem on that device.
+  AttnProblem of_rung(AttnProblem p) const;  // the same problem; in FP8 if the rung is
+  // Empty, or a word or two on why this rung cannot run this problem on this device.
   std::string why_not(const AttnProblem& p, const DeviceTraits& device) const;
 };
 
 std::span<const Rung> ladder();
-// The highest rung that this device can run, in bf16
+// The highest rung that this device can run in bf16
 const Rung& best_rung(int arch);
 
 }  // namespace tessera::attention

@@ -2,8 +2,9 @@
 // haystack", 2023.) A text of filler holds "The secret number of Lima is 48213." at some depth, and ends
 // with "The secret number of Lima is". The fact is found if greedy decoding continues with the number.
 //
-// Greedy decoding gives the number exactly if each of its tokens is the most probable one after the text
-// and the tokens before it. So one forward over the text with its answer decides: no token is drawn.
+// Greedy decoding gives the number exactly if each of its tokens is the most probable one after the text and
+// the number's earlier tokens. So one forward over the text together with the answer decides, and no token is
+// drawn.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +18,31 @@
 namespace tessera {
 
 struct NeedleText {
-  std::vector<int32_t> tokens;  // all, with the answer at the end
-  int64_t answer = 0;           // its tokens
+  std::vector<int32_t> tokens;  // of the whole text, with the answer at the end
+  int64_t answer = 0;           // how many tokens the answer has
 };
 
-// Texts of the same needle have the same fact, and filler from the same place on, at every length and depth.
+// The texts of a needle have the same fact, and filler from the same place on, at every length and depth.
 class NeedleTexts {
  public:
   // `filler`: any text; it is repeated where it is too short. Error: a filler without tokens.
   NeedleTexts(const Tokenizer& tokenizer, std::string_view filler, uint64_t seed);
 
-  // `context` tokens with the fact after the share `depth` (0 to 1) of the filler, moved back to the end of a
-  // line or sentence if one is near. Error: a context that does not hold the fact and the question.
+  // A text of `context` tokens. The fact stands after the share `depth` (0 to 1) of the filler, moved back to
+  // the end of a line or sentence if one is near. Error: `context` tokens do not hold the fact and the
+  // question.
   NeedleText make(int64_t context, double depth, int64_t needle) const;
-  int64_t shortest(int64_t needle) const;  // the smallest `context`
+  int64_t shortest(int64_t needle) const;  // the smallest `context` that can hold this needle
 
  private:
   struct Words {
     std::vector<int32_t> before, fact, question, answer;
-    int64_t first_filler;  // token of it
+    int64_t first_filler;  // where its filler begins
     int64_t count() const;
   };
 
   Words words_of(int64_t needle) const;
-  std::vector<int32_t> encode(const std::string& text) const;  // that others surround
+  std::vector<int32_t> encode(const std::string& text) const;  // as a part of a longer text
   int64_t cut_near(int64_t first, int64_t at, int64_t within) const;
 
   const Tokenizer& tokenizer_;
@@ -50,16 +52,17 @@ class NeedleTexts {
 
 struct NeedleScore {
   bool found = false;
-  double log_probability = 0;  // mean over the tokens of the answer, nats
+  double log_probability = 0;  // the mean over the answer's tokens, nats
 };
-// `logits`: [n, V] after each token before one of the n of `answer`; ids from `known` on have no token.
+// `logits`: [n, V], those before each of the n tokens of `answer`. Ids from `known` on are not tokens and are
+// ignored.
 NeedleScore score_answer(std::span<const float> logits, std::span<const int32_t> answer, int64_t known);
 
 struct NeedleCell {
   int64_t context = 0;
   double depth = 0;
   int64_t found = 0, total = 0;
-  double log_probability = 0;  // mean over all
+  double log_probability = 0;  // the mean over all cells
 
   void add(const NeedleScore& score);
 };
@@ -69,12 +72,12 @@ struct NeedleResults {
   uint64_t seed = 0;
   std::vector<int64_t> contexts;
   std::vector<double> depths;
-  std::vector<NeedleCell> cells;  // context by context, in each by depth
+  std::vector<NeedleCell> cells;  // context by context, and by depth within each
 
   const NeedleCell& at(size_t context, size_t depth) const { return cells[context * depths.size() + depth]; }
 };
 
-// `count` depths from 0 to 1; one: the middle
+// `count` depths from 0 to 1; if `count` is 1, the middle
 std::vector<double> needle_depths(int64_t count);
 
 std::string needle_table(const NeedleResults& results);

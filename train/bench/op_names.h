@@ -1,4 +1,4 @@
-// What operations of a training step are called in tables and traces
+// The names of a training step's operations in tables and traces
 #pragma once
 
 #include <functional>
@@ -19,26 +19,28 @@ std::string text_of(const Shape& shape);
 
 class OpNames {
  public:
-  // GEMMs are called as the weights of `model` of the same shape are.
+  // GEMMs are named after the weights of `model` that have the same shape.
   explicit OpNames(const ModelConfig& model);
   std::string of(const AnyOp& op) const;  // "attention.qkv, forward", "layernorm forward"
-  // Of these parts of a backward of a linear layer: "attention.qkv, dW". None: the pass that sums dX
+  // The name for these parts of the backward of a linear layer: "attention.qkv, dW". No parts: the pass that
+  // sums up dX
   std::string of(const LinearBackward& op, std::span<const LinearBackward::Part> parts) const;
 
  private:
   std::string of_gemm(const Tensor& weight) const;
-  std::map<std::string, std::string> weights_;  // by their shapes as text
+  std::map<std::string, std::string> weights_;  // the names of weights by their shapes, as text
 };
 
-// The shape that tells operations of the same name apart: of the first activation, or "rows x from x to" of a
-// GEMM. Empty: there is none.
+// The shape that distinguishes operations of the same name: that of the first activation, or "rows x from x
+// to" for a GEMM. Empty: there is none.
 std::string shape_text(const AnyOp& op);
 
-// In the shape of attention within a window, before its tokens: "1 x 16 x 32768 x 128, window 1024"
+// How the shape of attention within a window ends, before the window's tokens: "1 x 16 x 32768 x 128, window
+// 1024"
 inline constexpr std::string_view kWindowInShape = ", window ";
 
-// Is told of each operation as one piece of work, of the backward of a linear layer as one for each part that
-// the backend tells, and one for the rest.
+// Is told of each operation as one piece of work. For the backward of a linear layer it is told of each part
+// that the backend reports, and of the rest as one piece.
 class WorkObserver : public OpObserver {
  public:
   explicit WorkObserver(const ModelConfig& model) : names_(model) {}
@@ -54,7 +56,7 @@ class WorkObserver : public OpObserver {
 
  private:
   OpNames names_;
-  const LinearBackward* backward_ = nullptr;  // that runs
+  const LinearBackward* backward_ = nullptr;  // the backward that is running
   std::vector<LinearBackward::Part> told_;    // its parts
 };
 

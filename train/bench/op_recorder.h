@@ -1,8 +1,8 @@
-// Measures the operations of training steps for a roofline: their time, by events of their stream, and what
-// they need at least.
+// Measures the operations of training steps for a roofline: their time, with events on their stream, and the
+// least that they need.
 //
-// The device must not wait for the host, or the wait would count as an operation's time. So before each step
-// the host is let get ahead.
+// The device must never wait for the host, because the wait would count as an operation's time. So the host
+// gets a lead before each step.
 #pragma once
 
 #include <functional>
@@ -21,21 +21,23 @@ namespace tessera {
 
 class OpRecorder final : public WorkObserver {
  public:
-  // Watches `backend`, which must outlive it, while it exists. Products are called as the weights of `model`
-  // of the same shape are.
+  // Watches `backend`, which must outlive it, while it exists. GEMMs are named after the weights of `model`
+  // that have the same shape.
   OpRecorder(Backend& backend, const ModelConfig& model);
   ~OpRecorder() override;
   OpRecorder(const OpRecorder&) = delete;
   OpRecorder& operator=(const OpRecorder&) = delete;
 
-  void let_host_get_ahead();                     // enqueues large copies, which take the device a while
+  void let_host_get_ahead();                     // gives the host a lead: enqueues large copies, which take
+                                                 // the device a while
   void clear();                                  // forgets what it has measured
-  std::vector<RooflineRow> rows(int64_t steps);  // of one of so many steps; waits for the device
+  std::vector<RooflineRow> rows(int64_t steps);  // per step, if so many steps were recorded; waits for the
+                                                 // device
 
  private:
   struct Measured {
     RooflineRow row;  // the sums of all calls
-    OpCost last;      // of a call
+    OpCost last;      // of one call
     std::vector<std::unique_ptr<Timer>> timers;
   };
   void begin_work() override;
@@ -44,10 +46,10 @@ class OpRecorder final : public WorkObserver {
 
   Stream stream_;
   Arena arena_;
-  Tensor copied_, copy_;  // none on the CPU, where nothing runs ahead
+  Tensor copied_, copy_;  // none on the CPU, where nothing is enqueued
   std::map<std::pair<std::string, std::string>, Measured> measured_;
   std::unique_ptr<Timer> running_;
-  bool own_ = false;  // its own copies run
+  bool own_ = false;  // its own copies are running
 };
 
 }  // namespace tessera

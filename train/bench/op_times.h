@@ -1,5 +1,5 @@
 // The time of each operation of a backend. It waits for the device before and after every operation, so the
-// sum is more than the time of an undisturbed step. For `bench step`, not for training.
+// sum is larger than the time of an undisturbed step. Used by `./bench step`, not for training.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ using OpTimes = std::map<std::string, OpTime>;  // by the operation's name
 // Times the operations of a backend while it exists.
 class OpTimer final : public OpObserver {
  public:
-  explicit OpTimer(Backend& backend);  // which must outlive it
+  explicit OpTimer(Backend& backend);  // `backend` must outlive it
   ~OpTimer() override;
   OpTimer(const OpTimer&) = delete;
   OpTimer& operator=(const OpTimer&) = delete;

@@ -9,9 +9,9 @@ namespace tessera {
 
 inline constexpr int64_t kLongestSequence = 10'000'000;  // the most that model.context takes
 
-// "1024,2048", "512..65536", "512..4096,5000": commas between lengths and ranges. A..B means A, its
-// doublings below B, and B. In ascending order, each once. Error: anything else, and numbers that are not
-// from 1 to kLongestSequence.
+// Accepts "1024,2048", "512..65536", "512..4096,5000": lengths and ranges with commas between them. A..B
+// means A, its doublings below B, and B. The result is in ascending order, each length once. Error: anything
+// else, and numbers that are not from 1 to kLongestSequence.
 std::vector<int64_t> parse_sequence_lengths(std::string_view text);
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
-// The kinds of values in a configuration. Each has expected(), which completes the sentence "this key must
-// be ..."; read(), with an Error for a value that it does not accept; and write(), the value in YAML.
+// The kinds of values in a configuration. Each kind has three functions: expected() completes the sentence
+// "this key must be ..."; read() has an Error for a value that it does not accept; write() returns the value
+// in YAML.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +29,17 @@ struct Whole {
   int64_t at_least = 0;
   int64_t at_most = 1'000'000'000;  // keeps the products of two such numbers within int64_t
   int64_t multiple_of = 1;
-  std::string_view zero = {};       // the word for 0, if any; other numbers then begin at 1
-  std::string_view minus_one = {};  // the word for -1, if any
+  std::string_view zero = {};       // the word for 0, if there is one; other numbers then begin at 1
+  std::string_view minus_one = {};  // the word for -1, if there is one
 
   std::string expected() const;
   int64_t read(const Written& value) const;
   std::string write(int64_t value) const;
 };
 
-struct Number {  // finite
+struct Number {  // must be finite
   std::optional<double> at_least = {}, above = {}, at_most = {}, below = {};
-  std::string_view zero = {};  // the word for 0, if any; 0 itself then is out of bounds
+  std::string_view zero = {};  // the word for 0, if there is one; 0 itself is then out of bounds
 
   std::string expected() const;
   double read(const Written& value) const;
@@ -46,7 +47,7 @@ struct Number {  // finite
   std::string write(float value) const;
 };
 
-// A probability that dropout_threshold() takes
+// A probability that dropout_threshold() accepts
 struct Probability {
   std::string expected() const { return "a number of at least 0 and below 1"; }
   double read(const Written& value) const;
@@ -55,7 +56,7 @@ struct Probability {
 
 template <HasWords E>
 struct OneOf {
-  std::vector<E> values = all();  // those that the key accepts
+  std::vector<E> values = all();  // the values that the key accepts
 
   static std::vector<E> all() {
     constexpr auto values = values_with_words<E>();
@@ -66,7 +67,7 @@ struct OneOf {
   std::string write(E value) const { return name_of(value); }
 };
 
-// A set of words: a class with add(E) and text_of(set)
+// A set of words, as a class with add(E) and text_of(set)
 template <class Set, HasWords E>
 struct SetOf {
   std::string expected() const {
@@ -86,16 +87,18 @@ struct SetOf {
   }
 };
 
-// The text "12" after a star is so many blocks; without a star: none. Error: no whole number of at least 1.
+// The number of blocks in the text "12" after a star; nothing without a star. Error: not a whole number of at
+// least 1.
 struct TextOfBlocks {
   std::string text;
   std::optional<int64_t> blocks;
 };
 TextOfBlocks without_blocks(const Written& value, std::string_view text);
-// The entries of "none*12,linear". Error: one before the last is without a number of blocks.
+// The entries of "none*12,linear". Error: an entry other than the last has no number of blocks.
 std::vector<TextOfBlocks> entries_by_block(const Written& value);
 
-// A value for all blocks of a model, or a list of values with numbers of blocks, from the first one on
+// One value for all blocks of a model, or a list of values with numbers of blocks, beginning with the first
+// block
 template <class Kind>
 struct ByBlockOf {
   Kind kind = {};
@@ -114,28 +117,28 @@ struct ByBlockOf {
   std::string write(const ByBlock<Value>& value) const { return text_of(value); }
 };
 
-// full, tokens, or a pattern of both with numbers of blocks, which repeats
+// full, tokens, or a pattern of both with numbers of blocks; the pattern repeats
 struct WindowPattern {
   std::string expected() const;
   Windows read(const Written& value) const;
   std::string write(const Windows& value) const { return text_of(value); }
 };
 
-// full, a pattern of sparse blocks, or several with numbers of blocks, which repeat: read_sparse()
+// full, a pattern of sparse blocks, or several of these with numbers of blocks, which repeat: read_sparse()
 struct SparseAttention {
   std::string expected() const;
   SparseBlocks read(const Written& value) const;
   std::string write(const SparseBlocks& value) const { return text_of(value); }
 };
 
-// A set of words, in which activations may have a number of blocks: optimizer+activations*12
+// A set of words; activations may be followed by a number of blocks: optimizer+activations*12
 struct OffloadedParts {
   std::string expected() const;
   Offload read(const Written& value) const;
   std::string write(const Offload& value) const { return text_of(value); }
 };
 
-// A kind of values, or none, written "auto"
+// A value of another kind, or none, which is written "auto"
 template <class Kind>
 struct OrAuto {
   Kind kind = {};
@@ -158,7 +161,7 @@ struct FrozenParts {
   std::string write(const Freeze& value) const { return text_of(value); }
 };
 
-// none, or a list of numbers above 0: [1, 1.5], also written 1,1.5
+// "none", or a list of numbers above 0: [1, 1.5], also written 1,1.5
 struct Numbers {
   double at_most = 1e6;
 
@@ -167,14 +170,14 @@ struct Numbers {
   std::string write(const std::vector<double>& values) const;
 };
 
-// none, or a list of numbers of blocks, rising, from 0: [0, 3], also written 0,3
+// "none", or a list of numbers of blocks in ascending order, from 0: [0, 3], also written 0,3
 struct BlockNumbers {
   std::string expected() const;
   std::vector<int64_t> read(const Written& value) const;
   std::string write(const std::vector<int64_t>& values) const;
 };
 
-// none, or lengths by the steps done before them: {0: 1024, 800: 8192}, also written 0:1024,800:8192
+// "none", or the number of steps before each length: {0: 1024, 800: 8192}, also written 0:1024,800:8192
 struct Phases {
   std::string expected() const;
   std::vector<ContextPhase> read(const Written& value) const;
@@ -191,10 +194,10 @@ struct WarmUpLength {
 struct Text {
   std::string expected() const { return "text"; }
   std::string read(const Written& value) const;
-  std::string write(const std::string& value) const;  // always in double quotes
+  std::string write(const std::string& value) const;  // always writes double quotes
 };
 
-// none, a path, or a list of paths; or of something else than paths
+// "none", a path, or a list of paths; the same for texts that are not paths
 struct Paths {
   std::string_view of = "path";
 

@@ -9,19 +9,20 @@
 
 namespace tessera {
 
-// The source of a text, for messages
+// Where a text comes from, for messages
 struct YamlSource {
   std::string name;       // the file, or --set key=value
-  bool has_lines = true;  // a file's places are name:line:column (bytes, from 1); an override's just its name
+  bool has_lines = true;  // places are name:line:column (bytes, from 1); without lines they are only the name
 
   std::string at(const YAML::Mark& mark) const;
 };
 
-inline constexpr size_t kMostYamlBytes = 1 << 20;  // of a text; a configuration with all keys has some 10 KiB
+inline constexpr size_t kMostYamlBytes = 1 << 20;  // the largest text; a configuration with all keys has some
+                                                   // 10 KiB
 
-// The only document of `text`; a null node if it holds nothing.
-// Error: bytes that are no UTF-8 text, YAML syntax, a second document; more than kMostYamlBytes, or nested
-// deeper than any configuration.
+// The only document of `text`; a null node if it holds nothing. Error: the bytes are not UTF-8 text; the YAML
+// syntax is wrong; there is a second document; the text is larger than kMostYamlBytes, or nested deeper than
+// any configuration.
 YAML::Node parse_yaml(const std::string& text, const YamlSource& source);
 
 Written written(const std::string& key, const YAML::Node& node, const YamlSource& source);

@@ -1,4 +1,4 @@
-// A configuration that knows where each of its values comes from, for messages.
+// A configuration that remembers where each of its values comes from, for messages
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// A later one wins.
+// Where a value comes from. A later origin wins.
 enum class Origin : uint8_t {
   kDefault,  // or the folder of train.init_from
   kPreset,
@@ -34,15 +34,15 @@ class SourcedConfig {
   Place place(std::string_view key) const;
   bool is_set(std::string_view key) const { return place(key).origin != Origin::kDefault; }
 
-  // Fails with "where: a ... relation b ...", at the place of the key that was set last: by --set, else in
-  // the file.
+  // Fails with "where: a ... relation b ...". The place is that of the key whose value has the later origin,
+  // or of `a` if both have the same.
   void require(bool holds, std::string_view a, std::string_view relation, std::string_view b,
                const std::string& advice = "") const;
 
  private:
   std::string cite(std::string_view key) const;  // "model.heads 12"
 
-  std::map<std::string, Place, std::less<>> places_;  // of the keys that were set
+  std::map<std::string, Place, std::less<>> places_;  // of the keys that were set by something
 };
 
 }  // namespace tessera

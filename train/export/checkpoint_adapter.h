@@ -1,4 +1,4 @@
-// The adapter of a checkpoint of a run with train.lora, to be added to other weights than those that the
+// The adapter of a checkpoint of a run with train.lora. It can be added to other weights than those that the
 // checkpoint has it merged with.
 #pragma once
 
@@ -12,9 +12,9 @@ namespace tessera {
 
 class CheckpointAdapter {
  public:
-  // `model`: without adapters. Error: the checkpoint has no adapter, or one with other layers
+  // `model`: the model without adapters. Error: the checkpoint has no adapter, or one for other layers
   CheckpointAdapter(const std::filesystem::path& checkpoint, const ModelConfig& model);
-  // `weight`: of the model, fp32 on the host
+  // `weight`: a weight of the model, fp32 on the host
   void add_to(const ParamInfo& weight, const Tensor& values) const;
 
  private:
@@ -23,7 +23,7 @@ class CheckpointAdapter {
   ParamLayout layout_;
 };
 
-// What the weights are that a checkpoint's adapter was trained on; without one both are empty
+// Which weights the adapter of a checkpoint was trained on; without an adapter both are empty
 AdapterBase adapter_base_of(const std::filesystem::path& checkpoint);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The progress of an export on stderr: the share of the work, and the speed.
+// Shows the progress of an export on stderr: the share of the work that is done, and the speed.
 #pragma once
 
 #include <chrono>

@@ -11,19 +11,19 @@ namespace tessera {
 
 class ChatTurns {
  public:
-  // `chat` and `tokenizer` outlive it. `system`: a message before the first one; empty: none.
+  // `chat` and `tokenizer` must outlive this object. `system`: a message before the first one; empty: none.
   ChatTurns(const ChatTemplate& chat, const Tokenizer& tokenizer, std::string system);
 
   struct Message {
     std::vector<int32_t> ids;
-    bool whole;  // they are the whole conversation's, not what follows the tokens that were given before
+    bool whole;  // the tokens are the whole conversation's, not only what follows the tokens returned before
   };
-  // A message of the user, up to the beginning of its answer. Templates may write earlier turns in another
-  // form, such as without their thoughts; then the conversation has to be read again.
+  // Adds a message of the user. Returns tokens up to the beginning of its answer. Templates may write earlier
+  // turns in another form, such as without their thoughts; then the conversation has to be read again.
   Message ask(const std::string& user);
-  // The answer to it; `ended`: the model has written the end of its turn, too.
+  // Adds the answer to the message. `ended`: the model has also written the end of its turn.
   void answer(const std::string& text, bool ended);
-  // The next message begins a conversation.
+  // After this the next message begins a new conversation.
   void forget();
 
   const ChatTemplate::TurnEnd& turn_end() const { return end_; }

@@ -1,4 +1,4 @@
-// Continuation: one text that a model writes, from its first token to the reason why it ends.
+// Continuation: one text that a model writes, from its first token to its end, and why it ends there.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ constexpr auto words_of(Ended) {  // of "ended" in the output of --json
                     Word{"interrupted", Ended::kInterrupted}};
 }
 
-// What is the same for all texts of a call
+// What all texts of a call have in common
 struct GenerationRule {
   SamplingRule sampling = {};
   uint64_t seed = 0;
-  int64_t tokens = 0;              // the most of a continuation
-  std::vector<int32_t> ends = {};  // tokens that end it, and are no part of it
+  int64_t tokens = 0;              // the most tokens of a continuation
+  std::vector<int32_t> ends = {};  // tokens that end it; they are not part of its text
   TextStream::Options text = {};
 };
 
@@ -32,15 +32,15 @@ class Continuation {
  public:
   Continuation(const Tokenizer& tokenizer, const GenerationRule& rule);
 
-  // A token as Decoder::next() drew it; `full`: the cache has no room to read it. Returns further text.
-  // Error: logits that are no numbers (kBadLogits).
+  // Adds a token that Decoder::next() drew. `full`: the cache has no room to read it. Returns further text.
+  // Error: logits that are not numbers (kBadLogits).
   std::string add(int32_t token, bool full);
-  // Ends it before its time, unless it has ended. Returns the rest of the text.
+  // Ends the text early, unless it has ended. Returns the rest of it.
   std::string interrupt();
 
   std::optional<Ended> ended() const { return ended_; }
-  int64_t tokens() const { return tokens_; }    // without the token that ended it
-  int32_t last_token() const { return last_; }  // with it; -1: none was added
+  int64_t tokens() const { return tokens_; }    // without a token that ended it
+  int32_t last_token() const { return last_; }  // also one that ended it; -1: none was added
 
  private:
   std::string end(Ended why);

@@ -1,4 +1,4 @@
-// A conversation on a terminal. The turns stay in the cache: a further message costs its own tokens alone.
+// A conversation on a terminal. Its turns stay in the cache, so a further message costs only its own tokens.
 #pragma once
 
 #include <string>
@@ -9,10 +9,9 @@
 
 namespace tessera {
 
-// Reads messages from standard input, a line each, and prints the answers, until the input ends. Ctrl-C ends
-// an answer, or, where a message is expected, the conversation. If a message does not fit the cache any more,
-// the conversation begins anew with it, and a notice says so. `rule` ends answers at the template's end of a
-// turn.
+// Reads messages from standard input, one a line, and prints the answers, until the input ends. Ctrl-C ends
+// an answer, or, while a message is expected, the conversation. If a message no longer fits the cache, a new
+// conversation begins with it, and a notice says so. `rule` ends answers at the template's end of a turn.
 Throughput converse(Session& session, Decoder& decoder, const Tokenizer& tokenizer, ChatTurns& chat,
                     const GenerationRule& rule, TextOutput& out);
 

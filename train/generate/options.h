@@ -23,8 +23,8 @@ struct GenerateOptions {
   int64_t seed = 1337;
   std::vector<std::string> stops;
   int64_t samples = 1, first_sample = 0;
-  std::optional<int64_t> tokens;  // none: kDefaultTokens, in a conversation what fits
-  int64_t context = 0;            // 0: what the prompts and the tokens need
+  std::optional<int64_t> tokens;  // nothing: kDefaultTokens; in a conversation as many as fit
+  int64_t context = 0;            // 0: as long as the prompts and the tokens need
   int64_t batch = 8;
   bool show_special = false, json = false;
   DeviceRequest device = DeviceRequest::kAuto;
@@ -39,11 +39,12 @@ struct GenerateOptions {
 };
 
 inline constexpr int64_t kDefaultTokens = 256;
-inline constexpr int64_t kDefaultChatContext = 4096;  // of a conversation, or the model's if that is shorter
+inline constexpr int64_t kDefaultChatContext = 4096;  // for a conversation; the model's context if that is
+                                                      // shorter
 
 void add_generate_options(Options& app, GenerateOptions& options);
 
-// Error: options that do not go together, or values that none of them can have
+// Error: options that exclude each other, or values that are wrong for any model
 void check_options(const GenerateOptions& options);
 
 }  // namespace tessera

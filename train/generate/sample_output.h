@@ -1,5 +1,5 @@
-// SampleOutput: samples on standard output, one after another, in their order: the first that has not ended
-// is printed as it comes, those after it when it is their turn.
+// SampleOutput: prints samples on standard output, one after another in their order. The first sample that
+// has not ended is printed as it comes; later ones wait until those before them have ended.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,11 @@
 
 namespace tessera {
 
-// Standard output. A terminal gets no control characters from a model.
+// Standard output. On a terminal, control characters from a model are not printed.
 class TextOutput {
  public:
   TextOutput();
-  // Error: it cannot be written, as on a full disk. If its reader has gone, what follows is dropped.
+  // Error: it cannot be written, as on a full disk. If nobody reads it any more, what follows is dropped.
   void write(std::string_view text);
   bool reader_is_gone() const { return gone_; }
 
@@ -26,10 +26,10 @@ class TextOutput {
 class SampleOutput {
  public:
   struct Sample {
-    std::string_view prompt;  // outlives the output: all samples of a prompt share it
+    std::string_view prompt;  // must outlive the output; all samples of a prompt share it
     int64_t prompt_tokens = 0;
-    std::string name;                              // as a headline; "": none
-    int64_t prompt_number = 0, sample_number = 0;  // from 0
+    std::string name;                              // printed as a headline; "": none
+    int64_t prompt_number = 0, sample_number = 0;  // both from 0
   };
   enum class Form : uint8_t { kText, kJsonLines };
   SampleOutput(TextOutput& out, std::vector<Sample> samples, Form form);
@@ -39,7 +39,7 @@ class SampleOutput {
 
  private:
   struct State {
-    std::string text;  // text: what is not yet printed; JSON: all
+    std::string text;  // as text: what is not yet printed; as JSON: everything
     std::optional<SampleResult> result = {};
   };
   void print_new();

@@ -30,46 +30,53 @@ struct Message {
   std::string body;
 };
 
-// One end of a connection. No call blocks: what cannot be sent at once is kept until flush().
+// One end of a connection. No call blocks: data that cannot be sent at once waits until flush().
 class Connection {
  public:
   explicit Connection(Descriptor socket);  // connected
 
   void send(MessageKind kind, std::string_view body);
   void flush();
-  void finish_sending();          // when all is sent: the other end then reads the end of the stream
-  void receive();                 // all that has arrived
-  std::optional<Message> next();  // the next whole message that was received
+  void finish_sending();          // call it when all is sent: the other end then reads the end of the stream
+  void receive();                 // receives all that has arrived
+  std::optional<Message> next();  // the next whole message; nothing if there is none
   // A longer message is a protocol error.
   void set_max_message_bytes(uint64_t bytes) { max_bytes_ = bytes; }
   bool ended() const { return ended_; }  // closed by the other end, or broken; next() may still have messages
-  bool protocol_error() const { return protocol_error_; }  // the other end is another program; ended() too
+  bool protocol_error() const {
+    return protocol_error_;
+  }  // the other end is another program; then ended()
+     // is true, too
   bool unsent() const { return sent_ < out_.size(); }
   pollfd events() const;
 
  private:
   Descriptor socket_;
   std::string in_, out_;
-  size_t taken_ = 0, sent_ = 0;  // bytes of in_ and out_, from the front
+  size_t taken_ = 0, sent_ = 0;  // bytes at the front of in_ and out_ that are done with
   uint64_t max_bytes_ = kMaxMessageBytes;
   bool ended_ = false, protocol_error_ = false;
 };
 
-enum class Reach { kThisMachine, kNetwork };  // who may connect: through the address alone, or any interface
+enum class Reach {
+  kThisMachine,
+  kNetwork
+};  // who may connect: only programs that use this address, or any
+    // interface
 
-// Listens at `port` (0: a free one) of the address, which is this machine's. Error: the port is taken, or the
-// address is unknown or another machine's.
+// Listens at `port` (0: a free one) of an address of this machine. Error: the port is taken; the address is
+// unknown or belongs to another machine.
 Descriptor listen_at(const std::string& address, int port, Reach reach);
 int port_of(const Descriptor& listening);
 
-// A new connection, if one waits. Does not block.
+// A new connection, if one is waiting. Does not block.
 std::optional<Connection> accept_from(const Descriptor& listening);
 
-// One attempt to connect, of at most `seconds`: a connection, or why there is none.
+// Tries once to connect, for at most `seconds`. The result is a connection, or why there is none.
 struct Attempt {
   std::optional<Connection> connection;
   std::string why;
-  bool refused = false;  // the machine answers, but nothing listens at the port
+  bool refused = false;  // the machine answers, but no program listens at the port
 };
 Attempt connect_to(const std::string& address, int port, double seconds);
 

@@ -4,11 +4,11 @@
 namespace tessera {
 
 // Runs this program once more for every rank, with the same arguments and with torchrun's variables set, so
-// that world_of_environment() finds a world there; waits for all, and returns the exit code: 0 if every rank
-// exited with 0, else that of the first rank that failed, or 128 plus the number of the signal that killed
-// it.
+// that world_of_environment() finds a world in it. Waits for all ranks and returns the exit code: 0 if every
+// rank exited with 0; otherwise that of the first rank that failed, or 128 plus the number of the signal that
+// killed it.
 //
-//   - stderr of every rank, and stdout of all but rank 0, are printed line by line behind "rank 3: ".
+//   - stderr of every rank, and stdout of all but rank 0, are printed line by line after "rank 3: ".
 //   - SIGINT and SIGTERM are forwarded to all ranks.
 //   - When a rank fails, the watchdogs of the others end them, or the launcher kills them after 3 s. A rank
 //     that exits prints its own error; if a signal kills it, or it ends early without an error, the launcher
@@ -17,7 +17,8 @@ namespace tessera {
 //   - TESSERA_SECRET, new random bytes, lets rank 0 tell its ranks from other programs.
 //   - OMP_NUM_THREADS, unless it is set, shares this machine's processors among the ranks.
 //
-// Call it from the main thread, before there are others. Error: a rank cannot be started; none is left then.
+// Call it from the main thread, before there are other threads. Error: a rank cannot be started; then no rank
+// is left running.
 int launch(int ranks, char** argv);
 
 }  // namespace tessera

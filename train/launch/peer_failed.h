@@ -5,11 +5,11 @@
 
 namespace tessera {
 
-// The exit code of a rank that ends only because of an error that another rank, or the launcher, prints.
+// The exit code of a rank that ends only because of an error that another rank or the launcher prints.
 inline constexpr int kExitPeerFailed = 3;
 
-// Thrown by ProcessGroup::join() where rank 0 ends the rendezvous and prints the error: print nothing, exit
-// with kExitPeerFailed. what() is what rank 0 prints.
+// Thrown by ProcessGroup::join() if rank 0 ends the rendezvous and prints the error. A program that catches
+// it prints nothing and exits with kExitPeerFailed. what() is the text that rank 0 prints.
 class PeerFailed : public Error {
  public:
   using Error::Error;

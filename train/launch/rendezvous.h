@@ -10,9 +10,9 @@
 
 namespace tessera {
 
-inline constexpr double kDrainSeconds = 1;  // in which the others receive a refusal or a shutdown
+inline constexpr double kDrainSeconds = 1;  // how long the others have to receive a refusal or a shutdown
 
-// Another rank, as this process knows it.
+// What this process knows of another rank
 struct Peer {
   int rank;
   std::string name;  // for people: "rank 2 (pid 4711 on node7)"
@@ -21,7 +21,8 @@ struct Peer {
 
 std::string name_of_this_process(const World& world);
 
-// At rank 0 all others, in the order of ranks; elsewhere rank 0 alone. Errors: see ProcessGroup::join().
+// On rank 0 all other ranks, in the order of ranks; on other ranks only rank 0. Errors: see
+// ProcessGroup::join().
 std::vector<Peer> rendezvous(const World& world, const RunIdentity& run, double time_limit_seconds);
 
 }  // namespace tessera

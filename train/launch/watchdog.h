@@ -19,10 +19,11 @@
 
 namespace tessera {
 
-// Rank 0 knows how far every rank has come: the others tell it with every heartbeat.
+// Rank 0 knows how far every rank is: each heartbeat tells it.
 //
-// One rule decides how a run ends: rank 0 takes the first error that it learns of, sends everyone the error
-// and the rank that reports it, and all end. So there is one message, also where many ranks fail at once.
+// How a run ends follows one rule. Rank 0 takes the first error that it learns of, and sends it to everyone
+// together with the rank that prints it; then all end. So there is one message, even if many ranks fail at
+// once.
 class Watchdog {
  public:
   Watchdog(const World& world, std::vector<Peer> peers, double time_limit);
@@ -39,7 +40,7 @@ class Watchdog {
  private:
   struct Progress {
     Heartbeat last;
-    std::optional<Clock::time_point> behind_since;  // when another rank was first seen in a later phase
+    std::optional<Clock::time_point> behind_since;  // since when another rank is known to be in a later phase
   };
 
   void run();
@@ -72,26 +73,27 @@ class Watchdog {
   const double heartbeat_interval_;  // seconds
   const std::string name_;
 
-  std::mutex mutex_;  // of all that follows, but health_check_
+  std::mutex mutex_;  // guards all that follows except health_check_
   std::condition_variable exchanged_;
   std::vector<Peer> peers_;
   std::vector<Clock::time_point> last_received_;           // of peers_
-  std::vector<Progress> progress_;                         // by rank; only rank 0 knows that of others
-  std::vector<std::optional<std::string>> contributions_;  // to the exchange under way, by rank; at rank 0
-  std::optional<std::vector<std::string>> gathered_;       // by an exchange, for the main thread
+  std::vector<Progress> progress_;                         // by rank; only rank 0 knows those of others
+  std::vector<std::optional<std::string>> contributions_;  // to the exchange in progress, by rank; on rank 0
+  std::optional<std::vector<std::string>> gathered_;       // the result of an exchange, for the main thread
   std::optional<Shutdown> shutdown_;
-  std::string failure_;     // this rank's own, of which it has told rank 0
-  bool finishing_ = false;  // finish() waits for the others
-  bool finished_ = false;   // all ranks are in finish(): a connection that ends is no loss
-  bool stopping_ = false;   // the thread is to return
-  bool abandoned_ = false;  // destroyed without finish(): the thread tells the others, the process lives on
-  Clock::time_point last_progress_ = Clock::now();  // a rank last entered a phase; at rank 0
+  std::string failure_;     // this rank's own failure, which it has told rank 0
+  bool finishing_ = false;  // finish() is waiting for the others
+  bool finished_ = false;   // all ranks are in finish(): from now on a connection may end
+  bool stopping_ = false;   // the thread has to return
+  bool abandoned_ = false;  // destroyed without finish(): the thread tells the others, and the process goes
+                            // on
+  Clock::time_point last_progress_ = Clock::now();  // when a rank last entered a phase; on rank 0
   Clock::time_point failed_at_, last_heartbeat_, last_turn_, last_health_check_;
 
   std::mutex health_check_mutex_;
   std::function<std::string()> health_check_;
 
-  Descriptor wake_;  // an eventfd: the main thread has something to send
+  Descriptor wake_;  // an eventfd, signalled when the main thread has something to send
   std::thread thread_;
 };
 

@@ -20,7 +20,7 @@ struct World {
   int master_port = 0;                       // TCP, where rank 0 listens for the others
   std::string from;       // the launcher: kOwnLauncher, "torchrun", "Open MPI", "Slurm" or ""
   int listening_fd = -1;  // rank 0 under our own launcher: a socket that listens at the port
-  // The same at all ranks; rank 0 ignores connections without it. Empty: none is required.
+  // The same on all ranks. Rank 0 ignores connections without it. Empty: no secret is required.
   std::string secret = {};
 
   bool own_launcher() const { return from == kOwnLauncher; }
@@ -28,21 +28,21 @@ struct World {
 
 using Environment = std::function<std::optional<std::string>(const std::string& variable)>;
 
-// The world that a launcher describes, or none. The first of these that is set:
-//   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also our launcher.
-//              Where torchrun itself listens at MASTER_PORT, the rendezvous is at the port after it.
+// The world that a launcher describes, or none. The first of these that is set counts:
+//   torchrun   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Our launcher sets
+//              these, too. If torchrun itself listens at MASTER_PORT, the rendezvous is at the next port.
 //   Open MPI   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE. The master is MASTER_ADDR and
 //              MASTER_PORT; on one machine they may be missing.
 //   Slurm      the step that srun started: SLURM_STEP_NUM_TASKS, SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID,
-//              SLURM_STEP_TASKS_PER_NODE; the master is the step's first node and a port derived from the
+//              SLURM_STEP_TASKS_PER_NODE. The master is the step's first node and a port derived from the
 //              job's number, or MASTER_ADDR and MASTER_PORT. The shell of salloc, the script of sbatch and a
-//              step of one task are no world: no other ranks were started there.
-// TESSERA_SECRET works with every launcher: ours sets it to random bytes; with others the user may set it.
-// Error: a variable is missing, not a number, or contradicts another.
+//              step of one task are not a world, because no other ranks were started there.
+// TESSERA_SECRET works with every launcher: our launcher sets it to random bytes; with others the user may
+// set it. Error: a variable is missing, is not a number, or contradicts another.
 std::optional<World> world_of_environment(const Environment& environment);
 
-// The same from this process's environment. It erases the secret there, so that neither children nor /proc
-// show it; a second call finds none.
+// The same, from this process's environment. It erases the secret there, so that neither child processes nor
+// /proc show it. A second call finds no secret.
 std::optional<World> world_of_environment();
 
 // A new secret: 32 random bytes, in hexadecimal.

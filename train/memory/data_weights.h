@@ -1,6 +1,6 @@
-// The memory of weights of losses, which a run has if its data has weights: 4 bytes a token on the device,
-// and as many on the host. `auto` chooses before the data is open, and so without them: they are too small to
-// matter.
+// The memory of the losses' weights, which a run has if its data has weights: 4 bytes for each token on the
+// device, and as many on the host. The choices for `auto` are made before the data is open, and so without
+// this memory: it is too small to matter.
 #pragma once
 
 #include "train/memory/run_plan.h"

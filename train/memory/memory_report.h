@@ -1,4 +1,4 @@
-// Memory by tag: pure functions of the ledger.
+// Memory by tag, as text and JSON. These are pure functions of the ledger.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-// The peak by tag, the memory that the arena obtained, and the driver's (or the system's) figure for this
-// process
+// The peak of each tag, the memory that the arena obtained, and the figure that the driver (or the system)
+// has for this process
 std::string memory_table(const MemoryLedger& ledger, int64_t reserved_bytes, const DeviceTraits& device);
 
-// A name for DeviceMemory::used_by_process on that device
+// The name of DeviceMemory::used_by_process on that device
 const char* drivers_figure(Device device);
 
 // {"weights": bytes, ...}, every tag

@@ -16,15 +16,15 @@ constexpr auto words_of(FitSearch) {  // of --fit
   return std::array{Word{"context", FitSearch::kContext}, Word{"batch", FitSearch::kBatch}};
 }
 
-// What a run would know at its start beside its memory
+// What a run would know at its start, besides its memory
 struct PlannedRun {
-  std::optional<int64_t> steps;      // of train.epochs they are known once the data can be read
-  std::vector<std::string> notices;  // that the run would print
+  std::optional<int64_t> steps;      // for train.epochs they are known only if the data can be read
+  std::vector<std::string> notices;  // notices that the run would print
   bool weights = false;              // whether its data has weights of losses
 };
 
 struct PlanOptions {
-  std::string config_name;  // these two as the user wrote them, for the printed commands
+  std::string config_name;  // both as the user wrote them, for the printed commands
   std::vector<std::string> overrides;
   TargetOptions target;
   FitSearch fit = FitSearch::kNone;
@@ -34,8 +34,8 @@ struct PlanOptions {
 
 inline constexpr int kExitDoesNotFit = 2;
 
-// Prints the plan. Returns 0 if it fits or no limit is known, else kExitDoesNotFit. Error: as load_config(),
-// run_shape() and parse_bytes().
+// Prints the plan. Returns 0 if it fits or if no limit is known, else kExitDoesNotFit. Error: as
+// load_config(), run_shape() and parse_bytes().
 int plan_command(const Config& config, const PlanOptions& options);
 
 }  // namespace tessera

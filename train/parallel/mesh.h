@@ -1,4 +1,4 @@
-// Mesh: a communicator for each axis of the ranks of a run.
+// Mesh: a communicator for each axis of a run's ranks.
 #pragma once
 
 #include <array>
@@ -13,14 +13,14 @@ namespace tessera {
 
 class Mesh {
  public:
-  // Connects this rank, `world.rank` of shape.ranks(), with the others of its axes, for tensors of `backend`,
-  // which must outlive the mesh. All ranks call it together. Error: as make_communicator(); a world of
-  // another size than the shape's.
+  // Connects this rank, `world.rank` of shape.ranks(), with the others on its axes, for tensors of `backend`,
+  // which must outlive the mesh. All ranks call it together. Error: as make_communicator(); the size of the
+  // world is not that of the shape.
   Mesh(Backend& backend, const MeshShape& shape, const Ranks& world);
 
   const MeshShape& shape() const { return shape_; }
-  // The communicator of shape().members(axis, this rank). An axis of one rank copies, and waits for nobody.
-  // Axes with the same ranks are one communicator.
+  // The communicator of shape().members(axis, this rank). An axis with one rank copies, and waits for nobody.
+  // Axes with the same ranks share a communicator.
   Communicator& axis(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   StepAxes step_axes() const {
     return {.all = &axis(Axis::kAll),
@@ -30,7 +30,7 @@ class Mesh {
   }
   // As Communicator::take_past_waits(), of all of them together
   double take_past_waits() const;
-  // As Communicator::failure(), of any of them
+  // Communicator::failure() of any of the communicators
   std::string failure() const;
 
  private:

@@ -1,9 +1,9 @@
-// How the ranks of a run are arranged: on axes that have names.
+// How the ranks of a run are arranged: on axes with names.
 //
 // Ranks are numbered from 0, along the context axis first: with 2 x 4 ranks (data x context), rank 5 is the
 // second of its context and belongs to the second part of the data. So the ranks of a context are neighbours,
-// as a rule on one machine. So are those of a shard, of which there are `replicas`: with 16 ranks and two
-// replicas, ranks 0 to 7 split the parameters, and ranks 8 to 15 split them in the same way.
+// usually on one machine. The same is true for the ranks of a shard, of which there are `replicas`: with 16
+// ranks and two replicas, ranks 0 to 7 split the parameters, and ranks 8 to 15 split them in the same way.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@ namespace tessera {
 class Communicator;
 
 enum class Axis : uint8_t {
-  kData,     // has other sequences at each rank: a step's samples are dealt over it
-  kContext,  // shares the tokens of each sequence
+  kData,     // its ranks have different sequences: a step's samples are divided over it
+  kContext,  // its ranks share the tokens of each sequence
   kAll,      // data x context: losses are summed over it
-  kShard,    // the ranks that split the parameters: all, or as many as a replica has
-  kReplica,  // has the same slice of the parameters at each rank
+  kShard,    // its ranks split the parameters: all ranks, or those of one replica
+  kReplica,  // its ranks have the same slice of the parameters
 };
 constexpr auto words_of(Axis) {
   return std::array{Word{"data", Axis::kData}, Word{"context", Axis::kContext},
@@ -31,14 +31,14 @@ constexpr auto words_of(Axis) {
                     Word{"replica", Axis::kReplica}};
 }
 
-// A rank on an axis
+// The place of a rank on an axis
 struct AxisPlace {
   int64_t rank = 0, size = 1;
   bool operator==(const AxisPlace&) const = default;
 };
 
 struct MeshShape {
-  int64_t data = 1, context = 1;  // ranks on the axis
+  int64_t data = 1, context = 1;  // how many ranks each axis has
   int64_t replicas = 1;           // of the parameters; divides `data`
 
   int64_t ranks() const { return data * context; }
@@ -60,7 +60,7 @@ struct MeshShape {
     }
     fail("a mesh has no axis {}", static_cast<int>(axis));
   }
-  // The ranks of the axis on which `rank` is, in their order on it
+  // The ranks that share with `rank` the axis, in their order on it
   std::vector<int64_t> members(Axis axis, int64_t rank) const {
     const AxisPlace place = this->place(axis, rank);
     const int64_t apart = axis == Axis::kData      ? context
@@ -75,12 +75,12 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-// The communicators that a training step uses; null: this rank only. Without `shard` the parameters are
-// split over `all`.
+// The communicators that a training step uses; null: only this rank. Without `shard` the parameters are split
+// over `all`.
 struct StepAxes {
   Communicator *all = nullptr, *context = nullptr, *shard = nullptr, *replica = nullptr;
 
-  // Each communicator once: axes of the same ranks have the same
+  // Each communicator once, since axes with the same ranks share one
   std::vector<Communicator*> distinct() const {
     std::vector<Communicator*> found;
     for (Communicator* axis : {all, context, shard, replica})

@@ -1,4 +1,4 @@
-// NCCL's functions, looked up in its library at first use: the program starts without the library.
+// NCCL's functions. Its library is loaded at the first use, so the program starts without it.
 #pragma once
 
 #include <nccl.h>

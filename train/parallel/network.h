@@ -1,4 +1,4 @@
-// The network interface by which the ranks of several machines reach one another.
+// The network interfaces through which the ranks of several machines reach one another.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// PyTorch's Gloo reads the first one too, and NCCL the second.
+// PyTorch's Gloo also reads the first variable, and NCCL the second.
 inline constexpr const char *kGlooInterface = "GLOO_SOCKET_IFNAME", *kNcclInterface = "NCCL_SOCKET_IFNAME";
 
 struct Interface {
@@ -18,29 +18,30 @@ struct Interface {
   int bits = 0;          // of its subnet
   bool loopback = false;
 };
-// Those of this host that are up and have an IPv4 address
+// The interfaces of this host that are up and have an IPv4 address
 std::vector<Interface> interfaces_of_this_host();
 
-// Whether `name` is one of `named`: of Gloo one name; of NCCL prefixes separated by commas, behind "=" whole
-// names, behind "^" those that are not meant
+// Whether `name` is one of `named`. For Gloo `named` is one name; for NCCL it is prefixes separated by
+// commas, after "=" whole names, after "^" those that are excluded
 bool is_named(Device device, const std::string& named, const std::string& name);
 
 struct HostInterfaces {
   std::string host, named;  // named: the variable's value; "": not set
   std::vector<Interface> interfaces;
 };
-// The interface of hosts[own]: one that `named` means; else the first that is no loopback and whose address
-// no other host has, as docker0's is the same on all: if possible in a subnet of every other host. Error:
-// there is none, or `named` is a loopback interface; it lists what the host has, and names the variable.
+// The interface of hosts[own]: one that `named` selects; otherwise the first that is no loopback and whose
+// address no other host has (docker0 has the same address on all hosts), if possible in a subnet that every
+// other host has, too. Error: there is none, or `named` is a loopback interface; the message lists what the
+// host has, and names the variable.
 Interface choose_interface(Device device, const std::vector<HostInterfaces>& hosts, size_t own);
 
 struct Network {
   std::string interface;  // of this host; "": all ranks are on one host
-  std::string text;       // "node7 by eth0 (10.0.0.7)", of every host
+  std::string text;       // "node7 by eth0 (10.0.0.7)", for every host
 };
-// All ranks call it. The first rank of each host connects to every other host, before a library does without
-// saying why it cannot. Error, the same at all ranks: which host cannot reach which, by which interface, and
-// the variable to set.
+// All ranks call it. The first rank of each host connects to every other host. Otherwise a library would fail
+// later without saying why. Error, the same on all ranks: which host cannot reach which, through which
+// interface, and which variable to set.
 Network find_network(const Ranks& ranks, Device device);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// The communicators of several ranks. A build without one of the libraries has the same functions, which say
-// what to install (no_gloo.cpp, no_nccl.cpp).
+// The communicators of several ranks. In a build without one of the libraries, the functions exist, too, and
+// say what to install (no_gloo.cpp, no_nccl.cpp).
 #pragma once
 
 #include "kernels/communicator.h"

@@ -1,5 +1,5 @@
-// A grid of shares between 0 and 1 as an SVG file: the fuller a cell's colour, the larger its share.
-// Colours follow the reader's preference for light or dark pages. It needs no script, font or network.
+// A grid of shares between 0 and 1 as an SVG file: the larger the share, the fuller the cell's colour.
+// Colours follow the reader's preference for light or dark pages. The file needs no script, font or network.
 #pragma once
 
 #include <string>

@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// Opens the file, and has its title at the top, centred. Lengths are SVG user units, pixels at the natural
-// size. Close it with "</svg>\n".
+// Opens the file and writes its title at the top, centred. Lengths are SVG user units: pixels at the natural
+// size. Close the file with "</svg>\n".
 std::string svg_head(const std::string& title, double width, double height);
 
 // `anchor`: start, middle or end. `more`: further attributes, after a space

@@ -18,14 +18,15 @@
 
 namespace tessera {
 
-// The next training sequences of the model's run, or the first of --data; and what they are, for a person
+// The next training sequences of the model's run, or the first of --data; and a description of them for a
+// person
 struct ProvedData {
   Sequences sequences;
   std::string text;
 };
 ProvedData read_proved_data(const ProvedModel& model, const ProveOptions& options, int64_t count);
 
-// A way to run the step. What is not named is the run's.
+// A way to run the step. Fields that are not set are as in the run.
 struct Way {
   AttentionKind attention;
   Precision precision;
@@ -45,25 +46,27 @@ class Prover {
   ProofSubject subject() const;
 
  private:
-  // The run's, or what is exact of it: rows and sums in FP8 depend on how sequences are cut
+  // The run's kind of attention; flash for flash_fp8, since in FP8 rows and sums depend on how sequences are
+  // cut
   AttentionKind own_attention() const {
     const AttentionKind kind = config_.model.attention;
     return kind == AttentionKind::kFlashFp8 ? AttentionKind::kFlash : kind;
   }
-  Way way() const;  // the run's, one sequence at a time
+  Way way() const;  // the run's way, with one sequence at a time
   MemoryLimit limit_of(const DeviceTraits& device) const;
   RunShape shape_of(const Way& way, const DeviceTraits& device) const;
-  // nullopt: it does not fit, or the device does not serve it, and `why`
+  // nullopt: the way does not fit, or the device does not support it; then `why` is set
   std::optional<RunShape> shape_that_fits(const Way& way, const DeviceTraits& device, std::string& why) const;
-  // The same with the largest micro-batch that fits
+  // The same, with the largest micro-batch that fits
   std::optional<RunShape> largest_shape(Way way, const DeviceTraits& device, std::string& why) const;
-  // The weights of `from` in this configuration; returns the checksum of what adapters belong to.
+  // Loads the weights of `from` in this configuration. Returns the checksum of the weights that adapters
+  // belong to.
   std::string load(TrainState& state, const ProvedModel& from) const;
-  // `changes`: what the job sees besides losses and gradients
+  // `changes`: what the job observes in addition to losses and gradients
   StepRecord record(const RunShape& shape, const DeviceTraits& device, const SequencesView& of,
                     const std::function<void(StepJob&)>& changes = {});
   StepJob job_of(const RunShape& shape, const SequencesView& of);
-  // What the loss of a step is divided by
+  // The number by which the loss of a step is divided
   double counted_of(const SequencesView& of, int64_t T) const;
   bool asked(ProofKind kind) const;
   void show(const std::string& what) { line_.show({{"proving: " + what, 1}}); }
@@ -87,7 +90,7 @@ class Prover {
   Proof prove_checkpoint(const ProvedModel& other);
   using Loaded = std::function<void(TrainState& state, const std::string& base)>;  // as load() returns it
   StepRecord step_from(const ProvedModel& from, const RunShape& shape, const Loaded& loaded);
-  RecordedStep recorded(int64_t micro_batch);  // with micro-batches of so many sequences, if they fit
+  RecordedStep recorded(int64_t micro_batch);  // with micro-batches of so many sequences, if these fit
   StepSubject subject_of(const RunShape& shape) const;
   std::vector<std::string> arguments_of_build() const;
   void add(Proof proof);
@@ -107,21 +110,21 @@ class Prover {
   MemoryLimit limit_;
   int64_t T_, S_;
   ProvedData data_;
-  double counted_;  // of the step
+  double counted_;  // what the loss of the step is divided by
   std::optional<RunShape> base_shape_;
-  HostMemory memory_;  // of gradients and weights
+  HostMemory memory_;  // for gradients and weights
   std::optional<StepRecord> base_;
   Clock::time_point last_ = Clock::now();  // when the last proof was done
   std::vector<Proof> proofs_;
 };
 
-// One tensor of both. A difference of 0: the bits are the same. NaN differs from NaN, too; `least` as
-// Difference::relative() takes it.
+// Compares one tensor of two records. A difference of 0 means that the bits are the same. A NaN differs also
+// from a NaN. `least` is as in Difference::relative().
 Measure compare_values(const std::string& what, const std::string& where, std::span<const float> found,
                        std::span<const float> expected, double allowed, double least = 0);
-// The attention output of each block of two records, and the log-sum-exp where both have it
+// Compares the attention output of each block of two records, and the log-sum-exp if both have it
 std::vector<Measure> compare_attention(const StepRecord& found, const StepRecord& expected, double allowed);
-// Losses of all tokens, and every gradient, of two records. Gradients of `found` may be parts.
+// Compares the losses of all tokens and every gradient of two records. Gradients of `found` may be parts.
 std::vector<Measure> compare_records(const StepRecord& found, const StepRecord& expected, double allowed);
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 //   attention.3.lse   [N H]        its log-sum-exp, of attention that keeps one
 //   gradient.NAME     as the parameter
 //
-// in fp32, and in its header what was computed: the texts of StepSubject.
+// All are in fp32, and the header has the texts of StepSubject: what was computed.
 #pragma once
 
 #include <filesystem>
@@ -16,17 +16,17 @@
 
 namespace tessera {
 
-// What a step was computed from, and how. Steps are compared where configuration, sequences, weights and
+// What a step was computed from, and how. Two steps can be compared if configuration, sequences, weights and
 // dtype are the same.
 struct StepSubject {
   std::string build;          // as version_text()
-  std::string configuration;  // of model and adapters, one line a key: "model.layers: 12"
-  std::string data;           // for a person; and by their checksums:
+  std::string configuration;  // of model and adapters, one line for each key: "model.layers: 12"
+  std::string data;           // for a person; the next field has the checksums of these:
   std::string sequences;      // tokens, targets, documents
-  std::string model;          // for a person; and by their checksum:
+  std::string model;          // for a person; the next field has its checksum:
   std::string weights;
   std::string dtype, attention, device;
-  int64_t micro_batch = 0;  // where it differs, sums have another order
+  int64_t micro_batch = 0;  // with another one, sums have another order
 };
 
 struct RecordedStep {
@@ -34,17 +34,17 @@ struct RecordedStep {
   StepRecord step;
 };
 
-// The file appears when it is complete. Error: it cannot be written.
+// The file appears only when it is complete. Error: it cannot be written.
 void write_record(const std::filesystem::path& path, const RecordedStep& recorded);
-// Gradients lie in the file, which stays mapped as long as they live: it may be removed. Error: no such file,
-// no record.
+// The gradients point into the file, which stays mapped as long as they exist, so it may be removed. Error:
+// there is no such file, or it is not a record.
 RecordedStep read_record(const std::filesystem::path& path);
 
-// "model.layers is 12, and was 4 there" for each key that differs; keys that one alone has are left out, as
-// another build may know more of them.
+// "model.layers is 12, and was 4 there" for each key that differs. Keys that only one of them has are left
+// out, because another build may know more keys.
 std::vector<std::string> differing_keys(const std::string& here, const std::string& there);
 
-// Error: what differs, so that the steps cannot be compared; `there` is named `name`.
+// Error: the steps cannot be compared; the message says what differs. `there` is named `name`.
 void check_comparable(const StepSubject& here, const StepSubject& there, const std::string& name);
 
 }  // namespace tessera

@@ -10,7 +10,7 @@ namespace tessera {
 
 struct ReportPage {
   std::span<const RunRecord> runs;
-  std::string written;        // when, in UTC, as in metrics.jsonl
+  std::string written;        // when the page was written, in UTC, as in metrics.jsonl
   double reload_seconds = 0;  // > 0: the page is rewritten and reloads itself this often
 };
 

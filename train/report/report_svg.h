@@ -12,12 +12,12 @@ namespace tessera {
 // training and one for validation; several runs have one colour each.
 std::string report_svg(std::span<const RunRecord> runs);
 
-// The validation losses alone, up to 1.3 times the lowest of them, so that runs that end close together can
-// be told apart. Error: no run has one.
+// Only the validation losses, up to 1.3 times the lowest of them, so that runs that end close together can be
+// distinguished. Error: no run has one.
 std::string validation_svg(std::span<const RunRecord> runs);
 
-// The validation loss by position of each run: of its first evaluation of each sequence length (dashed) and
-// its newest. Error: no run has one.
+// The validation loss by position of each run: of the first evaluation with each sequence length (dashed),
+// and of the newest evaluation. Error: no run has one.
 std::string position_svg(std::span<const RunRecord> runs);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// RunRecord: the contents of metrics.jsonl, thinned so that a run of 10^6 steps is as small as one of 10^3.
-// Lines are added one by one; the size of a record is bounded.
+// RunRecord: the contents of metrics.jsonl, thinned out, so that a run of 10^6 steps takes no more memory
+// than one of 10^3. Lines are added one by one, and the size of a record is bounded.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@
 
 namespace tessera {
 
-// The figures of a line of type "inside": calls visit(name, values) for each, where the values are by layer,
-// NaN for those that are absent: "attention_logit", "update_ratio/mlp.expand".
+// Calls visit(name, values) for each figure of a line of type "inside": "attention_logit",
+// "update_ratio/mlp.expand". The values are by layer; those that are absent are NaN.
 void visit_inside(const nlohmann::json& line,
                   const std::function<void(const std::string& name, const std::vector<double>&)>& visit);
 
 // A line of metrics.jsonl as an object with a "step", at least 0, and a "type"; null for any other line.
-// Lines of older versions have no type: their keys tell it.
+// Lines of older versions have no type; their keys show it.
 nlohmann::json parse_metrics_line(std::string_view line);
 
 class RunRecord {
@@ -31,7 +31,7 @@ class RunRecord {
   // The values of a "step" line that are drawn, by the names of their keys.
   static constexpr std::array kStepCurves = {"loss", "grad_norm",   "learning_rate", "tokens_per_second",
                                              "mfu",  "memory_bytes"};
-  // Likewise of a loss of pairs, and of its evaluations
+  // The same for a loss of pairs, and for its evaluations
   static constexpr std::array kPairCurves = {"reward_accuracy", "reward_margin", "reward_chosen",
                                              "reward_rejected", "logp_chosen",   "logp_rejected"};
   static constexpr size_t kMostSamples = 100, kMostEvents = 1000;
@@ -41,13 +41,13 @@ class RunRecord {
     double value;
     int64_t step;
   };
-  struct Positions {  // the loss by position of an evaluation: ranges of positions end at these
+  struct Positions {  // the loss by position of an evaluation; ranges of positions end at `ends`
     std::vector<double> ends, losses;
     int64_t step;
   };
   static constexpr size_t kMostPositions = 64, kMostPositionCurves = 16;
-  static constexpr size_t kMostTasks = 32;  // those of evaluation.tasks that are drawn, the first ones
-  // Figures, and layers or experts of each, that are drawn
+  static constexpr size_t kMostTasks = 32;  // the first tasks of evaluation.tasks are drawn, at most so many
+  // The most figures that are drawn, and the most layers or experts of each
   static constexpr size_t kMostInside = 256, kMostLayers = 256;
   static constexpr size_t kMostColumns = 120;  // of a heat map
   struct Event {  // start, resume, phase, rewind, checkpoint, best, signal or stop
@@ -63,27 +63,27 @@ class RunRecord {
   // computed from other figures. Any other line is counted and skipped.
   void add(std::string_view line);
 
-  std::string name;    // of the run: that of its folder, unless its metrics.jsonl has one
+  std::string name;    // of the run: its folder's name, unless its metrics.jsonl has a name
   std::string folder;  // as the user wrote it
   const RunPlace& last() const { return last_; }
   const ThinnedCurves& steps() const { return steps_; }              // kStepCurves
-  const ThinnedCurves& evaluations() const { return evaluations_; }  // of one curve
-  // kPairCurves; nothing where no line has them
+  const ThinnedCurves& evaluations() const { return evaluations_; }  // one curve
+  // kPairCurves; nothing if no line has them
   const std::optional<ThinnedCurves>& pairs() const { return pairs_; }
   const std::optional<ThinnedCurves>& pair_evaluations() const { return pair_evaluations_; }
-  // The accuracy of each task of evaluation.tasks, by its name: one curve
+  // The accuracy of each task of evaluation.tasks, by the task's name: one curve each
   const std::map<std::string, ThinnedCurves>& tasks() const { return tasks_; }
   const std::optional<Loss>& last_validation() const { return last_validation_; }
   const std::optional<Loss>& best_validation() const { return best_validation_; }
   // What goes on inside, by the names of visit_inside(): a curve for each layer
   const std::map<std::string, ThinnedCurves>& inside() const { return inside_; }
-  // Those of the first evaluation of each sequence length, and of the newest
+  // The losses by position of the first evaluation with each sequence length, and of the newest evaluation
   const std::vector<Positions>& positions() const { return positions_; }
   const std::vector<Event>& events() const { return events_; }
   const std::deque<Sample>& samples() const { return samples_; }
-  const std::map<std::string, double>& memory() const { return memory_; }  // bytes by tag, at the peak
-  double tokens_per_second() const;    // of the steps alone, over the whole run; NaN: unknown
-  double fact(const char* key) const;  // a number of the newest start or resume; NaN: none
+  const std::map<std::string, double>& memory() const { return memory_; }  // bytes of each tag, at the peak
+  double tokens_per_second() const;                       // only in steps, over the whole run; NaN: unknown
+  double fact(const char* key) const;                     // a number of the newest start or resume; NaN: none
   const nlohmann::json& facts() const { return facts_; }  // that whole line
   // "running" if no end is recorded, else "finished", "patience", "signal" or "error"
   const std::string& state() const { return state_; }
@@ -115,14 +115,14 @@ class RunRecord {
   std::map<std::string, double> memory_;
   nlohmann::json facts_ = nlohmann::json::object();
   std::string state_ = "running", message_, started_, updated_;
-  double base_seconds_ = 0;  // of the processes before this one
-  double elapsed_ = 0;       // of this process
+  double base_seconds_ = 0;  // of the processes before the present one
+  double elapsed_ = 0;       // of the present process
   double step_seconds_ = 0;  // sum
   double step_tokens_ = 0;   // sum
   int64_t unreadable_ = 0, not_finite_ = 0;
 };
 
-// Reads a run's folder, or the metrics.jsonl in it. Error: it does not exist, or has no training step.
+// Reads the folder of a run, or the metrics.jsonl in it. Error: it does not exist, or has no training step.
 RunRecord read_run(const std::filesystem::path& folder_or_file);
 
 }  // namespace tessera

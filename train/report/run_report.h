@@ -15,19 +15,19 @@
 
 namespace tessera {
 
-// Follows metrics.jsonl in the run's folder and reads each line once: the page and TensorBoard's events are
-// made from that file alone. A report that cannot be written is a notice; it never stops a run.
+// Follows metrics.jsonl in the run's folder and reads each line once. The page and TensorBoard's events are
+// made only from that file. If a report cannot be written, this is a notice; it never stops a run.
 class RunReport {
  public:
-  // With train.report a page, with train.tensorboard event files, in train.folder, which exists. The
-  // present lines of metrics.jsonl are of an earlier process. Notices go to `line`, which outlives this
-  // object. Nothing is written where `check_folder` throws: train.folder is not this run's any more, and
-  // the run says so.
+  // With train.report it writes a page, and with train.tensorboard event files, in train.folder, which must
+  // exist. Lines that metrics.jsonl has already are of an earlier process. Notices go to `line`, which must
+  // outlive this object. If `check_folder` throws, nothing is written: train.folder is no longer this run's,
+  // and the run reports that itself.
   RunReport(
       const Config& config, StatusLine& line, std::function<void()> check_folder = [] {});
   ~RunReport();  // writes everything a last time
-  // Called between any two steps. Reads the new lines and writes the page every kSeconds, or less often: it
-  // takes at most 1 / kShare of the time.
+  // Call it between any two steps. Reads the new lines, and writes the page every kSeconds, or less often so
+  // that it takes at most 1 / kShare of the time.
   void refresh();
 
   static constexpr double kSeconds = 10, kShare = 500;
@@ -44,13 +44,13 @@ class RunReport {
   StatusLine& line_;
   std::function<void()> check_folder_;
   LineTail tail_;
-  int64_t first_new_ = 0;  // offset in metrics.jsonl of this process's first line
+  int64_t first_new_ = 0;  // where this process's first line begins in metrics.jsonl
   bool any_new_ = false;   // a line of this process was read
   RunRecord record_;
   std::optional<EventFile> events_;
   Clock::time_point next_ = Clock::now();
   double every_ = kSeconds;
-  bool failed_ = false;  // the notice was printed
+  bool failed_ = false;  // the notice was already printed
 };
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
 // The folder of a bad step that stopped a run, `bad_step_00001234` in the run's folder: all that is needed to
 // compute the step again (--replay), on any machine.
-//   step_00001233/   a checkpoint from before the step; of the first step, step_00000000
+//   step_00001233/   a checkpoint from before the step; step_00000000 for the first step
 //   batch.bin        the sequences of all ranks, int32: tokens [n, T], targets [n, T]; if a sequence holds
 //                    several documents, documents [n, T, 2]; if losses have weights, weights [n, T] fp32
 //   kinds.bin, log_probs.bin, teacher_ids.bin, teacher_logits.bin: what else the loss reads, as in Sequences
@@ -8,7 +8,8 @@
 //   bad_step.json    what happened, and where the sequences come from
 //   checksums.json   the checksums of these files; the checkpoint has its own
 //   report.txt       the message with which the run ended
-// It is written under another name, so a folder of this name is complete. Weights are fp32 and may be NaN.
+// The folder is written under another name first, so a folder of this name is complete. Its weights are fp32,
+// and may be NaN.
 #pragma once
 
 #include <filesystem>
@@ -25,9 +26,9 @@ namespace tessera {
 // What bad_step.json holds
 struct KeptStep {
   BadStep bad;       // without own_loss
-  int64_t position;  // of the first sequence in the data
+  int64_t position;  // of the step's first sequence, in the data
   int64_t sequence_length;
-  std::vector<std::string> origins;  // of each sequence
+  std::vector<std::string> origins;  // where each sequence comes from
   int64_t ranks;
   std::string device;       // its name
   int64_t last_checkpoint;  // the step of the run's newest checkpoint; 0: none
@@ -42,22 +43,22 @@ struct BadStepFolder {
 struct BadStepWriting {
   RankGroup& ranks;
   TrainState& state;
-  const RunState& before;  // the step
+  const RunState& before;  // the run before the step
   CheckpointOptions options;
-  std::filesystem::path run;  // its folder
+  std::filesystem::path run;  // the run's folder
   const KeptStep& kept;
   const Sequences& batch;
   const std::string& report;
 };
-// All ranks call it. Returns the folder, the same on all ranks. It replaces that of an earlier start which
-// was stopped by the same step with the same sequences; where there is another of that step, its name has
-// a number. Error: as save_checkpoint().
+// All ranks call it. Returns the folder, the same on all ranks. If the same step with the same sequences
+// stopped an earlier start of the run, its folder is replaced. If another folder of that step exists, the
+// name gets a number. Error: as save_checkpoint().
 std::filesystem::path write_bad_step(const BadStepWriting& what);
 
-// Error: it is not such a folder, or one of its files is damaged.
+// Error: `folder` is not the folder of a bad step, or one of its files is damaged.
 BadStepFolder read_bad_step(const std::filesystem::path& folder);
 
-// The newest checkpoints before the bad steps that have a folder in that of a run
+// For each bad step with a folder in the run's folder: the step of the newest checkpoint before it
 std::set<int64_t> checkpoints_before_bad_steps(const std::filesystem::path& run);
 
 }  // namespace tessera

@@ -19,14 +19,14 @@ namespace tessera {
 std::string checkpoint_name(int64_t step);                   // step_00001000
 std::optional<int64_t> step_of_name(std::string_view name);  // nothing: not the name of a checkpoint
 std::filesystem::path unfinished(const std::filesystem::path& checkpoint);  // its name while it is written
-// And while it comes from other disks
+// Its name while it is copied from other disks
 std::filesystem::path name_while_moved(const std::filesystem::path& checkpoint);
 
 struct NamedCheckpoint {
   enum class Standing : uint8_t {
     kCheckpoint,
-    kCopy,    // it is a checkpoint of another step than its name says
-    kDamaged  // or not a checkpoint: its state.json cannot be read or does not agree
+    kCopy,    // it holds another step than its name says
+    kDamaged  // or it is not a checkpoint: its state.json cannot be read or does not agree
   };
   int64_t step = 0;  // from the name
   std::filesystem::path path;
@@ -34,7 +34,7 @@ struct NamedCheckpoint {
   std::string why = {};  // if it is damaged
 };
 std::set<int64_t> steps_in(const std::filesystem::path& folder);  // of the names of checkpoints
-// Those whose writing was never finished
+// The checkpoints whose writing was never finished
 std::set<int64_t> unfinished_steps_in(const std::filesystem::path& folder);
 // All folders with the name of a checkpoint, by step
 std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& folder);
@@ -43,34 +43,35 @@ std::vector<NamedCheckpoint> named_checkpoints(const std::filesystem::path& fold
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& folder);
 
 struct KeepRule {
-  int64_t newest = 0;                       // how many; 0: all
+  int64_t newest = 0;                       // how many of the newest; 0: all
   int64_t every = 0;                        // also those of steps that are multiples of this; 0: none
   std::optional<int64_t> best = {};         // also this step's
   std::set<int64_t> before_bad_steps = {};  // also these steps'
 };
 // What a run may remove
 struct Removable {
-  std::set<int64_t>* own = nullptr;     // the steps of its own checkpoints; those removed leave it. Null: all
+  std::set<int64_t>* own = nullptr;     // the steps of the run's own checkpoints; a step is erased when its
+                                        // checkpoint is removed. Null: all are its own
   std::function<void()> check = [] {};  // before each removal
 };
-// Removes the others of them. Those of other runs are not counted. Returns what could not be removed, and
-// why: "cannot remove FILE: Input/output error". The rest of it is tried again when unfinished ones are
-// removed.
+// Removes the checkpoints that the rule does not keep. Those of other runs are not counted. Returns what
+// could not be removed, and why: "cannot remove FILE: Input/output error". What is left is removed together
+// with unfinished checkpoints later.
 std::vector<std::string> prune_checkpoints(const std::filesystem::path& folder, const KeepRule& keep,
                                            const Removable& removable = {});
 
 // Removes all checkpoints, also damaged and unfinished ones. Copies and files of other programs stay.
 void remove_checkpoints(const std::filesystem::path& folder);
 
-// Removes unfinished checkpoints of runs that were killed while they wrote or removed one. Returns what could
-// not be removed, and why.
+// Removes the unfinished checkpoints of runs that were killed while they wrote or removed one. Returns what
+// could not be removed, and why.
 std::vector<std::string> remove_unfinished(const std::filesystem::path& folder);
 
-// Whether there is no file in it that a run would not write there
+// Whether the folder holds only files that a run would write there
 bool holds_only_our_files(const std::filesystem::path& checkpoint);
 
-// Gives `pending` the name of a folder that exists. Where the file system can exchange names this is one
-// atomic step, so a kill leaves one of the two. Returns the name that the other folder has then.
+// Gives `pending` the name of a folder that exists. If the file system can exchange names, this is one atomic
+// step: a kill leaves one of the two under that name. Returns the name that the other folder then has.
 std::filesystem::path exchange(const std::filesystem::path& pending, const std::filesystem::path& taken);
 
 // Gives a finished checkpoint its final name. An existing checkpoint of that name becomes unfinished if the

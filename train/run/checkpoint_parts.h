@@ -1,5 +1,5 @@
-// A checkpoint whose files are on the disks of several machines: which one a run goes on from, and how each
-// disk gets what it lacks of it.
+// A checkpoint whose files are on the disks of several machines: which one a run continues from, and how each
+// disk gets the files that it lacks.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// What a rank tells the others of its disk, and hears of theirs. All ranks make these calls together.
+// A rank's view of the disks. The functions below exchange it, so all ranks call them together.
 struct OnDisks {
   std::filesystem::path folder;  // `checkpoints` of the run, on each disk
   int64_t rank;
@@ -23,23 +23,24 @@ struct OnDisks {
   Exchange exchange;
 };
 
-// The newest checkpoint that is finished; a run that was killed while the disks gave it its name has not
-// finished it. Its path is the same on each disk. Error: no disk has one of its files; it names the file, the
-// machine that wrote it, and what to do. Two disks have checkpoints of two runs.
+// The newest finished checkpoint. If a run was killed while the disks gave a checkpoint its name, it is not
+// finished. The path is the same on each disk. Error: no disk has one of the checkpoint's files; the message
+// names the file and the machine that wrote it, and says what to do. Error: two disks have checkpoints of
+// different runs.
 std::optional<std::filesystem::path> newest_on_disks(const OnDisks& on);
 
-// A file that a disk lacks, and the rank that leads a disk which has it
+// A file that some disks lack, and the rank that leads a disk which has it
 struct MovedFile {
   std::string name;
   FileChecksum sum;
   int64_t from;
   std::vector<int64_t> to;  // the ranks that lead the disks which lack it
 };
-// Equal at all ranks
+// The files to copy; equal on all ranks
 std::vector<MovedFile> files_to_move(const OnDisks& on, const std::filesystem::path& checkpoint);
 
-// Copies them from rank to rank, 16 MiB at a time, and finishes the checkpoint on the disks that lack it.
-// `all`: a communicator of all ranks. Error: a file that arrives has another checksum; a disk is full.
+// Copies the files from rank to rank, 16 MiB at a time, and finishes the checkpoint on the disks that lacked
+// some. `all`: a communicator of all ranks. Error: a file arrives with another checksum; a disk is full.
 void move_files(const OnDisks& on, const std::filesystem::path& checkpoint,
                 const std::vector<MovedFile>& files, Backend& be, Communicator& all);
 

@@ -1,5 +1,5 @@
-// Disks: which ranks of a run find the same files under its folder. On machines without a shared file system
-// each has a part of every checkpoint.
+// Disks: which ranks of a run see the same files in its folder. On machines without a shared file system,
+// each machine's disk has a part of every checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -14,30 +14,33 @@ class RankGroup;
 
 class Disks {
  public:
-  Disks() = default;  // one, which rank 0 leads
-  // leaders: of each rank the first one that shares its disk
+  Disks() = default;  // one disk, which rank 0 leads
+  // leaders: for each rank, the first rank that shares its disk
   Disks(std::vector<int64_t> leaders, std::vector<std::string> machines)
       : leaders_(std::move(leaders)), machines_(std::move(machines)) {}
 
   bool several() const;
-  // The rank that makes and locks the run's folder of its disk, and writes there what is no tensor
+  // Whether `rank` leads its disk: it makes and locks the run's folder there, and writes the files without
+  // tensors
   bool leads(int64_t rank) const { return leader_of(rank) == rank; }
   int64_t leader_of(int64_t rank) const { return leaders_.empty() ? 0 : leaders_[static_cast<size_t>(rank)]; }
   const std::string& machine_of(int64_t rank) const { return machines_[static_cast<size_t>(rank)]; }
-  // The first `count` ranks to write files: the disks take turns. The order of ranks if there is one disk
+  // The first `ranks` ranks in the order in which they write files: from each disk in turn. With one disk: in
+  // the order of ranks
   std::vector<int64_t> writers(int64_t ranks) const;
 
  private:
   std::vector<int64_t> leaders_;
-  std::vector<std::string> machines_;  // for people: their names, each rank's
+  std::vector<std::string> machines_;  // for people: the name of each rank's machine
 };
 
-// All ranks call it. Ranks of one machine share its disk. Those of several look for one another's files:
-// each writes one beside `folder`, or in it, and removes it. Error: there is no permission to write there.
+// All ranks call it. Ranks of one machine share its disk. To learn whether machines share one, each machine
+// writes a file next to `folder`, or in it, looks for the others' files, and removes its own. Error: there is
+// no permission to write there.
 Disks find_disks(const std::filesystem::path& folder, RankGroup& ranks);
 
-// Facts of files that all ranks have to have: size and checksum of a sample, a line each. Of a folder those
-// of every file in it, in the order of names.
+// Facts about files that all ranks must have: the size and the checksum of a sample, one line for each file.
+// For a folder: every file in it, in the order of names.
 std::string lines_of_files(const std::filesystem::path& path);
 
 }  // namespace tessera

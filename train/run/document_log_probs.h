@@ -12,8 +12,9 @@ struct LogProbJob {
   const PackedLoader& data;  // of all of its documents
 };
 
-// Batches over all sequences of `job`, which must outlive them. Their results are two numbers for each
-// document, by log_prob_place(): the sum of the log-probabilities of its tokens that count, and these tokens.
+// Batches over all sequences of `job`, which must outlive them. The results are two numbers for each
+// document, at log_prob_place(): the sum of the log-probabilities of its tokens that count, and the number of
+// these tokens.
 SharedBatches log_prob_batches(Session& session, const LogProbJob& job);
 
 }  // namespace tessera

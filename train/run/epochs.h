@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-// The last step of a run with train.epochs, at `now` and with `per_epoch` training sequences. The run visits
-// E x per_epoch sequences, rounded to the nearest whole number (at least 1). Steps are rounded up, so the
-// last one may reach into the next epoch. What `now` has trained on counts, in steps of whatever size.
-// Error: more steps than a run may have.
+// The last step of a run with train.epochs that is at `now`, with `per_epoch` training sequences. The run
+// visits E x per_epoch sequences, rounded to the nearest whole number (at least 1). Steps are rounded up, so
+// the last step may reach into the next epoch. Sequences that `now` has already trained on count, whatever
+// the size of their steps was. Error: more steps than a run may have.
 int64_t steps_of_epochs(const Config& config, int64_t per_epoch, const RunState& now = {});
 
 std::string length_of(const Config& config);         // "1000 steps", "3 epochs = 1234 steps"

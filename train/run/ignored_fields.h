@@ -1,4 +1,4 @@
-// --ignore-field, of every program that reads the folder of a model.
+// --ignore-field, an option of every program that reads a model's folder
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The figures of a line of metrics.jsonl of type "inside".
+// The figures of a line of type "inside" in metrics.jsonl
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// Of each part a list, by layer; null where a block trains no such part. Numbers have five digits.
+// For each part a list, by layer; null where a block trains no such part. Numbers have five digits.
 nlohmann::ordered_json inside_json(const InsideFigures& figures);
 
 }  // namespace tessera

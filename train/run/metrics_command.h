@@ -1,7 +1,7 @@
 // A program that gets the lines of metrics.jsonl on its standard input (train.metrics_command).
 //
-// A thread writes to a pipe, and the caller never waits for it: lines queue up to kMostBytes, and what does
-// not fit is left out. A program that ends or does not read any more is told of once, and the run goes on.
+// A thread writes to a pipe, so the caller never waits for the program. Lines queue up to kMostBytes; lines
+// that do not fit are left out. If the program ends or stops reading, the run says so once and goes on.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@ namespace tessera {
 
 class MetricsCommand {
  public:
-  static constexpr int64_t kMostBytes = int64_t{16} << 20;  // that wait for the program
-  static constexpr double kEndSeconds = 10;                 // that it has after the last line
+  static constexpr int64_t kMostBytes = int64_t{16} << 20;  // the most bytes that wait for the program
+  static constexpr double kEndSeconds = 10;                 // the time that it has after the last line
 
   // Starts `command` by /bin/sh in a process group of its own, so that Ctrl-C does not end it. What it prints
   // is added to the file `output`. Error: it cannot be started.
@@ -31,28 +31,28 @@ class MetricsCommand {
   MetricsCommand(const MetricsCommand&) = delete;
 
   void write(const std::string& line);  // with its line break
-  // What is wrong, if anything, and was not told before
+  // What is wrong, if anything is and it was not returned before
   std::string take_trouble();
-  // After the last line: ends the program's input, and waits until it has ended, at most kEndSeconds. One
-  // that goes on is left alone.
+  // Call it after the last line: closes the program's input, and waits until the program has ended, at most
+  // kEndSeconds. After that the program is left running.
   void finish();
 
  private:
   void work();
   bool send(const std::string& line);  // false: no line after it can be sent
-  void tell(std::string trouble);      // the first one stays
-  std::string end_of_program();        // "ended with exit code 3"; "": it runs
+  void tell(std::string trouble);      // keeps only the first trouble
+  std::string end_of_program();        // "ended with exit code 3"; "": it is running
 
   std::filesystem::path output_;
   Descriptor to_;
-  pid_t program_ = 0;  // 0: it has ended, and was waited for
-  std::mutex mutex_;   // of what follows
+  pid_t program_ = 0;  // 0: it has ended, and its exit code was read
+  std::mutex mutex_;   // guards what follows
   std::condition_variable changed_;
   std::deque<std::string> lines_;
   int64_t bytes_ = 0;            // of lines_
   bool closed_ = false;          // nobody reads any more
   bool ends_ = false;            // no line will follow
-  Clock::time_point last_ = {};  // with ends_: until when lines are sent
+  Clock::time_point last_ = {};  // with ends_: lines are sent until then
   std::string trouble_;
   bool told_ = false;
   std::thread thread_;

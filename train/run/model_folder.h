@@ -1,4 +1,4 @@
-// A trained model as programs that use it find it: its folder, its tokenizer, its weights.
+// A trained model as programs find it: its folder, its tokenizer, its weights
 #pragma once
 
 #include <filesystem>
@@ -18,21 +18,21 @@ inline constexpr const char* kModelSources =
     "a checkpoint, the folder of a run (its newest checkpoint), or a folder that transformers wrote";
 
 struct ModelFolder {
-  std::filesystem::path path;  // with the model
-  std::filesystem::path run;   // of which it is a checkpoint; empty: none is known
-  bool newest = false;         // it was chosen among the checkpoints of the run
+  std::filesystem::path path;  // the folder with the model
+  std::filesystem::path run;   // the run that it is a checkpoint of; empty: none is known
+  bool newest = false;         // it was chosen as the newest checkpoint of the run
 };
 
-// The folder that `name` means: a checkpoint, a run's folder or its folder `checkpoints`, a folder of another
-// program, which read_model_config() takes or refuses. Error: no such folder; a checkpoint that is not
-// finished; a run without a finished one.
+// The folder that `name` means. `name` may be a checkpoint, a run's folder or its folder `checkpoints`, or a
+// folder of another program, which read_model_config() accepts or refuses. Error: no such folder; a
+// checkpoint that is not finished; a run without a finished checkpoint.
 ModelFolder find_model_folder(const std::string& name);
 
-// A run that is training removes all but its newest checkpoints. Error: it has removed this one, with what to
-// do.
+// A run in training removes all but its newest checkpoints. Error: the run has removed this one; the message
+// says what to do.
 void check_present(const ModelFolder& folder);
 
-// Calls read(folder) with the folder that `name` means, and again where a run removed its newest checkpoint
+// Calls read(folder) with the folder that `name` means; calls it again if a run removed its newest checkpoint
 // meanwhile. Error: as find_model_folder(), check_present() and read().
 template <class Read>
 auto read_model_folder(const std::string& name, Read&& read) {
@@ -51,12 +51,12 @@ auto read_model_folder(const std::string& name, Read&& read) {
   }
 }
 
-// The tokenizer named by `source` as load_tokenizer() takes it, or, if that is empty, that of the folder;
-// where it has none, and the vocabulary is that of bytes, `bytes`. `folder`: empty for random weights. Error:
-// none is found.
+// The tokenizer that `source` names, as load_tokenizer() takes it. If `source` is empty: the folder's
+// tokenizer, or `bytes` if the folder has none and the vocabulary is that of bytes. `folder`: empty for
+// random weights. Error: no tokenizer is found.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::filesystem::path& folder, const std::string& source,
                                           const ModelConfig& model);
-// The same; null where none is found, which token shards do not need
+// The same, but null if no tokenizer is found: token shards need none
 std::unique_ptr<Tokenizer> find_tokenizer_if_any(const std::filesystem::path& folder,
                                                  const std::string& source, const ModelConfig& model);
 

@@ -25,20 +25,21 @@ namespace tessera {
 
 class OpenRun {
  public:
-  // Checks and reads everything, takes the memory of the first phase, or of that of the checkpoint, and loads
-  // or initialises the weights. All ranks construct one together. Error: everything that refuses a run.
+  // Checks and reads everything, takes the memory of the first phase, or of the checkpoint's phase, and loads
+  // or initialises the weights. All ranks construct their objects together. Error: everything that makes a
+  // run impossible.
   OpenRun(const Config& config, const TrainerOptions& options, RankGroup& ranks);
   OpenRun(const OpenRun&) = delete;
 
-  // Replaces `phase` by the next one of train.context_schedule, and sets `now` to its beginning. It goes on
-  // from the checkpoint of the last step, as a run that resumes from it.
+  // Replaces `phase` by the next phase of train.context_schedule, and sets `now` to its beginning. The next
+  // phase continues from the checkpoint of the last step, exactly as a run that resumes from it.
   void begin_next_phase();
-  // Weights and optimizer as they were at `to`, a state of this phase: those of its checkpoint, or of the
-  // run's start if it is at step 0. Its position in the data may be another.
+  // Sets weights and optimizer to what they were at `to`, a state of this phase: to those of its checkpoint,
+  // or of the run's start if it is at step 0. `to` may have another position in the data.
   void go_back(const RunState& to);
 
-  // Before anything is written to the run's folder or removed there, on every rank and thread: Error if it is
-  // not this run's any more
+  // Call it before anything is written to the run's folder or removed there, on every rank and thread. Error:
+  // the folder is not this run's any more.
   void check_folder() { present(run_folder_).check_held(); }
   std::set<int64_t>& own_checkpoints() { return present(run_folder_).own_checkpoints(); }
 
@@ -46,29 +47,30 @@ class OpenRun {
   RunDescription description() const;
 
  private:
-  std::optional<RunFolder> run_folder_;  // outlives the log, whose last report asks it
+  std::optional<RunFolder> run_folder_;  // outlives the log, whose last report uses it
 
  public:
-  Config config;  // as it was given, with the steps of train.epochs
+  Config config;  // as it was given, with the steps that train.epochs means
   RankGroup& ranks;
   const std::filesystem::path folder, checkpoints;
-  Disks disks;                    // on which the ranks find the folder
+  Disks disks;                    // the disks with the run's folder
   std::filesystem::path profile;  // folder of the memory profile; empty: none
-  std::filesystem::path resumed;  // the checkpoint; empty: a fresh run
+  std::filesystem::path resumed;  // the checkpoint that the run resumes from; empty: a new run
   DeviceChoice device;
-  RunState now;             // after the last finished step
+  RunState now;             // the state after the last finished step
   std::vector<Task> tasks;  // of evaluation.tasks
   double peak_flops = 0;    // of one device
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<RunPhase> phase;  // that runs now
+  std::unique_ptr<RunPhase> phase;  // the phase that is running
   RunLog log;
-  CopiedFiles copied;                                   // into every checkpoint; where a rank leads a disk
+  CopiedFiles copied;                                   // copied into every checkpoint; on ranks that lead a
+                                                        // disk
   nlohmann::json token_ids = nlohmann::json::object();  // the same
-  std::vector<std::string> notices;                     // for rank 0 to print when the run starts
+  std::vector<std::string> notices;                     // rank 0 prints them when the run starts
   bool base_is_kept = false;                            // see CheckpointOptions
 
  private:
-  using Checkpoint = const std::filesystem::path*;  // to resume from; null: a fresh run
+  using Checkpoint = const std::filesystem::path*;  // to resume from; null: a new run
 
   void check_options(const TrainerOptions& options);
   void check_same_files();
@@ -85,7 +87,7 @@ class OpenRun {
   StoredFolder stored_as_base(const std::string& folder) const;
   void compare_with_nf4(const StoredFolder& of);
   struct ChecksumBefore {
-    std::string was, now;  // was: "" where it is not known
+    std::string was, now;  // `was` is "" if it is not known
   };
   std::string same_as_before(const char* what, const ChecksumBefore& of) const;
   void take_stored_reference(Checkpoint checkpoint);
@@ -110,7 +112,7 @@ class OpenRun {
     notices.insert(notices.end(), more.begin(), more.end());
   }
 
-  RunState was_;                // the checkpoint's, where there is one
+  RunState was_;                // the checkpoint's state, if there is one
   std::vector<RunPlan> plans_;  // of all phases
   GemmChoices gemms_;           // the algorithms of all phases
   const Mesh* mesh_ = nullptr;

@@ -41,18 +41,19 @@ std::vector<std::string> describe_best(const Config& config, const RunState& now
 // Sequences in one evaluation, if the run evaluates
 int64_t evaluated_sequences(const Config& config, const RunData& data);
 
-// Seconds of a step and of an evaluation, estimated before the first one from their FLOPs and a typical share
-// of the GEMM peak
+// The seconds of a step and of an evaluation. They are estimated before the first one from the FLOPs and a
+// typical share of the GEMM peak.
 double expected_step_seconds(const RunShape& shape, double peak_flops);
 double expected_evaluation_seconds(const RunShape& shape, double peak_flops, int64_t sequences);
 
-// Notices for a step or an evaluation that will take more than half a minute: how long, and the keys that
-// make it shorter
+// Notices for a step or an evaluation that will take more than half a minute: how long it will take, and
+// which keys shorten it
 std::vector<std::string> slowness_notices(const RunDescription& run);
 
 std::string format_about(double seconds);  // "20 s", "21 min", "2.5 h"
 
-// The time that remains, from the tasks measured so far. A task that was not measured yet counts as 0.
+// The time that remains, from the tasks measured so far. A kind of task that was not measured yet counts as
+// 0.
 class TimeLeft {
  public:
   enum Task { kStep, kEvaluation, kSample, kCheckpoint };

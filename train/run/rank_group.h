@@ -1,5 +1,5 @@
-// RankGroup: the ranks of a run as the trainer sees them. A run of one rank has no process group: nothing
-// here costs or waits then.
+// RankGroup: the ranks of a run as the trainer sees them. A run of one rank has no process group: then
+// nothing here costs or waits.
 #pragma once
 
 #include <functional>
@@ -28,34 +28,37 @@ class RankGroup {
   int64_t size() const { return world_.size; }
   bool is_rank_0() const { return rank() == 0; }        // the one that prints and writes
   int local_rank() const { return world_.local_rank; }  // on this machine
-  // This rank on an axis
+  // The place of this rank on an axis
   AxisPlace place(Axis axis) const { return mesh_shape_.place(axis, rank()); }
 
-  std::string machine() const;  // its name
-  bool on_one_machine();        // whether all ranks are
+  std::string machine() const;  // the name of this rank's machine
+  bool on_one_machine();        // whether all ranks are on one machine
 
-  // The machines of the run, if their ranks are neighbours and each has as many; else 1. Equal at all ranks
+  // The number of machines, if the ranks of each are neighbours and each has the same number; else 1. Equal
+  // on all ranks
   int64_t nodes();
 
-  // How the machines reach one another: Network::text; "" on one host, or before connect()
+  // How the machines reach one another: Network::text; "" if all ranks are on one host, or before connect()
   const std::string& network() const { return network_.text; }
 
-  // For tensors of the backend's device, until finish(), in place of the mesh before. The backend must
-  // outlive it. All ranks call it together.
+  // Connects the ranks for tensors of the backend's device, until finish(). Replaces an earlier mesh. The
+  // backend must outlive the connection. All ranks call it together.
   const Mesh& connect(Backend& be, const MeshShape& shape);
-  void disconnect();  // before the backend ends; a run does it with finish()
+  void disconnect();  // call it before the backend ends; finish() includes it
 
   // How long this rank has waited for collectives since the last call; see Communicator::take_past_waits().
   double take_past_waits() { return group_ ? mesh_->take_past_waits() : 0; }
 
-  // Over all ranks; all call it. Equal bits at every rank.
+  // Over all ranks, which all call it. Bits are equal on every rank.
   std::vector<double> sum(const std::vector<double>& mine);
-  std::vector<double> gather(double mine);  // in the order of ranks
-  // What each rank may use of its device's memory, the least of all: all choose the same micro-batch.
+  std::vector<double> gather(double mine);  // all ranks' values, in the order of ranks
+  // The least limit that any rank has for its device's memory. All ranks use it, so that they choose the same
+  // micro-batch.
   MemoryLimit memory_limit(Device device);
-  // Error unless all ranks have the same text; `what` says what it is, and what to do.
+  // Error: not all ranks have the same text. `what` says what the text is, and what to do.
   void check_same(std::string_view mine, std::string_view what);
-  // The same of many lines: the Error names the first rank that has others, its machine, and the first line.
+  // The same for many lines. The Error names the first rank with other lines, its machine, and the first line
+  // that differs.
   void check_same_lines(std::string_view mine, std::string_view what);
 
   std::vector<std::string> exchange(std::string_view mine);  // the texts of all ranks, at every rank
@@ -64,8 +67,9 @@ class RankGroup {
 
   // For the watchdog: see ProcessGroup::enter_phase().
   void enter_phase(std::string_view name, Timeout timeout = Timeout::kLimit);
-  // Runs body(). With other ranks, an exception ends them all with one message; with one rank the caller gets
-  // it. Work that body() has left on a device may never end: its owner should outlive the call.
+  // Runs body(). With several ranks, an exception ends them all with one message; with one rank the caller
+  // gets it. Work that body() has left on a device may never end, so the owner of that work should outlive
+  // this call.
   void guard(const std::function<void()>& body);
   void finish();  // waits until all ranks are done
 
@@ -79,7 +83,8 @@ class RankGroup {
   std::unique_ptr<Mesh> mesh_;
   bool found_network_ = false;
   Network network_;
-  std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw communication fail
+  std::optional<Clock::time_point> failed_at_;  // when the watchdog's thread saw that communication had
+                                                // failed
 };
 
 }  // namespace tessera

@@ -5,9 +5,9 @@
 //
 //   (x - median) / max(1.4826 MAD, kFlat |median|)
 //
-// MAD, the median of the distances from the median, times 1.4826 is the standard deviation of values that are
-// normally distributed; a spike in the window, unlike with mean and deviation, hardly moves either. The
-// second term is for windows that are flat.
+// MAD is the median of the distances from the median. Times 1.4826 it is the standard deviation, for values
+// that are normally distributed. Unlike the mean and the standard deviation, the median and the MAD hardly
+// move when the window contains a spike. The second term is for windows of almost equal values.
 #pragma once
 
 #include <cstddef>
@@ -20,21 +20,22 @@ namespace tessera {
 
 // The newest steps that updated the weights
 struct RecentSteps {
-  static constexpr size_t kMost = 128, kLeast = 32;  // of the window; before kLeast there is no score
+  static constexpr size_t kMost = 128, kLeast = 32;  // of the window; with fewer than kLeast steps there is
+                                                     // no score
   static constexpr double kFlat = 0.005;             // of the median
-  int64_t tokens_per_step = 0;                       // of them all
-  std::vector<double> losses = {}, grad_norms = {};  // the newest last
+  int64_t tokens_per_step = 0;                       // of all these steps
+  std::vector<double> losses = {}, grad_norms = {};  // the newest are last
 
   void add(double loss, double grad_norm);
   bool operator==(const RecentSteps&) const = default;
 };
 
 struct SpikeScores {
-  double loss = 0, grad_norm = 0;  // 0: there are too few steps before
+  double loss = 0, grad_norm = 0;  // 0: there were too few steps before
 };
 SpikeScores scores_of(const RecentSteps& recent, double loss, double grad_norm);
 
-// What has just `score`
+// The limits at which the loss and the gradient norm just have `score`
 StepLimits limits_of(const RecentSteps& recent, double score);
 
 }  // namespace tessera

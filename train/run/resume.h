@@ -1,4 +1,5 @@
-// The differences between a checkpoint and the run that resumes from it: some are refused, some are notices.
+// The differences between a checkpoint and the run that resumes from it: some make resuming an Error, others
+// only cause a notice.
 #pragma once
 
 #include <filesystem>
@@ -13,17 +14,17 @@
 namespace tessera {
 
 // Compares the run with the checkpoint that it resumes from, whose state is `was`. Returns notices: keys that
-// changed, with both values and the effect; what could not be compared.
-// Error: the order of the training data would change: another seed, data.shuffle, data.documents or
-// data.shift, other data, or other weights of its sources, or a sequence length that train.context_schedule
-// does not have at this step.
+// changed, with both values and the effect; and what could not be compared. Error: the order of the training
+// data would change. This happens with another seed, data.shuffle, data.documents or data.shift, with other
+// data or other weights of its sources, and with a sequence length that train.context_schedule does not have
+// at this step.
 std::vector<std::string> compare_with_checkpoint(const std::filesystem::path& checkpoint, const RunState& was,
                                                  const RunState& now, const Config& config,
                                                  const RunData& data);
 
-// Sets the best evaluation of `now`, and how many followed, to those up to the checkpoint. They begin anew if
-// losses of this run cannot be compared with them, or if it keeps the best checkpoint and that one no longer
-// exists, or if a phase of train.context_schedule begins.
+// Sets the best evaluation of `now`, and the number of evaluations since, to those of the checkpoint. They
+// start anew if losses of this run cannot be compared with the earlier ones, if the run keeps the best
+// checkpoint and that checkpoint no longer exists, or if a phase of train.context_schedule begins.
 void take_best(const std::filesystem::path& checkpoint, const RunState& was, RunState& now,
                const Config& config);
 

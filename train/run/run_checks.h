@@ -13,17 +13,18 @@ namespace tessera {
 
 struct RunParts {
   const Config& config;
-  const ModelConfig& model;  // train.init_from may set its sizes
+  const ModelConfig& model;  // train.init_from may have set its sizes
   const RunData& data;
-  bool resuming = false;  // a vocabulary that the checkpoint was trained with is not refused
+  bool resuming = false;  // then a vocabulary with which the checkpoint was trained is not refused
 };
 
-// Returns notices for the user. Error: data of another tokenizer than that of the weights of train.init_from,
-// or of data.train's; sources of several tokenizers; a prompt with tokens that the model does not have.
+// Returns notices for the user. Error: the tokenizer of the data differs from that of the weights of
+// train.init_from, or validation data from that of data.train; sources have several tokenizers; the prompt
+// has tokens that the model does not have.
 std::vector<std::string> check_run(const RunParts& run);
 
-// What is known of a planned run: its steps, and what check_run() says of its data if they can be read. A
-// plan may be made without them, so that data that cannot be read is a notice. Error: as check_run().
+// What is known about a planned run: its steps, and what check_run() says about its data if they can be read.
+// A plan needs no data, so data that cannot be read are only a notice. Error: as check_run().
 PlannedRun planned_run(const Config& config);
 
 }  // namespace tessera

@@ -22,9 +22,9 @@ namespace tessera {
 
 // The tokens of a step on all ranks
 struct StepTokens {
-  int64_t counted = 0;        // whose loss counts; with a loss of pairs these
+  int64_t counted = 0;        // tokens whose loss counts; with a loss of pairs, pairs
   double weight = 0;          // the sum of their weights
-  double attention_span = 0;  // of each, the mean: see ModelConfig
+  double attention_span = 0;  // the mean over the tokens: see ModelConfig
 };
 
 struct StepSeconds {
@@ -39,8 +39,8 @@ class RunLog {
   RunLog(const Config& config, const RunState& run, bool speaks);
 
   StatusLine& line() { return line_; }
-  // As MetricsFile; and starts train.metrics_command, whose output is beside `path`. From now on
-  // `check_folder` is called before each write to the folder; what it throws stops the run.
+  // As MetricsFile. Also starts train.metrics_command, whose output goes to a file next to `path`. From now
+  // on `check_folder` is called before each write to the folder; an exception from it stops the run.
   void open_metrics(
       const std::filesystem::path& path, int64_t keep_to_step, std::function<void()> check_folder = [] {});
   // Whether metrics.jsonl already had a line of this type for the step that the run resumes from.
@@ -49,17 +49,17 @@ class RunLog {
     if (metrics_) metrics_->sync();
   }
 
-  // Called once, first. `resumed` is the checkpoint; empty: a fresh run.
+  // Called once, before all others. `resumed` is the checkpoint that the run resumes from; empty: a new run.
   void begin(const RunDescription& description, const std::filesystem::path& resumed);
-  // A phase of train.context_schedule other than the first
+  // Called when a phase of train.context_schedule other than the first begins
   void begin_phase(const RunDescription& description);
-  // Without a token that counts the step was skipped, and `result` is not looked at.
+  // If no token of the step counted, the step was skipped, and `result` is ignored.
   void step(const TrainState::StepResult& result, const StepTokens& tokens, double learning_rate,
             const StepSeconds& seconds, const MemoryLedger& ledger);
-  // After step(), of the same one
+  // Called after step(), for the same step
   void inside(const InsideFigures& figures);
   void skipped_step(const BadStep& bad, double seconds);
-  // The run has gone back to the step of its RunState, and the lines of later steps with it.
+  // The run has gone back to the step of its RunState. Lines of later steps are dropped.
   void go_back(const BadStep& bad, double seconds);
   // A status line of a task that has not finished
   void progress(int64_t step, const std::string& what, int64_t done, int64_t total, const std::string& unit,
@@ -69,7 +69,7 @@ class RunLog {
   void sample(const std::string& text, double seconds);
   void checkpoint(const std::filesystem::path& path, int64_t step, double seconds, bool best);
   void signal(int number);
-  // Called once, last. `reason`: "finished", "signal" or "error"
+  // Called once, after all others. `reason`: "finished", "signal" or "error"
   void stop(const char* reason, const std::string& message);
 
  private:
@@ -91,9 +91,9 @@ class RunLog {
   Interval interval_;  // since the last printed line
   RunShape shape_{};
   double sequences_per_epoch_ = 1;
-  double peak_flops_ = 0, peak_printed_ = 0;  // of one device; as it was last printed
+  double peak_flops_ = 0, peak_printed_ = 0;  // of one device; the value printed last
   int64_t memory_recorded_ = 0;               // bytes, in the last line of type memory
-  double steps_ = 0, clipped_steps_ = 0;      // since the last line of type inside
+  double steps_ = 0, clipped_steps_ = 0;      // both since the last line of type inside
   Clock::time_point started_ = Clock::now();
 };
 

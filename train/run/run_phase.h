@@ -1,5 +1,6 @@
-// RunPhase: a phase of train.context_schedule, with all that depends on the length of its sequences: plan,
-// data, memory, and the state in it. A run holds one at a time; without a schedule, one is the run.
+// RunPhase: a phase of train.context_schedule, with everything that depends on the length of its sequences:
+// the plan, the data, the memory, and the state in that memory. A run holds one phase at a time. Without a
+// schedule, the run is one phase.
 #pragma once
 
 #include <optional>
@@ -14,12 +15,12 @@ namespace tessera {
 
 class RunPhase {
  public:
-  // Opens the data. `run` is the configuration of all phases, `index` counts them from 0, and `shift` is of
-  // the training sequences. Where the data has weights, the plan gets memory for them. Error: as RunData.
+  // Opens the data. `run` is the configuration of all phases, `index` counts them from 0, and `shift` is that
+  // of the training sequences. If the data has weights, the plan includes memory for them. Error: as RunData.
   RunPhase(const Config& run, size_t index, const RunPlan& plan, bool shift);
 
-  // Reads this rank's sequences of the step that begins at `position` of the data into next(). `rank`: its
-  // place on the data axis. Error: as SequenceSource::fetch().
+  // Reads this rank's sequences of a step into next(). The step begins at `position` of the data. `rank`:
+  // this rank's place on the data axis. Error: as SequenceSource::fetch().
   void fetch_step(int64_t position, const AxisPlace& rank) { fetch_step(position, rank, next_); }
   Sequences& next() { return next_; }
   void fetch_step(int64_t position, const AxisPlace& rank, Sequences& into) const;
@@ -30,7 +31,7 @@ class RunPhase {
     Backend& backend;
     const Mesh& ranks;  // of the run
     bool recorded;      // for a memory profile
-    bool resuming;      // what advice may change: see advice()
+    bool resuming;      // limits what advice may change: see advice()
   };
   // Takes the memory of the plan, and allocates the state. Error: OutOfMemory, with advice.
   void allocate(const Memory& memory);
@@ -44,7 +45,7 @@ class RunPhase {
 
  private:
   size_t index_;
-  Config config_;  // of this phase
+  Config config_;  // for this phase
   RunData data_;
   RunPlan plan_;
   Sequences next_;

@@ -9,13 +9,13 @@
 namespace tessera {
 
 // A step that is expected to take longer than kPromptSeconds is dropped when a signal arrives; a shorter one
-// is finished. Gradients are exchanged during a step's last micro-batch, so all ranks must know before it
-// whether the step is dropped. They agree after every agree_every_ micro-batches, which all ranks compute
-// from the same values: that costs a message to rank 0 and back about every kPromptSeconds, no wait for a
-// device, and nothing in a short step. A single rank looks at the clock instead.
+// is finished. A step's last micro-batch exchanges gradients, so before it all ranks must know whether the
+// step is dropped. They agree after every agree_every_ micro-batches, a number that all ranks compute from
+// the same values. This costs a message to rank 0 and back about every kPromptSeconds, never waits for a
+// device, and costs nothing in a short step. A single rank looks at the clock instead.
 //
-// What a run does between steps goes by rounds: the batches of an evaluation, the tokens of a sample. Ranks
-// agree before each, which costs that message every time; a single rank sends none.
+// Work between steps is done in rounds: the batches of an evaluation, the tokens of a sample. The ranks agree
+// before each round, which costs such a message every time. A single rank sends none.
 class Stopping {
  public:
   static constexpr double kPromptSeconds = 2;
@@ -25,15 +25,15 @@ class Stopping {
       : ranks_(ranks), on_signal_(std::move(on_signal)) {}
 
   RankGroup& ranks() const { return ranks_; }
-  int signal() const { return signal_; }  // the one that stops the run; 0: none yet
+  int signal() const { return signal_; }  // the signal that stops the run; 0: none yet
 
   // All ranks call these, in the same order. A signal to one of them counts for all.
   bool agreed();
   std::vector<double> sum(std::vector<double> mine);  // RankGroup::sum(), and agreed() in the same exchange
-  // Whether there is another round: after no signal, and only as long as rank 0 does not say `done`.
+  // Whether there is another round: no signal has arrived, and rank 0 has not said `done`.
   bool goes_on(bool done = false);
 
-  // The next step: its micro-batches and its expected seconds, the same at all ranks.
+  // Announces the next step: its micro-batches and its expected seconds, which are equal on all ranks.
   void expect_step(int64_t micro_steps, double seconds);
   // Whether that step is dropped, after `done` of its micro-batches and `elapsed` seconds.
   bool drops_step(int64_t done, double elapsed);

@@ -15,8 +15,8 @@ struct TeacherLogitsJob {
   TeacherLogitsWriter& writer;  // open
 };
 
-// Batches over all sequences of `job`, which must outlive them. They write their records, and their result is
-// one number, how many.
+// Batches over all sequences of `job`, which must outlive them. They write their records. Their only result
+// is the number of records.
 SharedBatches teacher_logits_batches(Session& session, const TeacherLogitsJob& job);
 
 }  // namespace tessera

@@ -24,7 +24,7 @@ namespace tessera {
 class TrainLoop {
  public:
   explicit TrainLoop(OpenRun& run);  // which outlives it
-  void run();                        // as train() says
+  void run();                        // throws and returns as train() does
 
  private:
   // The tasks after a step
@@ -32,7 +32,8 @@ class TrainLoop {
     bool evaluation = false, sample = false, checkpoint = false;
   };
 
-  // Anew where they are needed: the next phase of train.context_schedule has others.
+  // Those of the current phase. Call them each time, because the next phase of train.context_schedule has
+  // others.
   RunPhase& phase() const { return *run_.phase; }
   const RunShape& shape() const { return run_.shape(); }
   const Tokenizer* tokenizer() const { return phase().data().tokenizer(); }
@@ -47,9 +48,9 @@ class TrainLoop {
   bool evaluates_first() const;
   void begin_phase();
   enum class Outcome : uint8_t {
-    kDone,     // it may have been skipped
+    kDone,     // the update may have been skipped
     kDropped,  // a signal arrived
-    kWentBack  // run_.now is that of a step before
+    kWentBack  // run_.now is now the state of an earlier step
   };
   Outcome train_step(int64_t step);
   Outcome handle(BadStep bad, double seconds);
@@ -65,7 +66,7 @@ class TrainLoop {
   void sample();
   void save();
   bool saved_within(double seconds);  // whether it is on the disk, or on all disks
-  void finish_saving(bool waits);     // false: only if it is on the disk
+  void finish_saving(bool waits);     // `waits` is false: only if it is already on the disk
   void end();
   void tell_of_slow_ranks(std::span<const double> own);
   void report_ranks();
@@ -73,19 +74,19 @@ class TrainLoop {
 
   OpenRun& run_;
   Stopping stopping_;
-  // A checkpoint that is written beside training
+  // A checkpoint that is written while training goes on
   struct Saving {
     std::unique_ptr<PendingCheckpoint> checkpoint;
-    KeepRule keep;  // of what is there when it is done
+    KeepRule keep;  // applied when the checkpoint is done
     int64_t step;
-    bool is_best;  // its evaluation was the best then
+    bool is_best;  // its evaluation was the lowest at that time
     Clock::time_point start;
   };
   std::optional<Saving> saving_;
-  std::set<std::string> told_;  // of older checkpoints that could not be removed
+  std::set<std::string> told_;  // of older checkpoints that could not be removed; already printed
   RunState at_saved_;           // run_.now when the step after saved_ begins
   int64_t saved_;               // the step of the newest checkpoint of this run, maybe still being written
-  StepTokens next_tokens_;      // of phase().next(), over all ranks
+  StepTokens next_tokens_;      // the tokens of phase().next(), over all ranks
   PositionLosses positions_;    // of the last evaluation, with evaluation.by_position
   SlowRanks slow_ranks_;
   double step_seconds_ = 0;  // of the last step, or expected before the first; equal on all ranks

@@ -6,7 +6,8 @@
 namespace tessera {
 
 // Reads every file of a checkpoint, of all checkpoints of a run, or of a folder of shards, and prints a line
-// for each. Returns the program's exit code: 0, or 1 if a file is damaged. Error: another kind of folder.
+// for each. Returns the program's exit code: 0, or 1 if a file is damaged. Error: the folder is of another
+// kind.
 int verify_command(const std::filesystem::path& folder);
 
 }  // namespace tessera

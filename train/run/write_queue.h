@@ -1,4 +1,4 @@
-// WriteQueue: a thread that does what it is given, in order, beside the caller: it writes files from copies
+// WriteQueue: a thread that runs tasks in order while its caller goes on. The tasks write files from copies
 // in memory.
 #pragma once
 
@@ -14,17 +14,17 @@ namespace tessera {
 
 class WriteQueue {
  public:
-  // `most_bytes`: of what waits, so that copies do not fill the memory
+  // `most_bytes`: the limit of the bytes that wait, so that copies do not fill the memory
   explicit WriteQueue(int64_t most_bytes);
-  ~WriteQueue();  // does the rest; errors are lost
+  ~WriteQueue();  // finishes the remaining tasks; their errors are lost
   WriteQueue(const WriteQueue&) = delete;
 
-  // Waits until there is room for a task that keeps so many bytes; one that is larger than all room waits
-  // until it is alone. Error: of an earlier task; the later ones are then not done.
+  // Waits until there is room for a task that holds so many bytes. A task larger than the limit waits until
+  // no other is left. Error: an earlier task failed; later tasks are then not run.
   void push(int64_t bytes, std::function<void()> task);
-  // Whether everything was done, or failed. Waits for it at most so long.
+  // Whether all tasks are done, or one has failed. Waits at most so long for that.
   bool done_within(double seconds);
-  void finish();  // waits until everything is done. Error: of a task
+  void finish();  // waits until everything is done. Error: as a task
 
  private:
   struct Task {
@@ -38,10 +38,10 @@ class WriteQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
-  int64_t bytes_ = 0;  // of tasks_ and of the one that runs
+  int64_t bytes_ = 0;  // of tasks_ and of the task that is running
   bool busy_ = false, ends_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // declared last, because it uses the others
 };
 
 }  // namespace tessera

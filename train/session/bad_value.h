@@ -1,6 +1,6 @@
-// The search for the operation with which a step goes bad: the first that computes a value that is NaN or
-// infinite. It watches a step that is computed once more for this, looks at what every operation reads and
-// writes, and costs far more than the step.
+// Finds the operation with which a step goes bad: the first that computes a NaN or an infinite value. The
+// step is computed once more for this search, which looks at all that each operation reads and writes, and so
+// takes far longer than a step.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// An operand when an operation began, or what it wrote
+// An operand as it was when an operation began, or what the operation wrote
 struct LookedAt {
   std::string field;   // "dx"
   std::string memory;  // "blocks.3.mlp.expand.weight", "MLP hidden layer"; "": not known
@@ -28,15 +28,15 @@ struct LookedAt {
 };
 
 struct BadValue {
-  int64_t number;         // of the operation in the step, which all ranks count alike
+  int64_t number;         // the operation's number in the step; all ranks count alike
   std::string operation;  // "linear forward"
   OpPlace place;
-  LookedAt found;         // what it wrote, or an operand that was bad before, and that no operation wrote
-  bool was_read = false;  // the latter
-  std::vector<LookedAt> read;  // all it read
+  LookedAt found;              // what it wrote; or an operand that was bad before and that no operation wrote
+  bool was_read = false;       // `found` is such an operand
+  std::vector<LookedAt> read;  // all that the operation read
   // Sequences of the micro-batch with bad values, and the token of the first; empty: its rows are no tokens
   std::vector<int64_t> sequences = {};
-  std::optional<int64_t> token = {};  // of the first of these; none where ranks share sequences
+  std::optional<int64_t> token = {};  // in the first of these; none where ranks share sequences
 };
 
 // "linear forward in block 3, in the backward, micro-batch 2 of 4"
@@ -63,10 +63,10 @@ class BadValueSearch final : public OpObserver {
   void find_sequences(const Operand& written);
 
   TrainState& state_;
-  std::vector<LookedAt> read_;  // by the operation that runs
+  std::vector<LookedAt> read_;  // by the operation that is running
   std::optional<BadValue> found_;
   int64_t number_ = 0;
-  bool own_ = false;  // its own operations run
+  bool own_ = false;  // whether operations of this object are running
 };
 
 }  // namespace tessera

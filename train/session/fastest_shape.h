@@ -1,6 +1,6 @@
 // What "auto" means for train.micro_batch, train.recompute, train.mlp_chunk, parallel.shard,
-// parallel.replicas and memory.offload: of the shapes that fit by plan, the one whose step is estimated to be
-// the fastest (step_estimate.h).
+// parallel.replicas and memory.offload: of the shapes that fit according to their plan, the one whose step is
+// estimated to be the fastest (step_estimate.h).
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace tessera {
 
-// Which fields of a shape are to be found
+// Which fields of a shape this search sets
 struct FreeFields {
   bool micro_batch = false, keep = false, mlp_chunk = false, shard = false, replicas = false, offload = false;
 
   bool any_but_micro_batch() const { return keep || mlp_chunk || shard || replicas || offload; }
 };
 
-// Those of an MLP that are tried, in this order
+// The values of mlp_chunk that are tried, in this order
 inline constexpr std::array<int64_t, 4> kMlpChunks = {16384, 8192, 4096, 2048};
 
 // `shape` with the free fields found; the others stay.

@@ -1,5 +1,5 @@
-// Tensors of a step that have a twin on the host, in memory that the device copies by itself: the host fills
-// one, or reads one, while the device is at work on other operations.
+// Tensors of a step that have a twin on the host, in memory from which the device copies by itself. The host
+// fills or reads a twin while the device works on other operations.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Filled by the host. None if it was made of no tensor.
+// A tensor that the host fills. Made without a tensor, it is none.
 class SentTensor {
  public:
   SentTensor() = default;
@@ -22,7 +22,8 @@ class SentTensor {
 
   const Tensor& device() const { return device_; }
 
-  // Operations of the stream from now on find `values` on the device. As many as the tensor has elements.
+  // Operations that are enqueued after this find `values` on the device. There are as many values as the
+  // tensor has elements.
   template <class T>
   void send(std::span<const T> values) {
     if (!host_.data) return;  // a plan has no memory
@@ -36,7 +37,7 @@ class SentTensor {
   std::unique_ptr<Transfer> transfer_;
 };
 
-// Read by the host
+// A tensor that the host reads
 class FetchedTensor {
  public:
   FetchedTensor() = default;
@@ -47,9 +48,10 @@ class FetchedTensor {
 
   const Tensor& device() const { return device_; }
 
-  // Copies what the operations before it write. No later one may write the tensor before values() returned.
+  // Copies what earlier operations wrote to the tensor. No later operation may write it before values() has
+  // returned.
   void start() { transfer_->start(); }
-  // Waits for the last start(); valid until the next
+  // Waits for the last start(). The result is valid until the next start().
   template <class T = float>
   std::span<const T> values() {
     transfer_->wait();

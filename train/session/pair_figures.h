@@ -1,4 +1,5 @@
-// The figures of a loss of pairs on the host: of an evaluation, whose losses come without them.
+// The figures of a loss of pairs, computed on the host. An evaluation needs this because its forward returns
+// only losses of tokens.
 #pragma once
 
 #include <span>
@@ -9,24 +10,24 @@
 
 namespace tessera {
 
-// `losses` and `reference` are the cross entropy of each token, [count, T]. `reference` is empty where the
-// rule needs none, or the sequences have its log-probs.
+// `losses` and `reference` are the cross entropy of each token, [count, T]. `reference` is empty if the rule
+// needs no reference, or if the sequences hold its log-probabilities.
 struct PairLosses {
   const PreferenceRule& rule;
   const SequencesView& sequences;
   int64_t T;
   std::span<const float> losses, reference;
 };
-// All pairs, in their order, without PreferencePair::divergence
+// All pairs, in order, without PreferencePair::divergence
 std::vector<PreferencePair> pairs_in(const PairLosses& of);
 
-// The sums over the pairs of PreferenceFigures::at(). The divergence of kto is that of these pairs.
+// The sums over `pairs` of PreferenceFigures::at(). For kto, the divergence is computed from these pairs.
 std::vector<double> pair_figures(const PreferenceRule& rule, std::vector<PreferencePair> pairs);
-// The means of sums over so many pairs: of what is chosen and rejected, over the pairs that have it
-// `weight`: the sum of the pairs' weights
+// The means, from sums over so many pairs. Figures of chosen or rejected answers are means over the pairs
+// that have such an answer. `weight`: the sum of the pairs' weights
 std::vector<double> mean_figures(std::vector<double> sums, double pairs, double weight);
 
-// [N, 2]: each value as a float and what that leaves
+// [N, 2]: each value as two floats, the value rounded and the remainder
 std::vector<float> as_two_floats(std::span<const double> values);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The ranks of a planned run: communicators that check their arguments and do nothing.
+// The ranks of a planned run: communicators that check their arguments and do nothing else.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace tessera {
 
 class PlanRanks {
  public:
-  // `of`: who is told of an axis' collectives
+  // `of`: the observer of the collectives of an axis
   PlanRanks(const RunShape& shape, Device device, const std::function<QueueObserver(Axis)>& of = {}) {
     const auto make = [&](Axis axis) {
       const auto size = static_cast<int>(shape.mesh.place(axis, 0).size);

@@ -23,11 +23,11 @@ namespace tessera {
 
 inline constexpr int64_t kNoSamples = -1;  // SessionShape::sample_tokens where no text is continued
 
-// The shape of a forward: evaluation and sampling need no more.
+// The shape of a forward. Evaluation and sampling need no more.
 struct SessionShape {
   ModelConfig model;
-  int64_t batch;            // B: the most sequences of an evaluation's batch
-  int64_t sequence_length;  // T, of these
+  int64_t batch;            // B: the most sequences in a batch of an evaluation
+  int64_t sequence_length;  // T, of these sequences
   DType dtype = DType::kF32;
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
@@ -35,7 +35,8 @@ struct SessionShape {
   int64_t mlp_chunk = 0;         // see Model
   bool documents = false;        // sequences may hold several documents, and attention stays within each
   AxisPlace context = {};        // the ranks that share the tokens of each sequence
-  int64_t context_heads = 0;     // of keys, in a part of attention: see model/context.h; 0: heads_of_part()
+  int64_t context_heads = 0;     // heads of keys in a part of attention: see model/context.h; 0:
+                                 // heads_of_part()
   int64_t largest_logits = 0;    // K of Session::largest_logits()
   // The longest text that a Decoder of the session holds; 0: model.context
   int64_t sample_tokens = 0;
@@ -50,41 +51,41 @@ struct SessionShape {
 struct RunShape {
   ModelConfig model;
   int64_t micro_batch;      // B: sequences in one forward and backward
-  int64_t micro_steps;      // of them in an optimizer step, on each rank
+  int64_t micro_steps;      // micro-batches in an optimizer step, on each rank
   int64_t sequence_length;  // T
   DType dtype = DType::kF32;
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
   std::optional<ModelConfig> teacher = {};  // where the loss needs one
   TeacherBase teacher_base = TeacherBase::kAuto;
-  bool reference_without_adapters = false;  // that of the loss is the model with its adapters left out
-  bool weights = false;                     // losses have weights: those of the data
+  bool reference_without_adapters = false;  // the loss's reference is the model with its adapters left out
+  bool weights = false;                     // the data has weights for the losses
   RouterLosses router_losses = {};          // train.experts
   AttentionKind attention = AttentionKind::kFlash;
   bool deterministic = true;
   ByBlock<Keep> keep = {};       // train.recompute
-  Freeze freeze = {};            // train.freeze; with LoRA all but the adapters
+  Freeze freeze = {};            // train.freeze; with LoRA everything but the adapters
   int64_t classifier_chunk = 0;  // see Model
   int64_t mlp_chunk = 0;         // see Model; it adds `mlp` to what `keep` drops
   bool documents = false;        // see SessionShape
-  int64_t sample_tokens = 0;     // see SessionShape, as the next
+  int64_t sample_tokens = 0;     // see SessionShape, also for the next
   CacheDtype sample_cache = CacheDtype::kAuto;
-  uint64_t seed = 0;                // of the masks of model.dropout
+  uint64_t seed = 0;                // for the masks of model.dropout
   bool cuda_graphs = false;         // train.cuda_graphs
   Fp8Config fp8 = {};               // train.gemm_dtype and train.fp8
   LoraBase base = LoraBase::kAuto;  // train.lora.base
-  bool base_of_experts = false;     // of experts only: train.lora.base_parts
+  bool base_of_experts = false;     // only of experts: train.lora.base_parts
   bool fused_head = false;          // see Model
   int64_t inside_every = 0;         // train.inside_every
   double qk_clip = 0;               // optimizer.qk_clip
 
   MeshShape mesh = {};              // the ranks of the run
   int64_t nodes = 1;                // machines of the run, with as many ranks on each; 1 where that varies
-  LinkRates links = {};             // between them; not known: those of DeviceSpeed
+  LinkRates links = {};             // between the machines; if not known: the rates of DeviceSpeed
   int64_t context_heads = 0;        // see SessionShape
   Offload offload = {};             // memory.offload
-  Poison poison = Poison::kNo;      // of offloaded activations, in tests: see CopyQueue
-  Shard shard = Shard::kOptimizer;  // parallel.shard; where there are several ranks
+  Poison poison = Poison::kNo;      // for offloaded activations, in tests: see CopyQueue
+  Shard shard = Shard::kOptimizer;  // parallel.shard; used with several ranks
   bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 
   int64_t tokens() const {
@@ -96,7 +97,7 @@ struct RunShape {
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }
   int64_t tokens_per_step() const { return sequences_per_step() * sequence_length; }
   int64_t ranks() const { return mesh.ranks(); }
-  // Whether collectives of the axis go from one machine to another
+  // Whether collectives on the axis go from one machine to another
   bool crosses_nodes(Axis axis) const {
     const bool neighbours = axis == Axis::kContext || axis == Axis::kShard;
     return nodes > 1 && (!neighbours || mesh.place(axis, 0).size > ranks() / nodes);
@@ -120,7 +121,8 @@ struct RunShape {
   double flops_per_token() const {
     return flops_of_span(model.attention_span(static_cast<double>(sequence_length)));
   }
-  // For a step. `attention_span`: ModelConfig's for the document of each token, the mean over the tokens
+  // The FLOPs of a step. `attention_span`: the mean over the tokens of ModelConfig's span, for the document
+  // of each token
   double flops_of_span(double attention_span) const {
     return model.flops_of_span(attention_span) - frozen_flops_per_token(model, freeze);
   }

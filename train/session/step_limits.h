@@ -1,4 +1,4 @@
-// How large the loss and the gradient norm of a step may be that updates the weights.
+// Limits of the loss and the gradient norm: a step above one of them does not update the weights.
 #pragma once
 
 #include <limits>
@@ -9,7 +9,7 @@ struct StepLimits {
   double loss = std::numeric_limits<double>::infinity();       // the mean over the loss tokens
   double grad_norm = std::numeric_limits<double>::infinity();  // before clipping
 
-  // Below all that is finite: a step is computed, and makes no update
+  // Limits below every finite value: a step is computed, but updates nothing
   static StepLimits nothing() { return {.loss = -std::numeric_limits<double>::infinity(), .grad_norm = 0}; }
 };
 

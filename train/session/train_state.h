@@ -1,15 +1,15 @@
 // TrainState: a Session, gradients and an optimizer on one device, and the training step.
 //
-// Each of several ranks has one, computes its share of a step's sequences, and exchanges gradients: the
-// gradients of a block are summed over ranks while those of the previous block are computed. What the ranks
-// split of the optimizer's tensors, gradients and weights is the store's affair (model/store/param_store.h).
+// Each rank has a TrainState. It computes its share of a step's sequences and exchanges gradients: the
+// gradients of a block are summed over the ranks while those of the previous block are computed. How ranks
+// split the optimizer's tensors, gradients and weights is the task of the store (model/store/param_store.h).
 //
-// From the second step on a micro-step is one graph (Backend::make_graph): on CUDA one launch in place
-// of hundreds, of the same kernels. These run without a graph: micro-steps with dropout (their masks
-// change from step to step), micro-steps that communicate or copy activations to the host, and all of a run
-// whose memory is recorded.
+// From the second step on, a micro-step is one graph (Backend::make_graph). On CUDA this is one launch
+// instead of hundreds, of the same kernels. These run without a graph: micro-steps with dropout, whose masks
+// change from step to step; micro-steps that communicate or copy activations to the host; and all micro-steps
+// of a run whose memory is recorded.
 //
-// The same code runs over an empty arena with a backend that does nothing: see memory_plan.h.
+// A memory plan runs the same code on an empty arena, with a backend that does nothing: see memory_plan.h.
 #pragma once
 
 #include <array>
@@ -33,53 +33,59 @@ namespace tessera {
 
 class TrainState {
  public:
-  // Allocates; contents of weights and optimizer are undefined until initialize() or load. `axes` are those
-  // of shape.mesh. Error: an axis has another number of ranks.
+  // Allocates. The values of weights and optimizer are undefined until initialize() or until they are loaded.
+  // `axes` are the axes of shape.mesh. Error: an axis has another number of ranks.
   TrainState(Backend& be, Arena& arena, const RunShape& shape, const StepAxes& axes = {});
 
-  // Random weights, zero moments. With kAdapters the other weights are left to be loaded.
+  // Random weights, and moments of zero. With kAdapters only the adapters are set: the other weights are to
+  // be loaded.
   void initialize(uint64_t seed, InitialOf which = InitialOf::kAll);
   Session& session() { return session_; }  // evaluates and samples, with the weights of the last step
   ParamStore& store() { return session_.store(); }
-  // Where shape.loss needs it, unless it is the model without its adapters: whole on each rank, zero until it
-  // is initialized or loaded, and never updated
+  // The reference. It exists if shape.loss needs one, unless that is the model without its adapters. It is
+  // whole on each rank, zero until it is initialized or loaded, and never updated.
   Session& reference() { return present(reference_).session; }
   bool has_reference() const { return reference_.has_value(); }
-  Session& teacher() { return present(teacher_).session; }  // likewise, with shape.teacher
+  Session& teacher() {
+    return present(teacher_).session;
+  }  // exists with shape.teacher; otherwise as the
+     // reference
   bool has_teacher() const { return teacher_.has_value(); }
-  // The losses that the reference has, as Session::losses()
+  // The losses of the reference, as Session::losses() returns them
   std::vector<float> reference_losses(const SequencesView& sequences, int64_t count, int64_t T);
 
-  // Enqueues one optimizer step over this rank's sequences, micro_steps times B of them. Of a context all
-  // ranks get the same, and each takes its part of the tokens. `counted_tokens` is how many targets of all
-  // ranks' sequences are not kNoTarget: the loss of the step is the sum of theirs over that number, and so
-  // are the gradients. With a loss of pairs it counts pairs; with weights it is the sum of those of the
-  // tokens or pairs, and losses are multiplied by them. `step` counts from 1. Error, before any kernel:
-  // an id outside the vocabulary; a counted_tokens that cannot be, 0 too: such a step has no loss.
-  // `continues` gets the number of enqueued micro-steps. If it returns false before the last one, the step is
-  // dropped: weights and optimizer stay as they were, and step() returns false. All ranks must agree on that,
-  // as the last micro-step exchanges gradients.
+  // Enqueues one optimizer step over this rank's sequences: micro_steps times B of them. All ranks of a
+  // context get the same sequences, and each takes its part of the tokens. `counted_tokens` is the number of
+  // targets of all ranks' sequences that are not kNoTarget. The loss of the step is the sum of their losses
+  // divided by this number, and gradients are divided by it too. With a loss of pairs it is the number of
+  // pairs. With weights it is the sum of the weights of these tokens or pairs, whose losses are multiplied by
+  // the weights. `step` counts from 1. Error, before any kernel runs: an id outside the vocabulary; an
+  // impossible counted_tokens, also 0, since such a step has no loss. `continues` gets the number of
+  // micro-steps that are enqueued. If it returns false before the last one, the step is dropped: weights and
+  // optimizer stay as they were, and step() returns false. All ranks must agree on that, because the last
+  // micro-step exchanges gradients.
   bool step(const SequencesView& sequences, double counted_tokens, const OptimizerConfig& config,
             double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues = {});
-  // A step whose loss or gradient norm is not finite, or above its limit, makes no update: weights and
-  // optimizer stay as they were, on all ranks. The device decides that, so that nothing waits for the host.
-  // Limits hold from the next step() on, and are the same on all ranks.
+  // If a step's loss or gradient norm is not finite, or above its limit, the step makes no update: weights
+  // and optimizer stay as they were, on all ranks. The device decides this, so nothing waits for the host.
+  // Limits are in force from the next step() on, and must be the same on all ranks.
   void set_limits(const StepLimits& limits) { limits_ = limits; }
-  // How many steps before made no update: the optimizer counts updates.
+  // How many earlier steps made no update. The optimizer needs it, since it counts updates.
   void set_skipped_updates(int64_t count) { skipped_updates_ = count; }
-  // After a step that made no update: the next step() may be the same again, or another. Without it the next
-  // step in FP8 would have the scales that follow from this one.
+  // Call it after a step that made no update, before the next step(), which may be the same step or another.
+  // Without this call a next step in FP8 would use the scales that follow from the step without an update.
   void take_back_step() { fp8_.take_back_step(stream()); }
-  // A step's operations, for a plan. All micro-steps allocate and release the same: one is enough for that.
+  // Runs the operations of a step for a plan. All micro-steps allocate and release the same, so one is
+  // enough.
   void walk_step(int64_t micro_steps = 1);
   struct StepResult {
     double loss;       // this rank's, nats: the mean over the ranks is the loss of the step
     double grad_norm;  // of all ranks' gradients, before clipping
     StepVerdict verdict = StepVerdict::kUpdate;
-    // Of a loss of pairs: this rank's sums over its pairs, by the numbers of PreferenceFigures::at()
+    // With a loss of pairs: the sums over this rank's pairs, in the order of PreferenceFigures::at()
     std::vector<double> figures = {};
-    // With shape.qk_clip: the largest score of all heads, and how many heads were above it: those that the
-    // update has clipped
+    // With shape.qk_clip: the largest score of all heads, and how many heads had a larger score than that
+    // limit. The update has clipped these heads.
     struct Scores {
       double largest = 0;
       int64_t clipped = 0;
@@ -88,49 +94,52 @@ class TrainState {
   };
   // The result of the last step. Waits until it is known; the device may then still be updating the weights.
   StepResult finish_step();
-  // Of the last step, where it is one of every shape.inside_every. After finish_step()
+  // Figures of the last step; none unless it is one of the steps with figures (shape.inside_every). Call it
+  // after finish_step().
   std::optional<InsideFigures> inside();
-  // The sum of the losses of each sequence of the last step; of a context, of this rank's tokens
+  // The sum of the losses of each sequence of the last step. In a context: over this rank's tokens
   std::vector<double> sequence_losses();
 
   const RunShape& shape() const { return shape_; }
   int64_t rank() const { return all_ ? all_->rank() : 0; }
   const Stream& stream() const { return session_.stream(); }
-  const Model& model() const { return model_; }  // that steps run
-  // What lies in host memory for the device; null: nothing
+  const Model& model() const { return model_; }  // the model that steps run
+  // The ledger of what lies in host memory for the device; null: nothing does
   const MemoryLedger* host_ledger() const { return offloaded_ ? &offloaded_->ledger() : nullptr; }
   Fp8& fp8() { return fp8_; }
   const Grads& grads() { return store().gradient_home().whole(); }
-  // What memory of the device holds now: "blocks.3.mlp.expand.weight", "MLP hidden layer"; "": not known
+  // What the memory of the device at this address holds now: "blocks.3.mlp.expand.weight", "MLP hidden
+  // layer"; "": not known
   std::string name_at(const void* address);
 
  private:
   // How a micro-step is run
   struct MicroStep {
-    bool first, last;  // of its step
-    bool observed;     // its step, by inside_
+    bool first, last;  // in its step
+    bool observed;     // inside_ observes its step
     ActiveDropout dropout = {};
   };
   struct MicroStepGraph {
     std::unique_ptr<OpGraph> operations = {};
-    std::optional<Arena::Place> place = {};  // of their tensors; none before the first
+    std::optional<Arena::Place> place = {};  // where its tensors lie; none before the first run
   };
 
   struct FixedModel {
     Session session;
-    Model model;  // its weights at the batch of a micro-step
+    Model model;  // its weights, at the batch size of a micro-step
     FixedModel(Backend& be, Arena& arena, const SessionShape& shape, const ParamStore::Homes& homes,
                Communicator* context)
         : session(be, arena, shape, homes, context), model(session.training_model({})) {}
   };
 
-  // Gathers this rank's row of a tensor with one for each rank.
+  // Gathers the rows of all ranks in a tensor with one row for each rank.
   void share_row(const Tensor& rows);
   DealtShape dealt_shape() const;
   void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   void send(const SequencesView& sequences);
   void send_dealt(const SequencesView& sequences);
-  // Sends rows of `each` numbers a token. `own`: where a context has ranks, the tokens that this rank has
+  // Sends rows with `each` numbers for a token. `own`: if the context has several ranks, the tokens of this
+  // rank
   template <class T>
   void send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own);
   void send_pairs(const SequencesView& sequences);
@@ -166,48 +175,52 @@ class TrainState {
 
   Arena& arena_;
   RunShape shape_;
-  Communicator* all_;               // the ranks of the run; null: this one
+  Communicator* all_;               // the ranks of the run; null: there is one
   std::optional<Arena> offloaded_;  // host memory; none: nothing is offloaded
   Session session_;
   Fp8 fp8_;
-  Model model_;  // the session's; keeps what the backward needs
+  Model model_;  // the session's model; it keeps what the backward needs
   std::optional<FixedModel> reference_, teacher_;
   std::optional<Model> without_adapters_;  // with shape.reference_without_adapters
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;
-  Arena host_;  // of the tensors that the host sends and fetches
-  // A micro-step reads the first row, to which its own is copied
-  SentTensor tokens_, targets_;             // [micro_steps, B T]
-  SentTensor documents_, positions_;        // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
-  SentTensor kinds_;                        // [micro_steps, B T_all]; of a loss of pairs
-  SentTensor all_documents_, all_targets_;  // [micro_steps, B T_all, 2] [micro_steps, B T_all]; of one, where
-                                            // a context has ranks
-  SentTensor log_probs_;                    // [micro_steps, B T_all, 2]; of one with a stored reference
-  SentTensor weights_;                      // [micro_steps, B T], of pairs B T_all; with shape.weights
-  SentTensor teacher_ids_, teacher_logits_;  // [micro_steps, B T, K] and K + 1; of a stored teacher
-  SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; in place of these, where a context has ranks
+  Arena host_;  // for the tensors that the host sends and fetches
+  // A micro-step reads the first row of each of these. Its own row is copied there.
+  SentTensor tokens_, targets_;              // [micro_steps, B T]
+  SentTensor documents_, positions_;         // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
+  SentTensor kinds_;                         // [micro_steps, B T_all]; with a loss of pairs
+  SentTensor all_documents_, all_targets_;   // [micro_steps, B T_all, 2] [micro_steps, B T_all]; with a loss
+                                             // of pairs, if a context has several ranks
+  SentTensor log_probs_;                     // [micro_steps, B T_all, 2]; with a loss of pairs and a stored
+                                             // reference
+  SentTensor weights_;                       // [micro_steps, B T], for pairs B T_all; with shape.weights
+  SentTensor teacher_ids_, teacher_logits_;  // [micro_steps, B T, K] and K + 1; with a stored teacher
+  SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; instead of these if a context has several ranks
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
-  FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T_all], likewise; of a loss of pairs
+  FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T_all], in the same way; with a loss
+                           // of pairs
   FetchedTensor norms_;    // the optimizer's grad_norms()
   int64_t skipped_updates_ = 0;
   Tensor loss_sums_;      // [ranks] fp32
-  Tensor choice_counts_;  // [ranks, E] int32, of a step's experts; with losses of routers
-  // kto: [micro_steps] of the micro-batches, [ranks] of the ranks and [1] of the step, see Batch::Divergence
+  Tensor choice_counts_;  // [ranks, E] int32, in a step; with losses of routers
+  // For kto: [micro_steps], [ranks] and [1], of the micro-batches, the ranks and the step. See
+  // Batch::Divergence
   Tensor divergences_, divergence_sums_, divergence_;
-  SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with these, where there may be padding
+  SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with choice_counts_, if there may be padding
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};
   SentTensor device_limits_;   // [2] fp32, see JudgeStep
   FetchedTensor verdict_;      // [1] fp32: a StepVerdict
-  double counted_tokens_;      // of the step, on all ranks: see step()
+  double counted_tokens_;      // of the step, over all ranks: see step()
   SentTensor gradient_scale_;  // [1] fp32: 1 / counted_tokens_
-  // The first of a step and the others, each of other steps and of those that inside_ observes
+  // The graphs of the first micro-step of a step and of the others; steps that inside_ observes have their
+  // own
   std::array<std::array<MicroStepGraph, 2>, 2> graphs_;
-  std::unique_ptr<Timer> enqueued_;  // the micro-step before; where a step has several
+  std::unique_ptr<Timer> enqueued_;  // the micro-batch enqueued before; if a step has several
   std::optional<Inside> inside_;     // with shape_.inside_every
-  Tensor largest_scores_;            // [ranks, L, H] int32: of the step, see LargestScores; with one of
-  FetchedTensor fetched_scores_;     // these: shape_.inside_every, shape_.qk_clip
-  bool observed_ = false;            // the last step, by inside_
+  Tensor largest_scores_;            // [ranks, L, H] int32: of the step, see LargestScores; with
+  FetchedTensor fetched_scores_;     // shape_.inside_every or shape_.qk_clip
+  bool observed_ = false;            // inside_ observed the last step
   bool stepped_ = false;             // the first step is over
 };
 

@@ -1,7 +1,9 @@
-// llm.c's file of a multiple-choice task, a .bin of tokens: a header of 256 int32 (magic number 20240522,
-// version 1, the number of items, the bytes of the longest), then the items, each a series of uint16:
-//   65535, the bytes of the item, its number, the right choice, the number of choices,
-//   the number of tokens of the context, these, and for each choice the number of its tokens, and these
+// llm.c's file of a multiple-choice task, a .bin of tokens. A header of 256 int32 has the magic number
+// 20240522,
+// version 1, the number of items, and the bytes of the longest item. Then come the items, each a series of
+// uint16:
+//   65535, the item's size in bytes, its number, the right choice, the number of choices,
+//   the number of tokens of the context and these tokens, and the same for each choice
 #pragma once
 
 #include <cstddef>
@@ -15,8 +17,8 @@ namespace tessera {
 
 bool begins_as_eval_file(std::span<const std::byte> bytes);
 
-// The first `most` items; 0: all. All are checked. Error: a header or an item that is not as above; names the
-// item and its byte in the file.
+// Reads the first `most` items; 0: all. All items are checked. Error: the header or an item is not as above;
+// the message names the item and its byte in the file.
 std::vector<TaskItem> read_eval_file(const MappedFile& file, int64_t most);
 
 }  // namespace tessera

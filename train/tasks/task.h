@@ -27,13 +27,13 @@ struct Choice {
 struct TaskItem {
   std::vector<int32_t> context;  // at least one token
   std::vector<Choice> choices;   // at least two
-  int64_t answer = 0;            // the right one, from 0
-  int64_t place = 0;             // in the file: its line, or its number in llm.c's format; from 1
-  bool apart = false;            // a choice adds no token to the context, and is encoded by itself
+  int64_t answer = 0;            // the number of the right choice, from 0
+  int64_t place = 0;             // where it is in the file: its line, or its number in llm.c's format; from 1
+  bool apart = false;            // some choice adds no token to the context, and is encoded by itself
 };
 
 struct Task {
-  std::string name;  // of the file, without its folders and endings
+  std::string name;  // the file's name, without folders and endings
   std::filesystem::path path;
   TaskFormat format = TaskFormat::kChoices;
   std::vector<TaskItem> items;  // at least one

@@ -1,4 +1,4 @@
-// A line of JSON as a question: the fields of HellaSwag, of ARC, and our own.
+// Reads a line of JSON as a question, with the fields of HellaSwag, of ARC, or our own
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,11 +16,11 @@ struct QuestionText {
   int64_t answer = 0;
 };
 
-// By the fields that `line` has. Error: they are of no format.
+// Finds the format from the fields of `line`. Error: they belong to no format.
 TaskFormat format_of_line(const nlohmann::json& line, const std::string& where);
 
-// Error, which begins with `where`: a field that is missing, unknown or mistyped; fewer than two choices, an
-// empty choice, an answer that is none of them.
+// Error, with `where` at its beginning: a field is missing, unknown or mistyped; there are fewer than two
+// choices, or an empty one; the answer is none of the choices.
 QuestionText question_of(const nlohmann::json& line, TaskFormat format, const std::string& where);
 
 }  // namespace tessera

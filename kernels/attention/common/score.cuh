@@ -1,15 +1,16 @@
 // Score rules: how the product x = q k^T of a query and a key becomes their score s. A rule is a template
-// argument of every kernel, of most by their tile.
+// argument of every kernel; in most kernels the tile names it.
 //
-// Softmax takes powers of two, so that a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK,
-// by which their sums are multiplied once. A rule whose derivative depends on x has no derivative(ScoreArgs):
-// its kernels multiply dS by it instead, and until they do they do not compile.
+// Softmax takes powers of two, so a rule gives s log2(e). The derivative ds/dx is a factor of dQ and dK: a
+// kernel multiplies their sums by it once. If the derivative of a rule depends on x, the rule has no
+// derivative(ScoreArgs), so kernels that call it do not compile: they have to multiply dS by the derivative
+// instead.
 //
-// A rule with kCapped replaces s by c tanh(s / c): its kernels first replace x by its cap, continue as with
-// others, and multiply dS by the derivative of the cap.
+// A rule with kCapped replaces s by c tanh(s / c). Its kernels first replace x by the capped x, continue as
+// with other rules, and multiply dS by the derivative of the cap.
 //
-// A rule with kBiased adds a bias to s, which does not change the derivative: its kernels first add
-// bias / scale to x, where they know the query and the key, and continue as with others.
+// A rule with kBiased adds a bias to s, which does not change the derivative. Its kernels first add bias /
+// scale to x, at a place where they know the query and the key, and continue as with other rules.
 #pragma once
 
 #include "kernels/attention/alibi.h"
@@ -30,15 +31,15 @@ ScoreArgs score_args_of(const Problem& p) {
 // s = scale x
 struct ScaledScore {
   static constexpr bool kBiased = false, kFramed = false, kCapped = false;
-  // Of OnlineSoftmax: how far an offset may lag, so that probabilities stay below 2^8, far inside bf16; and
-  // how many binades probabilities are above 2^(c x - offset)
+  // For OnlineSoftmax. kSlack: how far an offset may lag; probabilities then stay below 2^8, far inside bf16.
+  // kBits: by how many binades probabilities are larger than 2^(c x - offset)
   static constexpr float kSlack = 8, kBits = 0;
   float log2_scale;  // c = scale log2(e)
 
   ScaledScore() = default;
   __device__ __forceinline__ explicit ScaledScore(const ScoreArgs& a) : log2_scale(a.scale * kLog2e) {}
 
-  // With c above 0 if the scale is 0, which would turn a masked score, -inf, into NaN
+  // The same, but c is above 0 even if the scale is 0: a masked score of -inf times 0 would be NaN.
   static __device__ __forceinline__ ScaledScore positive(const ScoreArgs& a) {
     ScaledScore score;
     score.log2_scale = fmaxf(a.scale * kLog2e, 1e-30f);
@@ -47,7 +48,7 @@ struct ScaledScore {
 
   // c x
   __device__ __forceinline__ float log2(float x) const { return x * log2_scale; }
-  // The same, fused into no sum: the difference of equal scores is 0
+  // The same, rounded by itself and not fused into a sum: so the difference of equal scores is 0
   __device__ __forceinline__ float log2_rounded(float x) const { return __fmul_rn(x, log2_scale); }
   // c x - offset
   __device__ __forceinline__ float log2_above(float x, float offset) const {

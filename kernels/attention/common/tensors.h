@@ -1,4 +1,4 @@
-// What a call is given, as kernels take it: tensors as views, sizes as int.
+// The arguments of a call in the form that kernels take: tensors as views, sizes as int.
 #pragma once
 
 #include "kernels/attention/common/score.cuh"

@@ -1,4 +1,4 @@
-// AttnTensor as a View, and what all kernels compute with.
+// Makes a View of an AttnTensor, and has constants that all kernels compute with.
 #pragma once
 
 #include "kernels/attention/attention.h"
@@ -22,8 +22,8 @@ inline Dropout dropout_of(const AttnProblem& p) {
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// L of a row, from which the backward gets its probabilities as 2^(c s - L). A row of scores that are all
-// -inf has LSE = -inf: with L = +inf its probabilities are 0, where -inf - (-inf) would be NaN.
+// L of a row, from which the backward computes its probabilities as 2^(c s - L). If all scores of a row are
+// -inf, its LSE is -inf; its L is +inf, so that its probabilities are 0, where -inf - (-inf) would be NaN.
 TESSERA_HOST_DEVICE inline float log2_sum_exp_of(float lse) {
   constexpr float kInfinity = __builtin_huge_valf();
   return lse == -kInfinity ? kInfinity : lse * kLog2e;

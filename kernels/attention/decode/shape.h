@@ -1,4 +1,4 @@
-// What the decode kernels take at a time, and their workspace. Plain C++.
+// The tile sizes of the decode kernels, and their workspace. Plain C++.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@ struct ScaledScore;  // common/score.cuh
 
 namespace tessera::attention::decode {
 
-// A CTA has kWarps warps, each with a ring of kSlots tiles of kKeys keys and values, padded to kWidth
-// columns. All tiles of a CTA fit what every chip from compute capability 8.0 on has for one.
-// kGeneral: of calls with sinks or a bias, or both; kListed: with sparse blocks, which are whole tiles
+// A CTA has kWarps warps. Each has a ring of kSlots tiles of kKeys keys and values, padded to kWidth columns.
+// All tiles of a CTA fit the shared memory that every chip from compute capability 8.0 on has for one.
+// kGeneral: for calls with sinks, a bias or both. kListed: for sparse blocks, which are whole tiles
 template <int kWidth_, bool kGeneral_ = false, bool kListed_ = false>
 struct Bf16Tile {
   static constexpr bool kGeneral = kGeneral_, kListed = kListed_;
@@ -38,7 +38,7 @@ constexpr int tile_width(AttnDtype dtype, int head_dim) {
   return head_dim <= 128 ? 128 : 256;
 }
 
-// A unit is what the warps of a CTA take together: the least that CTAs share out among them.
+// A unit is what the warps of a CTA take together. CTAs share out whole units.
 template <class Tile>
 inline constexpr int kUnitKeys = Tile::kWarps* Tile::kKeys;
 constexpr int unit_keys(AttnDtype dtype, int head_dim) {
@@ -49,20 +49,21 @@ constexpr int unit_keys(AttnDtype dtype, int head_dim) {
                         : kUnitKeys<F32Tile<256>>;
 }
 
-// Query heads of a group that share what is loaded: the columns of an mma. A larger group takes turns.
+// The query heads of a group that share what is loaded: the columns of an mma. A larger group needs several
+// turns.
 inline constexpr int kHeadsAtOnce = 8;
 constexpr int64_t turns_of(int64_t group) { return (group + kHeadsAtOnce - 1) / kHeadsAtOnce; }
 
-inline constexpr int64_t kMostCtas = 384;  // of a launch: two or three on each multiprocessor
+inline constexpr int64_t kMostCtas = 384;  // in a launch: two or three on each multiprocessor
 
-// Units of a problem whose caches are full
+// The number of units of a problem whose caches are full
 inline int64_t most_units(const AttnDecodeProblem& p) {
   const int64_t keys = unit_keys(p.dtype, p.head_dim);
   return p.batch * p.kv_heads * turns_of(p.heads / p.kv_heads) * ((p.capacity + keys - 1) / keys);
 }
 
-// A CTA's units are neighbours in the order of sequences, heads and keys: of the heads that it shares with
-// other CTAs there are at most two, one at each end, and for each it has a part.
+// The units of a CTA are neighbours in the order of sequences, heads and keys. So it shares at most two heads
+// with other CTAs, one at each end, and has a part for each of them.
 struct Workspace {
   static constexpr int kPartsOfCta = 2;
 

@@ -3,7 +3,8 @@
 
 namespace tessera::attention::f32 {
 
-// Rows of queries and of keys that a CTA takes at a time: so many that five tiles fit into kSharedEverywhere.
+// The rows of queries and of keys that a CTA takes at a time: as many as let five tiles fit into
+// kSharedEverywhere.
 constexpr int tile_rows(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 32 : 16; }
 
 }  // namespace tessera::attention::f32

@@ -5,18 +5,18 @@
 
 namespace tessera::attention::sm80 {
 
-// Named after the width of their tiles; narrow: for heads narrower than that
+// The number is the width of the tiles; `narrow` is for heads narrower than that.
 AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_64_narrow(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_narrow(const AttnForward& f, CUstream_st* stream);
-AttnStatus forward_256(const AttnForward& f, CUstream_st* stream);  // narrower ones as well
+AttnStatus forward_256(const AttnForward& f, CUstream_st* stream);  // for narrower heads as well
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_64_narrow(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_256(const AttnBackward& f, CUstream_st* stream);
-// Within 99 KB of shared memory a CTA
+// For chips with 99 KB of shared memory a CTA
 AttnStatus backward_128_small(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_narrow(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_256_small(const AttnBackward& f, CUstream_st* stream);

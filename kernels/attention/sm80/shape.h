@@ -17,20 +17,20 @@ struct TileBase {
 // The width of the tiles that hold heads of this many columns
 constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
-// A tile for heads narrower than it is: kernels ask where a head ends. Two of them have no register left to
-// ask with, and take less at a time.
+// A tile for heads that are narrower than the tile: its kernels check where a head ends. Two kernels have no
+// register left for this check, and take less at a time.
 template <class Tile>
 struct Narrow : Tile {
   static constexpr bool kWhole = false;
 };
 
-// A tile of kernels whose scores have a bias
+// A tile for kernels whose scores have a bias
 template <class Tile>
 struct Biased : Tile {
   using Score = AlibiScore;
 };
 
-// And of those whose scores have a cap
+// A tile for kernels whose scores have a cap
 template <class Tile>
 struct Capped : Tile {
   using Score = CappedScore;
@@ -51,7 +51,7 @@ struct Narrow<ForwardTile<128>> : ForwardTile<128> {
   static constexpr int kBlockK = 48;
 };
 
-// A tile for dropout, whose random numbers need registers too: less at a time than with Narrow.
+// A tile for dropout: it takes less at a time than Narrow, since random numbers need registers.
 template <class Tile>
 struct Dropping : Narrow<Tile> {};
 
@@ -64,7 +64,7 @@ struct Dropping<ForwardTile<128>> : Narrow<ForwardTile<128>> {
   static constexpr int kBlockK = 32;
 };
 
-// A tile for any mask, which needs registers to know what is seen
+// A tile for any mask: it takes less at a time, since the bounds of what is seen need registers.
 template <class Tile>
 struct Masked : Narrow<Tile> {};
 
@@ -73,7 +73,7 @@ struct Masked<ForwardTile<64>> : Narrow<ForwardTile<64>> {
   static constexpr int kBlockK = 64;
 };
 
-// A tile for sparse blocks, which are whole tiles
+// A tile for sparse blocks, which consist of whole tiles
 template <class Tile>
 struct Listed : Masked<Tile> {};
 
@@ -82,7 +82,7 @@ struct Listed<ForwardTile<128>> : Masked<ForwardTile<128>> {
   static constexpr int kBlockK = 32;
 };
 
-// With 16 queries a warp O alone fills 128 registers. One kernel serves all heads of this width.
+// With 16 queries a warp, O takes 128 registers by itself. One kernel serves all heads of this width.
 template <>
 struct ForwardTile<256> : TileBase {
   static constexpr int kHeadDim = 256;
@@ -92,9 +92,9 @@ struct ForwardTile<256> : TileBase {
   static constexpr int kCtasPerSm = 2;
 };
 
-// Backward: a warp owns kKeysPerWarp keys, with dK and dV in registers, and takes kBlockQ queries a step,
-// kPassQ of them at a time: the scores and their gradients of a pass fill kKeysPerWarp kPassQ / 16 registers.
-// kSplitD warps share keys: each has kHeadDim / kSplitD columns of their dK and dV, and computes the scores.
+// Backward: a warp owns kKeysPerWarp keys, whose dK and dV are in registers. A step takes kBlockQ queries,
+// kPassQ of them at a time: the scores of a pass and their gradients take kKeysPerWarp kPassQ / 16 registers.
+// kSplitD warps share keys: each computes the scores, and has kHeadDim / kSplitD columns of dK and dV.
 struct BackwardTileBase : TileBase {
   static constexpr int kSplitD = 1;
 };
@@ -136,7 +136,7 @@ struct SmallBackwardTile128 : BackwardTileBase {
   static constexpr int kCtasPerSm = 1;
 };
 
-// 16 keys a warp: dK and dV of all 256 columns would fill every register.
+// A warp has 16 keys: dK and dV of all 256 columns would take every register, so two warps share keys.
 template <>
 struct BackwardTile<256> : BackwardTileBase {
   static constexpr int kHeadDim = 256;

@@ -1,19 +1,20 @@
-// Which query tiles a CTA takes, and in which order: for the plain masks static, so that the forward needs
-// no counter in memory.
+// Says which query tiles a CTA takes, and in which order. For plain masks this is static, so that the forward
+// needs no counter in memory.
 //
-// The rows of a head are cut into slices, one a warpgroup, and as few query tiles as
-// hold them; where the slices do not come out even, the first tiles have one less. An
-// item is a query tile of one head of one batch.
+// The rows of a head are cut into slices, one for each warpgroup of a tile, and a head has as few query tiles
+// as hold its slices. If the slices do not fill the tiles, the first tiles have one slice less. An item is a
+// query tile of one head of one batch.
 //
-// Full: the tiles of a head follow each other, so that the CTAs of a round share its keys in L2. A CTA moves
-// on by one place a round, or it could get the short tile of every head.
+// Full masks: the tiles of a head follow each other, so that the CTAs of a round share its keys in L2. A CTA
+// moves by one place each round; otherwise it could get the short tile of every head.
 //
-// Causal: section by section, each so many heads as stay in L2; within a section the longest tiles first and
-// the heads fastest. Every other round goes backwards, so that nobody gets the longest tile of every round,
-// and what a section's last, partial round gives to some CTAs, the next section's gives to others.
+// Causal masks: sections follow one another, each with as many heads as stay in L2. Within a section the
+// longest tiles come first, and the heads vary fastest. Every other round goes backwards, so that no CTA gets
+// the longest tile of every round. The last round of a section may be partial; the CTAs without an item in it
+// come first in the next section.
 //
-// Any other mask: section by section as well, and in each the tiles in the order of forward_spans.cuh. Since
-// lengths are not known in advance, CTAs take tickets.
+// Any other mask: sections as well, with the tiles in the order of forward_spans.cuh. The lengths of tiles
+// are not known in advance, so CTAs take tickets.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +56,7 @@ class ForwardSchedule {
   ForwardSchedule(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas)
       : ForwardSchedule(p, (p.tokens + slice_rows - 1) / slice_rows, int64_t{slices_a_tile}, ctas) {}
 
-  // Whose tiles begin at multiples of slices_a_tile: the last slice may lie past the end
+  // A schedule whose tiles begin at multiples of slices_a_tile: the last slice may lie past the end
   static ForwardSchedule of_whole_tiles(const AttnProblem& p, int slice_rows, int slices_a_tile, int ctas) {
     const int64_t tile_rows = int64_t{slice_rows} * slices_a_tile,
                   tiles = (p.tokens + tile_rows - 1) / tile_rows;
@@ -65,7 +66,7 @@ class ForwardSchedule {
   TESSERA_HOST_DEVICE int items() const { return items_; }
   TESSERA_HOST_DEVICE int heads() const { return static_cast<int>(heads_.divisor); }
 
-  // Where a CTA stands
+  // The position of a CTA in its walk over the items
   struct Walk {
     int before, place, round;  // items of the sections before; the CTA's place in a round of this one
   };
@@ -105,14 +106,14 @@ class ForwardSchedule {
     }
     return query_tile(tile, head);
   }
-  // The tile of an item with any mask: as causal, but the order of a sequence's tiles is read.
+  // The tile of an item with any mask: like tile<true>(), but the order of the tiles of a sequence is read.
   TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order) const {
     const int before = section_items_.split(item) * section_;
     const Divisor& here = before + section_ <= all_heads_ ? section_heads_ : last_heads_;
     const int place = here.split(item), head = before + item;
     return query_tile(order[heads_.divide(head) * tiles() + place], head);
   }
-  // The same where heads of a list share an order: list_heads of all batches
+  // The same if the heads of a list share an order. list_heads: the number of such heads, over all batches
   TESSERA_HOST_DEVICE QueryTile tile_in_order(int item, const int32_t* order,
                                               const Divisor& list_heads) const {
     const int before = section_items_.split(item) * section_;
@@ -137,9 +138,10 @@ class ForwardSchedule {
             .batch = batch};
   }
 
-  // Keys and values of a section: they stay in L2 (50 MB or more), beside queries and outputs.
+  // The bytes of keys and values of a section: they stay in L2 (50 MB or more), beside queries and outputs.
   static constexpr int64_t kSectionBytes = int64_t{32} << 20;
-  // Of two rounds: one would give the longest tiles to the same CTAs in every section.
+  // The same if the section has two rounds: with one round, the same CTAs would get the longest tiles of
+  // every section.
   static constexpr int64_t kMostSectionBytes = int64_t{36} << 20;
 
   ForwardSchedule(const AttnProblem& p, int64_t slices, int64_t most_a_tile, int ctas)
@@ -156,7 +158,7 @@ class ForwardSchedule {
     short_tiles_ = static_cast<int>(int64_t{tiles_.divisor} * slices_a_tile_ - slices);
   }
 
-  // Heads of a section: an even number of rounds, which come out level, or what fits.
+  // The number of heads of a section: an even number of whole rounds if that fits, else what fits
   static int section_size(const AttnProblem& p, int64_t tiles, int ctas) {
     const int64_t bytes =
         p.kv_tokens * p.head_dim * 2 * 2 * p.kv_heads / p.heads;  // of a head, K and V in bf16

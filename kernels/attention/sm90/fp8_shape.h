@@ -15,8 +15,8 @@ struct Fp8Tile {
   static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false,
                         kFp8 = true;
   static constexpr int kHeadDim = kHeadDim_, kBlockK = kFp8Block;
-  // P V is computed kPartColumns columns at a time, in the registers that S had. A thread has 64 registers
-  // of S, 16 of P and D / 2 of O.
+  // P V is computed for kPartColumns columns at a time, in the registers that S had before. A thread has 64
+  // registers of S, 16 of P and D / 2 of O.
   static constexpr int kPartColumns = kHeadDim == 64 ? 64 : 128, kParts = kHeadDim / kPartColumns;
   static constexpr int kConsumers = kHeadDim == 256 ? 2 : 3, kBlockQ = kConsumers * kWarpgroupRows;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
@@ -46,8 +46,8 @@ struct Fp8Workspace {
   }
 
   int64_t q_blocks, k_blocks;
-  uint8_t *q, *k;  // [B, H or K, blocks of tokens, 128, row bytes], turned: see fp8_quantise.cuh
-  uint8_t* v;      // [B, K, width, key blocks, 128]: transposed, and keys in the order of fp8_quantise.cuh
+  uint8_t *q, *k;  // [B, H or K, blocks of tokens, 128, row bytes]; rows are turned: see fp8_quantise.cuh
+  uint8_t* v;      // [B, K, width, key blocks, 128]: transposed, with keys in the order of fp8_quantise.cuh
   float *q_scales, *k_scales, *v_scales;  // [B, H or K, blocks]
   size_t bytes;
 };

@@ -1,16 +1,16 @@
-// The launchers of the sm_90 kernels: bf16, wgmma and TMA. Built where 90a is among the architectures.
+// The launchers of the sm_90 kernels: bf16, wgmma and TMA. They are built if 90a is among the architectures.
 #pragma once
 
 #include "kernels/attention/attention.h"
 
 namespace tessera::attention::sm90 {
 
-// Head dims up to 64
+// For head dims up to 64
 AttnStatus forward_64(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64(const AttnBackward& f, CUstream_st* stream);
 AttnStatus forward_64_dropout(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64_dropout(const AttnBackward& f, CUstream_st* stream);
-// 128, and narrow: between 64 and 128
+// For head dims of 128; `narrow`: between 64 and 128
 AttnStatus forward_128(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_narrow(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_128(const AttnBackward& f, CUstream_st* stream);
@@ -20,7 +20,7 @@ AttnStatus forward_128_narrow_dropout(const AttnForward& f, CUstream_st* stream)
 AttnStatus backward_128_dropout(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_narrow_dropout(const AttnBackward& f, CUstream_st* stream);
 
-// 256, and narrow: between 128 and 256; without dropout
+// For head dims of 256, without dropout; `narrow`: between 128 and 256
 AttnStatus forward_256(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_256_narrow(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_256_mask(const AttnForward& f, CUstream_st* stream);

@@ -18,8 +18,8 @@ inline constexpr int kSpansThreads = 1024;  // of a CTA of the kernels that find
 // The width of the tiles that hold heads of this many columns
 constexpr int tile_width(int head_dim) { return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256; }
 
-// A shape for heads narrower than its tiles of two panels: panels are copied one by one. A tile of one panel
-// needs nothing of the kind.
+// A shape for heads that are narrower than tiles of two panels: panels are copied one by one. A tile of one
+// panel does not need this.
 template <class Shape>
 struct Narrow : Shape {
   static constexpr bool kWhole = false;
@@ -31,14 +31,14 @@ struct WithDropout : Shape {
   static constexpr bool kDropout = true;
 };
 
-// A shape of the kernels for any mask, which walk what Mask says; the others know causal and full alone, with
-// as many keys as queries.
+// A shape of the kernels for any mask, which go through what Mask says. The other kernels know only causal
+// and full masks with as many keys as queries.
 template <class Shape>
 struct WithMask : Shape {
   static constexpr bool kAnyMask = true;
 };
 
-// A shape of kernels with ALiBi, of causal masks, where queries have their place in the sequence
+// A shape of kernels with ALiBi, for causal masks whose queries are not dealt
 template <class Shape>
 struct WithAlibi : Shape {
   using Score = FramedAlibiScore;
@@ -62,14 +62,14 @@ struct Listed : WithMask<Shape> {
   static constexpr bool kListed = true;
 };
 
-// Forward: of a query tile each consumer warpgroup owns a slice of 64 rows, and all walk the same key tiles.
+// Forward: each consumer warpgroup owns a slice of 64 rows of a query tile, and all walk the same key tiles.
 struct ForwardTileBase {
   using Score = ScaledScore;
   static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false,
                         kFp8 = false;
   static constexpr int kConsumers = 3;  // warpgroups; one more loads
   static constexpr int kBlockQ = kConsumers * kWarpgroupRows;
-  // 32 + 3 x 160 of the 4 x 128 there are
+  // 32 + 3 x 160 registers, of 4 x 128
   static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
   static constexpr int kKVSlots = 3, kQSlots = 2;
 };
@@ -77,9 +77,9 @@ struct ForwardTileBase {
 template <int kHeadDim_>
 struct ForwardTile;
 
-// kWaitLate: the softmax of a tile is finished before the product P V under way is waited
-// for. With head dim 64 that product is as good as done when it has been issued, and the
-// compiler does better when free to wait early.
+// kWaitLate: the softmax of a tile is finished before the running product P V is waited for. With head dim 64
+// that product is nearly done when it has been issued, and the compiler does better if it is free to wait
+// early.
 template <>
 struct ForwardTile<64> : ForwardTileBase {
   static constexpr int kHeadDim = 64, kBlockK = 128;
@@ -92,7 +92,8 @@ struct ForwardTile<128> : ForwardTileBase {
   static constexpr bool kWaitLate = true;
 };
 
-// One slot of Q beside two of K and V each is all that fits: a tile ends before the next one begins.
+// Shared memory holds only one slot of Q beside two of K and two of V, so a tile ends before the next one
+// begins.
 template <>
 struct ForwardTile<256> : ForwardTileBase {
   static constexpr int kHeadDim = 256, kBlockK = 80;  // S, P, O: 40 + 20 + 128 registers
@@ -102,12 +103,12 @@ struct ForwardTile<256> : ForwardTileBase {
   static constexpr bool kWaitLate = true;
 };
 
-// For any mask, whose spans take registers
+// For any mask: the spans of rows take registers, so a key tile is smaller.
 struct MaskedForwardTile256 : WithMask<ForwardTile<256>> {
   static constexpr int kBlockK = 64;
 };
 
-// For sparse blocks, of which a query tile and a key tile must be a part: 128 queries and 128 keys
+// For sparse blocks, which must consist of whole query tiles and key tiles: 128 queries and 128 keys
 template <int kHeadDim>
 struct ListedForwardTile : Listed<ForwardTile<kHeadDim>> {
   static constexpr int kBlockK = 128;  // S, P, O: 64 + 32 + D / 2 registers
@@ -116,8 +117,8 @@ struct ListedForwardTile : Listed<ForwardTile<kHeadDim>> {
   static constexpr int kKVSlots = kHeadDim == 64 ? 3 : 2;
 };
 
-// Backward: a CTA takes kBlockK keys, 64 a warpgroup, and kBlockQ queries a step. Of the step's dQ
-// [kBlockQ, kHeadDim] each warpgroup computes a part of 64 x 64.
+// Backward: a CTA takes kBlockK keys, 64 for each warpgroup, and kBlockQ queries a step. Each warpgroup
+// computes a part of 64 x 64 of the step's dQ [kBlockQ, kHeadDim].
 template <int kHeadDim_>
 struct BackwardShape {
   using Score = ScaledScore;
@@ -127,7 +128,7 @@ struct BackwardShape {
   static constexpr int kGroups = kBlockK / kWarpgroupRows;     // warpgroups that multiply
   static constexpr int kThreads = (kGroups + 1) * kWarpgroup;  // one more moves data
   static constexpr int kSenders = kHeadDim == 64 ? 2 : 3;      // warps that send dQ: see Sender
-  static constexpr int kSlots = 2;  // of Q, dO, dS and dQ alike, so that one place tells all
+  static constexpr int kSlots = 2;  // of Q, of dO, of dS and of dQ, so that one index serves all of them
   static constexpr int kPart = 64, kPartFloats = kPart * kPart;  // of dQ
   static_assert(kBlockQ * kHeadDim == kGroups * kPartFloats);
   // The part of warpgroup g begins at query g kPartsApartQ and column g kPartsApartD.

@@ -9,21 +9,21 @@
 
 namespace tessera::attention::sm90 {
 
-// What the rows of a slice see, for a mask that is not plain
+// What the rows of a slice see, for a mask that is neither plain causal nor full
 struct alignas(16) SliceKeys {
-  Span tiles;  // key tiles: at least one, so that a row that sees nothing gets its results as any other
-  Span whole;  // keys that all of them see
+  Span tiles;  // key tiles: at least one, so that a row that sees nothing gets its results like any other
+  Span whole;  // the keys that all of these rows see
 };
 
-// Of the key blocks of a sequence, in the backward of a mask that is not plain: the query tiles that each
-// meets, and their squares
+// For the key blocks of a sequence, in the backward of a mask that is not plain: the sum, over the blocks, of
+// the number of query tiles that a block meets, and the sum of their squares
 struct BlockTiles {
   uint64_t sum, squares;
 };
 
 inline bool has_spans(const AttnProblem& p) { return p.mask.blocks.size > 0 || !mask_of(p).plain(); }
 
-// Used for a mask that is not plain, and for sparse blocks: see forward_spans.cuh and forward_listed.cuh.
+// Only for masks that are not plain, and for sparse blocks: see forward_spans.cuh and forward_listed.cuh.
 struct ForwardWorkspace {
   static int slices_of_tile(const AttnProblem& p) {
     if (p.mask.blocks.size > 0) return ListedForwardTile<64>::kConsumers;
@@ -56,11 +56,11 @@ struct ForwardWorkspace {
   size_t bytes;
 };
 
-// Rows are padded to whole query tiles: TMA brings row statistics without asking where N ends.
+// Rows are padded to whole query tiles, so that TMA can bring row statistics without checking where N ends.
 struct BackwardWorkspace {
   static constexpr int kRowPadding = BackwardShape<64>::kBlockQ;  // the largest kBlockQ
   static_assert(kRowPadding % BackwardShape<128>::kBlockQ == 0);
-  // Each of one warpgroup, with its own counter
+  // A tile of dQ has this many parts, each computed by one warpgroup and with its own counter.
   static constexpr int kPartsPerTile = BackwardShape<64>::kGroups;
   static_assert(kPartsPerTile == BackwardShape<128>::kGroups);
   static constexpr int kBlockK = BackwardShape<64>::kBlockK;
@@ -71,7 +71,7 @@ struct BackwardWorkspace {
   }
   static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
 
-  // Query tiles that a block of keys meets in a head, of a causal mask without documents, on average
+  // The mean number of query tiles that a block of keys meets in a head, for a causal mask without documents
   static double steps_of_head(const AttnProblem& p) {
     const auto tokens = static_cast<double>(p.tokens),
                window = p.mask.window > 0 ? std::min(static_cast<double>(p.mask.window), tokens) : tokens;
@@ -79,10 +79,10 @@ struct BackwardWorkspace {
     return (queries + kBlockK / 2) / query_tile_of(p);
   }
 
-  // Query heads that a CTA takes with a block of keys: a divisor of those that share it. More heads are
-  // fewer sums of dK and dV in memory, each of which takes as long as one or two steps. Fewer heads are
-  // shorter work tiles, so that CTAs end at about the same time and wait less for each other's dQ.
-  // Measured: docs/attention_results.md.
+  // The number of query heads that a CTA takes with a block of keys: a divisor of the heads that share it.
+  // With more heads, fewer sums of dK and dV pass through memory, each of which takes as long as one or two
+  // steps. With fewer heads, work tiles are shorter, so that CTAs end at about the same time and wait less
+  // for each other's dQ. Measured: docs/attention_results.md.
   static int heads_per_work_tile(const AttnProblem& p) {
     // Work tiles that fill an H100 or H200, and so many that the last ones matter little
     constexpr int64_t kMultiprocessors = 132, kFew = kMultiprocessors * 2 / 3, kMany = 16 * kMultiprocessors;
@@ -140,7 +140,7 @@ struct BackwardWorkspace {
                           // thus become 0; and delta = rowsum(dO o O), 0 past N
   float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
   uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
-  uint32_t counter_count;  // with key_counters, which lie behind
+  uint32_t counter_count;  // including key_counters, which follow them
   // Where a work tile has not all heads. [B, K, key block, warpgroup]: query heads that have added to dK
   // and dV; [..., 2, D / 8, 128] of four floats: sums in the order of a warpgroup's registers
   uint32_t* key_counters = nullptr;
@@ -155,7 +155,7 @@ struct BackwardWorkspace {
   size_t bytes;
 };
 
-// Of the backward of heads of more than 128 columns: see wide_args.cuh.
+// The workspace of the backward of heads with more than 128 columns: see wide_args.cuh.
 struct WideWorkspace {
   static constexpr int kRowPadding = 64;  // of a tile
 

@@ -1,4 +1,4 @@
-// The kernels that there are. Those of a file are compiled one after another.
+// The kernels of our GEMMs. The kernels of a file are compiled one after another.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,12 +13,12 @@ struct Problem;
 
 using Run = cudaError_t(const Problem& product, int multiprocessors, cudaStream_t stream);
 
-Run run_plain, run_add, run_plain_stored;  // the last with b stored as [k, n]
+Run run_plain, run_add, run_plain_stored;  // run_plain_stored: b is stored as [k, n]
 Run run_exp;
 Run run_weight_gradient;
 Run run_gelu, run_gelu_exact, run_relu, run_relu2;
 Run run_gelu_backward, run_gelu_exact_backward, run_relu_backward, run_relu2_backward;
-Run run_gelu_fp8, run_gelu_exact_fp8;  // with FP8 operands, as the next
+Run run_gelu_fp8, run_gelu_exact_fp8;  // with FP8 operands
 Run run_gelu_backward_fp8, run_gelu_exact_backward_fp8;
 
 cudaError_t run_batch_kernel(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t stream);

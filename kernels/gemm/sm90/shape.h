@@ -7,7 +7,7 @@ namespace tessera::gemm {
 
 using namespace hopper;
 
-inline constexpr int kBlockK = kPanel;  // summed over in a slot of the ring
+inline constexpr int kBlockK = kPanel;  // of the summed dimension, in a slot of the ring
 
 inline constexpr int kTileRows = 128, kTileColumns = 192;  // of a consumer: 192 sums a thread
 inline constexpr int kCluster = 2;  // CTAs with tiles one below the other: b is loaded once for both
@@ -21,7 +21,8 @@ inline constexpr int kABytes = kTileRows * kBlockK * 2, kBBytes = kTileColumns *
 inline constexpr int kSlotBytes = kABytes + kBBytes;
 // Buffers of a consumer, each a panel of its tile: operands and results of the epilogue
 inline constexpr int kBuffers = 2, kBufferBytes = kTileRows * kPanel * 2;
-inline constexpr int kScratchBytes = 4 * kPanel * 4;  // of a consumer: its warps' sums of a panel's columns
+inline constexpr int kScratchBytes = 4 * kPanel * 4;  // of a consumer: the column sums of a panel by each of
+                                                      // its warps
 inline constexpr int kBarrierBytes = (2 * kSlots + kBuffers * kConsumers) * 8;
 inline constexpr int kSharedBytes = kSlots * kSlotBytes +
                                     kConsumers * (kBuffers * kBufferBytes + kScratchBytes) + kBarrierBytes +

@@ -1,15 +1,15 @@
 // Split-K: how workers share a GEMM with few tiles and long sums. Each has an equal part of the work,
 // which may be a part of a sum. Plain C++.
 //
-// The work is a rectangle, tiles by steps of the summed dimension. It is cut as Euclid's algorithm cuts one:
-//   more workers than tiles: as many workers as are a multiple of the tiles share the first steps of all
-//     tiles; the other workers have the rest of the steps
+// The work is a rectangle, tiles by steps of the summed dimension. It is cut as in Euclid's algorithm:
+//   more workers than tiles: a number of workers that is a multiple of the number of tiles share the first
+//     steps of all tiles; the other workers get the remaining steps
 //   more tiles than workers: each worker takes the same number of whole tiles; all workers share the rest
-// So workers that run at the same time read the same steps of different tiles, mostly from L2 then.
+// So workers that run at the same time read the same steps of different tiles, mostly from L2.
 // Partial sums go to memory, and are added up in their order.
 //
-// Each cut makes smaller pieces, and each piece costs some time of its own. So there are as many cuts as
-// make the slowest worker fastest.
+// Each cut makes smaller pieces, and each piece costs some time of its own. So the number of cuts is the one
+// with which the slowest worker is the fastest.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ struct Piece {
 };
 
 class Split {
-  // tiles x parts pieces: of each part of the steps all tiles. Worker first_worker + j takes piece j, and
-  // from there every workers-th.
+  // tiles x parts pieces: the steps are divided into parts, and a piece is one part of one tile. Worker
+  // first_worker + j takes piece j and then every `workers`-th piece.
   struct Cut {
     int first_tile, tiles, first_worker, workers;
     int first_step, steps, parts;
@@ -44,7 +44,7 @@ class Split {
   };
 
  public:
-  // All at least 1, and partials for all workers
+  // All arguments are at least 1, and most_partials is enough for all workers.
   Split(int tiles, int steps, int workers, int most_partials) {
     int64_t least = INT64_MAX;
     for (int cuts = 1; cuts <= kMostCuts; ++cuts) {

@@ -107,7 +107,8 @@ TEST(DistilledFromFewBits, ThePlanIsTheStep) {
       expect_plan_is_the_step({}, distilled_shape(teacher, base, DType::kF32));
 }
 
-// 8, 4.5, 4.127 or 4.25 bits a number of a block in place of 16; beside them are the matrices of a block in bf16
+// 8, 4.5, 4.127 or 4.25 bits a number of a block in place of 16; beside them are the matrices of a block in
+// bf16
 TEST(DistilledFromFewBits, PlansSoManyBitsANumber) {
   const ModelConfig teacher{.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256};
   const auto weights = [&](TeacherBase base) {
