@@ -250,12 +250,8 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 // The same value, of which the compiler no longer knows where it came from
 __device__ __forceinline__ void opaque(uint32_t& x) { asm volatile("mov.b32 %0, %0;" : "+r"(x)); }
+__device__ __forceinline__ void opaque(const char*& x) { asm volatile("" : "+l"(x)); }
 // No instruction: the compiler may not move a use of these registers across.
-template <int kCount>
-__device__ __forceinline__ void hold(const char* (&x)[kCount]) {
-#pragma unroll
-  for (const char*& address : x) asm volatile("" : "+l"(address)::"memory");
-}
 template <int kCount>
 __device__ __forceinline__ void hold(float (&x)[kCount]) {
 #pragma unroll

@@ -84,6 +84,7 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
     const bool has_column = column < args.gathered.columns;
     const bool all_columns = columns.gathered + kTileRows <= args.gathered.columns;
     const char* from = args.gathered.data + (has_column ? column * 2 : 0);
+    ptx::opaque(from);  // one sum, not one for each copy
 #pragma unroll
     for (int step = 0; step < 2; ++step) {
       const int left = rows - step * kBlockK;
@@ -92,11 +93,13 @@ __device__ __forceinline__ void gather(const Memory& memory, const ExpertArgumen
 #pragma unroll
       for (int i = 0; i < kCopies; ++i)
         sources[i] = from + int64_t{__shfl_sync(0xffffffff, chunks, step * kCopies + i, kChunks)} * 16;
-      ptx::hold(sources);
+#pragma unroll
+      for (const char*& source : sources) ptx::opaque(source);
       ring.wait_empty(slot);
       if (loads_panel) {
         const uint32_t full = ring.announce(slot, kBBytes / kOtherPanels);
-        load_panel_of_b(memory, args.gemm, slot.slot, full, first + step * kBlockK, columns.other, rank, warp);
+        load_panel_of_b(memory, args.gemm, slot.slot, full, first + step * kBlockK, columns.other, rank,
+                        warp);
       }
       __syncwarp();
       const uint32_t to = memory.a(slot.slot).base + place;
@@ -206,10 +209,9 @@ __device__ __forceinline__ void consume(const Memory& memory, const ExpertArgume
     if (whose == me) {
       ptx::barrier_sync(kTurnBarrier + me, kConsumers * kWarpgroup);
       Sums d;
-      multiply(
-          d, memory, {static_cast<int>(slots % kSlots), slots / kSlots & 1}, steps, thread, [&] {
-            if (is_there) ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
-          });
+      multiply(d, memory, {static_cast<int>(slots % kSlots), slots / kSlots & 1}, steps, thread, [&] {
+        if (is_there) ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
+      });
       if (steps > 0 || !args.accumulate) {
 #pragma unroll
         for (int i = 0; i < kHalves; ++i)
@@ -222,8 +224,8 @@ __device__ __forceinline__ void consume(const Memory& memory, const ExpertArgume
 }
 
 template <bool kGatheredIsFirst>
-__global__ __launch_bounds__(kThreads, 1) void expert_weights_kernel(
-    const __grid_constant__ ExpertArguments args) {
+__global__ __launch_bounds__(kThreads,
+                             1) void expert_weights_kernel(const __grid_constant__ ExpertArguments args) {
   extern __shared__ __align__(1024) char shared[];
   const Memory memory{static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
   const uint32_t rank = ptx::cluster_rank();

@@ -185,6 +185,7 @@ void wgmma_wait() {
   emulator::warpgroup_barrier();
 }
 inline void opaque(uint32_t&) {}
+inline void opaque(const char*&) {}
 template <int kCount>
 void hold(float (&)[kCount]) {}
 template <int kCount>
