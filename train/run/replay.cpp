@@ -105,13 +105,11 @@ RunPlan Replay::plan() const {
 // Of this rank's sequences in the step
 std::vector<int64_t> Replay::own_places() const {
   const RunShape& shape = present(state_).shape();
-  const SequencesView batch = folder_.batch;
-  std::vector<double> work;
-  for (int64_t i = 0; takes_by_work(shape) && i < shape.sequences_per_step(); ++i) {
-    const int64_t T = shape.sequence_length;
-    work.push_back(attention_spans(shape.model, document_lengths(batch.tokens_from(i * T, T).documents)));
-  }
-  return places_of_rank(shape, ranks_.place(Axis::kData), work);
+  const int64_t T = shape.sequence_length;
+  const auto lengths_of = [&](int64_t place) {
+    return document_lengths(SequencesView(folder_.batch).tokens_from(place * T, T).documents);
+  };
+  return places_of_rank(shape, ranks_.place(Axis::kData), work_of_step(shape, lengths_of));
 }
 
 void Replay::load(const RunPlan& plan) {

@@ -14,10 +14,8 @@ RunPhase::RunPhase(const Config& run, size_t index, const RunPlan& plan, bool sh
       plan_(with_weights(plan, data_.has_weights())) {}
 
 std::vector<int64_t> RunPhase::positions_of_step(int64_t position, const AxisPlace& rank) const {
-  std::vector<double> work;
-  for (int64_t i = 0; takes_by_work(shape()) && i < shape().sequences_per_step(); ++i)
-    work.push_back(attention_spans(shape().model, data_.train().document_lengths(position + i)));
-  std::vector<int64_t> positions = places_of_rank(shape(), rank, work);
+  const auto lengths_of = [&](int64_t place) { return data_.train().document_lengths(position + place); };
+  std::vector<int64_t> positions = places_of_rank(shape(), rank, work_of_step(shape(), lengths_of));
   for (int64_t& each : positions) each += position;
   return positions;
 }

@@ -21,6 +21,15 @@ double attention_spans(const ModelConfig& model, std::span<const int64_t> length
   return sum;
 }
 
+std::vector<double> work_of_step(const RunShape& shape,
+                                 const std::function<std::vector<int64_t>(int64_t place)>& lengths_of) {
+  if (!takes_by_work(shape)) return {};
+  std::vector<double> work;
+  for (int64_t place = 0; place < shape.sequences_per_step(); ++place)
+    work.push_back(attention_spans(shape.model, lengths_of(place)));
+  return work;
+}
+
 namespace {
 
 // Of all ranks: [data ranks, micro-batches, sequences of each]

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,13 @@ bool takes_by_work(const RunShape& shape);
 // a query and a key, which are the work of attention
 double attention_spans(const ModelConfig& model, std::span<const int64_t> lengths);
 
+// The work of the sequence at each place of a step, whose documents have the lengths `lengths_of(place)`;
+// empty unless takes_by_work().
+std::vector<double> work_of_step(const RunShape& shape,
+                                 const std::function<std::vector<int64_t>(int64_t place)>& lengths_of);
+
 // Which sequences of a step a rank of the data axis takes, as places in the step: its micro-batches one after
-// another. `work`: of the sequence at each place; not read unless takes_by_work().
+// another. `work`: that of work_of_step()
 //
 // Ranks that split the weights wait for each other in every micro-batch. So the sequences with the most work
 // are in the first micro-batches of all ranks, those with the least in the last ones; and within a
