@@ -82,8 +82,8 @@ std::string speed_line(const RunShape& shape, const DeviceTraits& device) {
                         shape.teacher ? "teacher" : "reference's forward");
   }
   return fmt::format("speed    about {} tokens/s on {}: a step of {:.0f} ms{}{}\n",
-                     format_count(tokens_per_second(shape, device)), speed_of(device).card,
-                     1e3 * step.seconds, other, waits);
+                     format_count(tokens_per_second(shape, step)), speed_of(device).card, 1e3 * step.seconds,
+                     other, waits);
 }
 
 void print_limits(const RunPlan& plan) {
@@ -203,7 +203,7 @@ Json to_json(const RunPlan& plan, const std::vector<Advice>& changes) {
             {"shard", name_of(s.shards().what)},
             {"replicas", s.mesh.replicas},
             {"offload", text_of(s.offload)},
-            {"tokens_per_second", tokens_per_second(s, plan.device)},
+            {"tokens_per_second", tokens_per_second(s, step)},
             {"step_seconds", step.seconds},
             {"step_waits", step.waits},
             {"peak_bytes", plan.peak()},

@@ -215,8 +215,11 @@ StepEstimate estimate_step(const RunShape& shape, const DeviceTraits& device) {
           .waits = step.waits + more * (step.waits - two.waits)};
 }
 
+double tokens_per_second(const RunShape& shape, const StepEstimate& step) {
+  return static_cast<double>(shape.tokens_per_step()) / step.seconds;
+}
 double tokens_per_second(const RunShape& shape, const DeviceTraits& device) {
-  return static_cast<double>(shape.tokens_per_step()) / estimate_step(shape, device).seconds;
+  return tokens_per_second(shape, estimate_step(shape, device));
 }
 
 }  // namespace tessera

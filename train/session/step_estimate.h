@@ -31,6 +31,8 @@ struct StepEstimate {
   double waits = 0;  // the part of these seconds that waits for other ranks
 };
 StepEstimate estimate_step(const RunShape& shape, const DeviceTraits& device);
-double tokens_per_second(const RunShape& shape, const DeviceTraits& device);  // of all ranks
+// Of all ranks
+double tokens_per_second(const RunShape& shape, const StepEstimate& step);
+double tokens_per_second(const RunShape& shape, const DeviceTraits& device);
 
 }  // namespace tessera
