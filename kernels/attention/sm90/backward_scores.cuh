@@ -127,24 +127,34 @@ __device__ __forceinline__ void capped_to_probabilities(float (&s)[kCount], uint
   }
 }
 
-// p becomes dS = P (dP - delta), both packed; with kDropout, of p after KeyMasks::drop().
-template <bool kDropout, int kCount>
-__device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
-                                                const ColumnStatistics& delta) {
-  const auto gradient = [](float p, float dp, float delta) {
-    if constexpr (kDropout) return fmaf(p, dp, -(before_drop(p) * delta));
-    return p * (dp - delta);
-  };
+// p becomes dS, both packed. gradients_of(n) gives the function (P, dP, e) -> dS of two queries: e = 0 and 1
+// are columns 8 n and 8 n + 1, counted from this thread's first one.
+template <int kCount>
+__device__ __forceinline__ void replace_by_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
+                                                     const auto& gradients_of) {
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
-    const float2 d = delta[n];
+    const auto gradient = gradients_of(n);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       uint32_t& two = p[2 * n + r];
-      two = ptx::pack_bf16(gradient(__uint_as_float(two << 16), dp[4 * n + 2 * r], d.x),
-                           gradient(__uint_as_float(two & 0xffff0000), dp[4 * n + 2 * r + 1], d.y));
+      two = ptx::pack_bf16(gradient(__uint_as_float(two << 16), dp[4 * n + 2 * r], 0),
+                           gradient(__uint_as_float(two & 0xffff0000), dp[4 * n + 2 * r + 1], 1));
     }
   }
+}
+
+// dS = P (dP - delta); with kDropout, of p after KeyMasks::drop().
+template <bool kDropout, int kCount>
+__device__ __forceinline__ void score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
+                                                const ColumnStatistics& delta) {
+  replace_by_gradients(p, dp, [&](int n) {
+    return [d = delta[n]](float p, float dp, int e) {
+      const float delta = e == 0 ? d.x : d.y;
+      if constexpr (kDropout) return fmaf(p, dp, -(before_drop(p) * delta));
+      return p * (dp - delta);
+    };
+  });
 }
 
 // The same with a cap, whose derivative follows from P. `log2_sum_exp`: the queries' statistics, in shared
@@ -153,19 +163,12 @@ template <int kCount>
 __device__ __forceinline__ void capped_score_gradients(uint32_t (&p)[kCount / 2], const float (&dp)[kCount],
                                                        const ColumnStatistics& delta, uint32_t log2_sum_exp,
                                                        const ScoreCap& cap) {
-  const auto gradient = [&](float p, float dp, float delta, float l) {
-    return p * cap.derivative(p, l) * (dp - delta);
-  };
-#pragma unroll
-  for (int n = 0; n < kCount / 4; ++n) {
+  replace_by_gradients(p, dp, [&](int n) {
     const float2 d = delta[n], l = ptx::load_shared_float2(log2_sum_exp + threadIdx.x % 4 * 8 + n * 32);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint32_t& two = p[2 * n + r];
-      two = ptx::pack_bf16(gradient(__uint_as_float(two << 16), dp[4 * n + 2 * r], d.x, l.x),
-                           gradient(__uint_as_float(two & 0xffff0000), dp[4 * n + 2 * r + 1], d.y, l.y));
-    }
-  }
+    return [&cap, d, l](float p, float dp, int e) {
+      return p * cap.derivative(p, e == 0 ? l.x : l.y) * (dp - (e == 0 ? d.x : d.y));
+    };
+  });
 }
 
 }  // namespace tessera::attention::sm90
