@@ -1,6 +1,7 @@
 // Measures the time of work that is enqueued on a stream.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "kernels/stream.h"
@@ -16,6 +17,10 @@ class Timer {
   virtual void stop() = 0;
   virtual double milliseconds() = 0;  // between the two; waits for the second
 };
+
+// More than any L2 holds: a benchmark touches so many bytes between two timed calls, so that the second call
+// finds nothing of the first one in a cache.
+inline constexpr int64_t kColdCacheBytes = int64_t{192} << 20;
 
 std::unique_ptr<Timer> make_timer(const Stream& stream);  // its backend must outlive the timer
 std::unique_ptr<Timer> make_cuda_timer(CUstream_st* stream);

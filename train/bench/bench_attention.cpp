@@ -26,7 +26,6 @@ namespace {
 
 constexpr int kWarmupCalls = 2, kFewestRepeats = 3;
 constexpr double kLongEnough = 1000;  // ms of one direction after which no more repeats are needed
-constexpr int64_t kFlushBytes = int64_t{192} << 20;  // more than any L2
 
 // A contender on a problem: what is filled in as it goes.
 struct Entry {
@@ -62,7 +61,7 @@ class Bench {
                              .cells = {}};
     if (device_.device == Device::kCuda) {
       flush_ =
-          arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kFlushBytes / 4});
+          arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32, {kColdCacheBytes / 4});
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       stream_.run(FillZero{flush_});
     }

@@ -24,7 +24,6 @@ namespace tessera {
 namespace {
 
 constexpr int kDecodeWarmupCalls = 2;
-constexpr int64_t kDecodeFlushBytes = int64_t{192} << 20;  // more than any L2
 constexpr int64_t kBandwidthBytes = int64_t{512} << 20;
 
 std::vector<CacheDtype> caches_of(const BenchAttentionOptions& options) {
@@ -61,7 +60,7 @@ class DecodeBench {
         results.cudnn = attention::cudnn_version();
       }
       flush_ = arena_.alloc(MemoryTag::kWorkspace, "what is read between calls", DType::kF32,
-                            {kDecodeFlushBytes / 4});
+                            {kColdCacheBytes / 4});
       norm_ = arena_.alloc(MemoryTag::kWorkspace, "norm", DType::kF32, {1});
       stream_.run(FillZero{flush_});
       results.bandwidth = bandwidth();

@@ -15,7 +15,6 @@ namespace tessera {
 namespace {
 
 constexpr int kRepeats = 10;
-constexpr int64_t kFlushBytes = int64_t{192} << 20;  // more than any L2
 
 struct Layer {
   Tensor x, gate_up, hidden, y;                   // [N, C] [R, 2 F] [R, F] [R, C]
@@ -46,7 +45,7 @@ class ExpertBench {
           .offsets = tensor(DType::kI32, {count + 1}),
           .rows = tensor(DType::kI32, {choices}),
           .places = tensor(DType::kI32, {tokens, of_.active})};
-    if (be.device() == Device::kCuda) flush_ = tensor(DType::kF32, {kFlushBytes / 4});
+    if (be.device() == Device::kCuda) flush_ = tensor(DType::kF32, {kColdCacheBytes / 4});
     stream_.run(
         ChooseExperts{.logits = l_.logits, .rule = of_.rule(), .choices = l_.choices, .weights = l_.weights});
     stream_.run(

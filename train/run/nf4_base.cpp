@@ -14,8 +14,8 @@ LayerParts small_scales_of(LoraBase base, const ModelConfig& model, const ParamP
 
 bool is_nf4(LoraBase base) { return base == LoraBase::kNf4 || base == LoraBase::kNf4Double; }
 
-Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model,
-                         const StoredBase& base, const FolderOptions& options) {
+Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model, const BaseForm& base,
+                         const FolderOptions& options) {
   const WeightsFolder weights(folder, model.base(), options);
   const ParamLayout layout(model, 1, Freeze::all_but_adapters(),
                            {.frozen_blocks = true, .experts_only = base.experts_only});

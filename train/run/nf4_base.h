@@ -18,12 +18,12 @@ struct Nf4Base {
   std::string difference;  // of the first one in NF4 that is stored otherwise; empty: there is none
   bool is_kept() const { return difference.empty() && others == 0; }
 };
-struct StoredBase {
+struct BaseForm {
   LoraBase form;
   bool experts_only;
 };
-Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model,
-                         const StoredBase& base, const FolderOptions& options);
+Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model, const BaseForm& base,
+                         const FolderOptions& options);
 
 // Writes the bytes of what is kept to a run that stores its base in NF4.
 void load_nf4_base(const std::filesystem::path& folder, TrainState& state, const FolderOptions& options);

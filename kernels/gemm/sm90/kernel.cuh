@@ -27,12 +27,13 @@ using ptx::Major;
 
 // ---- the warpgroup that loads: one thread of it ----
 
+inline constexpr uint16_t kBothCtas = (1 << kCluster) - 1;
+
 // Half of a panel of b stored as [K, N], into both CTAs
 __device__ __forceinline__ void load_panel_of_b(const Memory& memory, const Arguments& args, int slot,
                                                 uint32_t full, int k, int column, uint32_t rank, int panel) {
   constexpr int kPart = kBlockK / kCluster;
-  constexpr uint16_t kAll = (1 << kCluster) - 1;
-  ptx::load_box_to(kAll, memory.b(slot) + (panel * kBlockK + rank * kPart) * kPanel * 2, args.b, full,
+  ptx::load_box_to(kBothCtas, memory.b(slot) + (panel * kBlockK + rank * kPart) * kPanel * 2, args.b, full,
                    column + panel * kPanel, k + static_cast<int>(rank) * kPart);
 }
 
@@ -40,9 +41,8 @@ template <Major kB>
 __device__ __forceinline__ void load_b(const Memory& memory, const Arguments& args, int slot, uint32_t full,
                                        int k, int column, uint32_t rank) {
   if constexpr (kB == Major::kSum) {
-    constexpr uint16_t kAll = (1 << kCluster) - 1;
     constexpr int kPart = kTileColumns / kCluster;
-    ptx::load_box_to(kAll, memory.b(slot) + rank * kPart * kPanel * 2, args.b, full, k,
+    ptx::load_box_to(kBothCtas, memory.b(slot) + rank * kPart * kPanel * 2, args.b, full, k,
                      column + static_cast<int>(rank) * kPart);
   } else {
 #pragma unroll
