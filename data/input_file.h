@@ -17,7 +17,7 @@ inline constexpr const char* kStandardInput = "-";
 // The name without .gz or .zst
 std::filesystem::path uncompressed_name(const std::filesystem::path& input);
 
-// Turns the bytes of a compression format into those of its content.
+// Decompresses: turns the bytes of a compression format into the bytes of its content.
 class Decompressor {
  public:
   virtual ~Decompressor() = default;

@@ -32,7 +32,7 @@ struct PackedLoaderOptions {
   const TeacherLogits* teacher = nullptr;
 };
 
-// The sequences are those of Packing, and the same in every epoch. Packing orders them by length, so here
+// Packing makes the sequences, which are the same in every epoch. Packing orders them by length, so here
 // they come in a random order: another one in each epoch, or always the same if `shuffle` is false. The rest
 // of a sequence is padding: tokens 0 without targets, as a document of its own. Targets that do not count are
 // kNoTarget.

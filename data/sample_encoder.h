@@ -46,9 +46,9 @@ struct EncodedPiece {
   std::vector<int32_t> ids;
   DocumentMarks marks;
   int64_t documents = 0;      // documents that end in the piece
-  int64_t conversations = 0;  // those of them that are conversations
+  int64_t conversations = 0;  // samples that are conversations
   int64_t pairs = 0;          // pairs of them: a chosen document, and the rejected one that follows it
-  int64_t desirable = 0, undesirable = 0;  // those of them that are answers with a label
+  int64_t desirable = 0, undesirable = 0;  // samples that are answers with a label
   std::string first_pair, first_unpaired;  // file:line of the first pair, and of the first other document
   std::vector<std::string> dropped;        // file:line of samples in which no token would count
   std::vector<std::string> unfit;          // file:line of conversations that their template does not fit

@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// A view of sequences that lie in other memory; the fields are those of Sequences.
+// A view of sequences that lie in other memory; it has the fields of Sequences.
 struct SequencesView {
   std::span<const int32_t> tokens, targets, documents = {}, kinds = {};
   std::span<const double> log_probs = {};
@@ -108,8 +108,8 @@ struct Sequences {
 };
 
 void clear(Sequences& sequences);
-// `more` after those that are there, of the same fields. Where only some have weights, those of the others
-// are 1.
+// Appends `more`, which has the same fields. Where only one of the two has weights, the tokens of the other
+// get the weight 1.
 void append(Sequences& to, const SequencesView& more);
 
 // Tokens of a sequence that lie side by side in a file, and in one document if the data knows its documents

@@ -146,7 +146,7 @@ TEST_F(RanksOfTwoNamespaces, RefuseAnInterfaceThatLeadsNowhere) {
 }
 
 // The link breaks: both machines say so, and all ranks end within the time limit and some seconds. A launcher
-// that starts them again, after the link is back, goes on from the newest checkpoint.
+// that starts them again, after the link is back, continues from the newest checkpoint.
 TEST_F(RanksOfTwoNamespaces, EndAndGoOnWhenTheLinkBreaks) {
   const Words words{"--resume", "auto", "--set", "train.steps=40", "--set", "checkpoint.every=5"};
   start_by_script(with(words, sets({"train.steps=100000"})));
