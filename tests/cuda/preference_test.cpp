@@ -17,7 +17,7 @@ struct CudaPreference : ::testing::Test {
 
 TEST_F(CudaPreference, PairsInFp8BeginAtTheLogarithmOfTwo) {
   if (device.arch < 89) GTEST_SKIP() << "no GEMMs in FP8";
-  expect_pairs_in_fp8_begin_at_logarithm_of_two(device, tolerance::kBf16ModelLoss * std::log(2.0));
+  expect_pairs_in_fp8_begin_at_logarithm_of_two(device, tolerance::kFp8LossOfPairs);
 }
 
 TEST_F(CudaPreference, TeachersHaveTheBitsOfTheirWidenedValues) {
