@@ -10,6 +10,7 @@
 // nothing and has no target.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -52,5 +53,19 @@ struct Dealt {
 };
 // Adds a batch to `out`, whose sequences are `sequences`. Documents must have been checked: see token_ids.h.
 void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& out);
+
+// The rank's part of numbers of all sequences of a step, `each` for a token; 0 for padding
+template <class T>
+std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
+  const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
+  const size_t rows = of_micro_step(own.from.size()), numbers = of_micro_step(of_all.size());
+  std::vector<T> part(own.from.size() * each);
+  for (size_t i = 0; i < own.from.size(); ++i) {
+    if (own.from[i] < 0) continue;
+    const auto from = of_all.subspan(i / rows * numbers + static_cast<size_t>(own.from[i]) * each, each);
+    std::ranges::copy(from, part.begin() + static_cast<std::ptrdiff_t>(i * each));
+  }
+  return part;
+}
 
 }  // namespace tessera

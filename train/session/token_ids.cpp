@@ -89,6 +89,30 @@ std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T)
   return positions;
 }
 
+void check_pairs(const SequencesView& sequences, int64_t T, const PreferenceRule& rule) {
+  const auto kind_at = [&](int64_t n) {
+    return static_cast<DocumentKind>(sequences.kinds[static_cast<size_t>(n)]);
+  };
+  DocumentKind before = DocumentKind::kPlain;  // the document before this one
+  for (int64_t n = 0; n < std::ssize(sequences.kinds);) {
+    const int64_t t = n % T, end = sequences.documents[static_cast<size_t>(2 * n + 1)];
+    const DocumentKind kind = kind_at(n);
+    if (t == 0) before = DocumentKind::kPlain;
+    const bool follows = is_first_of_pair(before), first = is_first_of_pair(kind);
+    check(follows ? kind == second_after(before) : first || kind == DocumentKind::kPlain,
+          "sequence {}, token {}: the first document of a pair has to be followed by its second one", n / T,
+          t);
+    check(!(first && end == T), "sequence {}, token {}: the second document of a pair is missing", n / T, t);
+    check(!first || (kind == DocumentKind::kChosen) != rule.has_labels(),
+          "sequence {}, token {}: the documents are {}", n / T, t,
+          rule.has_labels()
+              ? "pairs of a chosen and a rejected answer, and the loss is of answers with labels"
+              : "answers with labels, and the loss is of pairs");
+    before = kind;
+    n += std::max<int64_t>(end - t, 1);
+  }
+}
+
 void copy_ids(const Stream& stream, Ids which, std::span<const int32_t> ids, int64_t vocab_size,
               const Tensor& to) {
   check_ids(which, ids, vocab_size, to);

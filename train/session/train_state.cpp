@@ -13,6 +13,7 @@
 #include "model/preference_loss.h"
 #include "train/session/mean_loss.h"
 #include "train/session/pair_figures.h"
+#include "train/session/store_homes.h"
 #include "train/session/token_ids.h"
 
 namespace tessera {
@@ -23,54 +24,6 @@ std::optional<Arena> host_arena(const Arena& arena, const RunShape& shape) {
   return arena.is_plan() ? Arena::plan(arena.device()) : Arena::mapped(arena.device());
 }
 
-const StoredFormat& format_of(LoraBase base) {
-  switch (base) {
-    case LoraBase::kAuto:
-      return fp8_format();
-    case LoraBase::kNf4:
-      return four_bit_format(FourBits::kNf4);
-    case LoraBase::kNf4Double:
-      return nf4_double_format();
-    case LoraBase::kMxfp4:
-      return four_bit_format(FourBits::kMxfp4);
-  }
-  fail("no such train.lora.base");
-}
-
-// The ranks that split the parameters
-Communicator* shard_of(const StepAxes& axes) { return axes.shard ? axes.shard : axes.all; }
-
-void check_axes(const RunShape& shape, const StepAxes& axes) {
-  const auto check_size = [&](Axis axis, const Communicator* of) {
-    const int64_t wanted = shape.mesh.place(axis, 0).size, found = of ? of->size() : 1;
-    check(found == wanted, "a run with {} ranks on the {} axis was given a communicator of {}", wanted,
-          name_of(axis), found);
-  };
-  check_size(Axis::kAll, axes.all);
-  check_size(Axis::kContext, axes.context);
-  check_size(Axis::kShard, shard_of(axes));
-  check_size(Axis::kReplica, axes.replica);
-}
-
-ParamStore::Homes homes_of(const RunShape& shape, const StepAxes& axes, std::optional<Arena>& offloaded) {
-  check_axes(shape, axes);
-  const auto host = [&](bool offloads) { return offloads ? &present(offloaded) : nullptr; };
-  return {.shards = shape.shards(),
-          .axis = shard_of(axes),
-          .replicas = axes.replica,
-          .freeze = shape.freeze,
-          .fp8 = shape.fp8,
-          .weights = {.host = host(shape.offload.weights),
-                      .poison = shape.poison == Poison::kNo ? Poison::kNo : Poison::kTargets,
-                      .format = &format_of(shape.base),
-                      .experts_only = shape.base_of_experts},
-          .training = ParamStore::Training{.gradients = {.accumulates = shape.micro_steps > 1,
-                                                         .host = host(shape.offload.gradients),
-                                                         .poison = shape.poison,
-                                                         .reduce_in_fp32 = shape.reduce_in_fp32},
-                                           .kept = host(shape.offload.optimizer)}};
-}
-
 Fp8Run fp8_run(const ParamStore& store, const RunShape& shape, int64_t rank) {
   return {.config = shape.fp8,
           .places = fp8_places(store, shape.fp8),
@@ -79,98 +32,6 @@ Fp8Run fp8_run(const ParamStore& store, const RunShape& shape, int64_t rank) {
           .logit_rows = rows_at_a_time(shape.classifier_chunk, shape.rows()),
           .rank = rank,
           .ranks = shape.ranks()};
-}
-
-// The starting weights of a model with adapters have none.
-SessionShape reference_shape(SessionShape shape) {
-  shape.model.lora = {};
-  return shape;
-}
-
-// Whole on each rank, in the form that the weights of the training are multiplied in
-ParamStore::Homes reference_homes(const RunShape& shape) {
-  return {.freeze = shape.model.lora ? Freeze::all_but_adapters() : Freeze{},
-          .fp8 = shape.fp8,
-          .weights = {.format = &format_of(shape.base),
-                      .experts_only = shape.base_of_experts}};
-}
-
-const StoredFormat& format_of(TeacherBase base) {
-  switch (base) {
-    case TeacherBase::kAuto:
-    case TeacherBase::kFp8:
-      return fp8_format();
-    case TeacherBase::kNf4:
-      return four_bit_format(FourBits::kNf4);
-    case TeacherBase::kNf4Double:
-      return nf4_double_format();
-    case TeacherBase::kMxfp4:
-      return four_bit_format(FourBits::kMxfp4);
-  }
-  fail("no such train.teacher_base");
-}
-
-// Likewise, in the form of train.teacher_base, widened a block at a time
-ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teacher) {
-  const bool in_fp8 = shape.teacher_base == TeacherBase::kFp8;
-  check(!in_fp8 || !teacher.experts,
-        "train.teacher_base=fp8 stores no matrices of experts, and the teacher has {}: set "
-        "train.teacher_base=mxfp4 or nf4",
-        teacher.experts.count);
-  return {.freeze = Freeze::all_but_adapters(),
-          .fp8 = {.gemm_dtype = in_fp8 ? GemmDtype::kFp8 : GemmDtype::kBf16, .edges = true},
-          .weights = {.format = &format_of(shape.teacher_base),
-                      .experts_only = shape.teacher_base == TeacherBase::kMxfp4 && teacher.experts}};
-}
-
-SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {
-  check(teacher.vocab_size == shape.model.vocab_size,
-        "the teacher has a vocabulary of {} tokens, and the model one of {}", teacher.vocab_size,
-        shape.model.vocab_size);
-  shape.model = teacher;
-  shape.mlp_chunk = 0;
-  shape.sample_tokens = kNoSamples;
-  return shape;
-}
-
-// The first document of a pair is followed by its second one, in its sequence, and kto's are its own.
-void check_kinds(const SequencesView& sequences, int64_t T, const PreferenceRule& rule) {
-  const auto kind_at = [&](int64_t n) {
-    return static_cast<DocumentKind>(sequences.kinds[static_cast<size_t>(n)]);
-  };
-  DocumentKind before = DocumentKind::kPlain;  // the document before this one
-  for (int64_t n = 0; n < std::ssize(sequences.kinds);) {
-    const int64_t t = n % T, end = sequences.documents[static_cast<size_t>(2 * n + 1)];
-    const DocumentKind kind = kind_at(n);
-    if (t == 0) before = DocumentKind::kPlain;
-    const bool follows = is_first_of_pair(before), first = is_first_of_pair(kind);
-    check(follows ? kind == second_after(before) : first || kind == DocumentKind::kPlain,
-          "sequence {}, token {}: the first document of a pair has to be followed by its second one", n / T,
-          t);
-    check(!(first && end == T), "sequence {}, token {}: the second document of a pair is missing", n / T, t);
-    check(!first || (kind == DocumentKind::kChosen) != rule.has_labels(),
-          "sequence {}, token {}: the documents are {}", n / T, t,
-          rule.has_labels()
-              ? "pairs of a chosen and a rejected answer, and the loss is of answers with labels"
-              : "answers with labels, and the loss is of pairs");
-    before = kind;
-    n += std::max<int64_t>(end - t, 1);
-  }
-}
-
-// The part of a rank of a context, from numbers of all sequences of a step that have `each` numbers a token;
-// 0 for padding
-template <class T>
-std::vector<T> dealt_part(const Dealt& own, int64_t micro_steps, std::span<const T> of_all, size_t each) {
-  const auto of_micro_step = [&](size_t all) { return all / static_cast<size_t>(micro_steps); };
-  const size_t rows = of_micro_step(own.from.size()), numbers = of_micro_step(of_all.size());
-  std::vector<T> part(own.from.size() * each);
-  for (size_t i = 0; i < own.from.size(); ++i) {
-    if (own.from[i] < 0) continue;
-    const auto from = of_all.subspan(i / rows * numbers + static_cast<size_t>(own.from[i]) * each, each);
-    std::ranges::copy(from, part.begin() + static_cast<std::ptrdiff_t>(i * each));
-  }
-  return part;
 }
 
 // [E] of [ranks, E]
@@ -185,7 +46,7 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
       shape_(shape),
       all_(axes.all),
       offloaded_(host_arena(arena, shape)),
-      session_(be, arena, shape.session(rank()), homes_of(shape, axes, offloaded_), axes.context),
+      session_(be, arena, shape.session(rank()), training_homes(shape, axes, offloaded_), axes.context),
       fp8_(arena, shape.model, fp8_run(store(), shape, rank())),
       model_(session_.training_model(shape.keep)),
       optimizer_(arena, store(), shape.rule),
@@ -345,7 +206,7 @@ void TrainState::send(const SequencesView& sequences) {
 void TrainState::send_pairs(const SequencesView& sequences) {
   check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
         "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
-  check_kinds(sequences, shape_.sequence_length, *shape_.loss.pairs);
+  check_pairs(sequences, shape_.sequence_length, *shape_.loss.pairs);
   kinds_.send(sequences.kinds);
   if (all_targets_.device()) all_documents_.send(sequences.documents), all_targets_.send(sequences.targets);
   if (!shape_.loss.stored_reference) return;
