@@ -1,5 +1,5 @@
-// Where the weights of a training's models are, and in which form: of the model itself, of the reference of its
-// loss, and of its teacher.
+// Where the weights of a training's models are, and in which form: of the model itself, of the reference of
+// its loss, and of its teacher.
 #pragma once
 
 #include <optional>

@@ -32,8 +32,8 @@ std::vector<int32_t> positions_of(std::span<const int32_t> documents, int64_t T)
 // For each token, whether a target of its document counts; 0 for padding. Without documents all are 1.
 std::vector<int32_t> rows_with_targets(const SequencesView& sequences, int64_t T);
 
-// Error: the first document of a pair is not followed by its second one in the same sequence, or the documents
-// are not of the kind that the loss takes: pairs, or answers with labels.
+// Error: the first document of a pair is not followed by its second one in the same sequence, or the
+// documents are not of the kind that the loss takes: pairs, or answers with labels.
 void check_pairs(const SequencesView& sequences, int64_t T, const PreferenceRule& rule);
 
 // These do the same, and copy the result to the device before they return.
