@@ -90,8 +90,10 @@ struct RunShape {
 
   int64_t tokens() const {
     return dealt_tokens(sequence_length, mesh.context);
-  }                                                                         // of a sequence, at this rank
-  int64_t rows() const { return micro_batch * tokens(); }                   // N
+  }                                                                    // of a sequence, at this rank
+  int64_t rows() const { return micro_batch * tokens(); }              // N
+  int64_t pair_rows() const { return micro_batch * sequence_length; }  // of pairs, at each rank of a context
+  bool counts_choices() const { return router_losses != RouterLosses{} && model.experts; }
   int64_t sequences_per_rank() const { return micro_batch * micro_steps; }  // of a step
   int64_t tokens_per_rank() const { return sequences_per_rank() * sequence_length / mesh.context; }
   int64_t sequences_per_step() const { return sequences_per_rank() * mesh.data; }

@@ -12,9 +12,7 @@
 #include "model/fp8_places.h"
 #include "model/preference_loss.h"
 #include "train/session/mean_loss.h"
-#include "train/session/pair_figures.h"
 #include "train/session/store_homes.h"
-#include "train/session/token_ids.h"
 
 namespace tessera {
 namespace {
@@ -50,7 +48,8 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
       fp8_(arena, shape.model, fp8_run(store(), shape, rank())),
       model_(session_.training_model(shape.keep)),
       optimizer_(arena, store(), shape.rule),
-      host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())) {
+      host_(arena.is_plan() ? Arena::plan(Device::kCpu) : Arena::pinned(be.device())),
+      inputs_(stream(), arena, host_, shape_, session_.shape().context) {
   model_.fp8 = fp8_.layers();
   model_.fused_head = shape.fused_head;
   model_.loss = shape.loss;
@@ -77,46 +76,14 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     model_.offloaded_blocks = static_cast<size_t>(std::min(shape.offload.blocks, shape.model.layers));
     model_.offload = &activations_.emplace(stream(), present(offloaded_), model_, shape.poison);
   }
-  const Shape per_token{shape.micro_steps, shape.rows()}, per_token_of_pair{shape.micro_steps, pair_rows()};
   const auto take = [&](const char* name, DType dtype, const Shape& of) {
     return arena.alloc(MemoryTag::kData, name, dtype, of);
   };
-  tokens_ = {stream(), host_, take("tokens", DType::kI32, per_token)};
-  targets_ = {stream(), host_, take("targets", DType::kI32, per_token)};
-  if (model_.context) {
-    dealt_ = {stream(), host_,
-              take("tables of the context", DType::kI32, {shape.micro_steps, dealt_shape().numbers()})};
-  } else if (shape.documents) {
-    documents_ = {stream(), host_, take("documents", DType::kI32, {shape.micro_steps, shape.rows(), 2})};
-    positions_ = {stream(), host_, take("positions", DType::kI32, per_token)};
-  }
-  losses_ = {stream(), host_, take("losses", DType::kF32, per_token)};
-  if (shape.loss.pairs) {
-    check(shape.documents, "a loss of pairs needs documents");
-    kinds_ = {stream(), host_, take("kinds of documents", DType::kI32, per_token_of_pair)};
-    figures_ = {
-        stream(), host_,
-        take("figures of pairs", DType::kF32, {shape.micro_steps, PreferenceFigures::kCount, pair_rows()})};
-  }
-  if (shape.loss.pairs && model_.context) {
-    all_documents_ = {stream(), host_,
-                      take("documents of all tokens", DType::kI32, {shape.micro_steps, pair_rows(), 2})};
-    all_targets_ = {stream(), host_, take("targets of all tokens", DType::kI32, per_token_of_pair)};
-  }
-  if (shape.loss.stored_reference)
-    log_probs_ = {
-        stream(), host_,
-        take("log-probabilities of the reference", DType::kF32, {shape.micro_steps, pair_rows(), 2})};
-  if (shape.weights)
-    weights_ = {stream(), host_,
-                take("weights of losses", DType::kF32, shape.loss.pairs ? per_token_of_pair : per_token)};
-  if (const int64_t K = shape.loss.teacher_logits; K > 0) {
-    teacher_ids_ = {stream(), host_,
-                    take("ids of the teacher's logits", DType::kI32, {shape.micro_steps, shape.rows(), K})};
-    teacher_logits_ = {
-        stream(), host_,
-        take("largest logits of the teacher", DType::kF32, {shape.micro_steps, shape.rows(), K + 1})};
-  }
+  losses_ = {stream(), host_, take("losses", DType::kF32, {shape.micro_steps, shape.rows()})};
+  if (shape.loss.pairs)
+    figures_ = {stream(), host_,
+                take("figures of pairs", DType::kF32,
+                     {shape.micro_steps, PreferenceFigures::kCount, shape.pair_rows()})};
   norms_ = {stream(), host_, optimizer_.grad_norms()};
   gradient_scale_ = {stream(), host_, take("gradient scale", DType::kF32, {1})};
   loss_sums_ = take("sums of losses", DType::kF32, {shape.ranks()});
@@ -125,12 +92,9 @@ TrainState::TrainState(Backend& be, Arena& arena, const RunShape& shape, const S
     divergence_sums_ = take("divergences of ranks", DType::kF32, {shape.ranks()});
     divergence_ = take("divergence of the step", DType::kF32, {1});
   }
-  if (shape.router_losses != RouterLosses{} && shape.model.experts) {
+  if (shape.counts_choices())
     model_.choice_counts = choice_counts_ =
         take("choices of experts", DType::kI32, {shape.ranks(), shape.model.experts.count});
-    if (shape.documents || model_.context)
-      counted_rows_ = {stream(), host_, take("tokens that count for routers", DType::kI32, per_token)};
-  }
   device_limits_ = {stream(), host_, take("limits of an update", DType::kF32, {2})};
   verdict_ = {stream(), host_, take("verdict on an update", DType::kF32, {1})};
   if (shape.inside_every > 0 || shape.qk_clip > 0) {
@@ -170,107 +134,6 @@ void TrainState::check_counted(const SequencesView& sequences, double counted_to
       least, mine + others, counted_tokens, mine, own, shape_.loss.pairs ? ", a pair as one" : "", others);
 }
 
-DealtShape TrainState::dealt_shape() const {
-  const AxisPlace place = session_.shape().context;
-  return {.ranks = place.size,
-          .rank = place.rank,
-          .batch = shape_.micro_batch,
-          .all_tokens = shape_.sequence_length,
-          .windows = shape_.model.window.counts(shape_.model.layers)};
-}
-
-void TrainState::send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
-  check_ids(Ids::kTokens, tokens, shape_.model.vocab_size, tokens_.device());
-  check_ids(Ids::kTargets, targets, shape_.model.vocab_size, targets_.device());
-  tokens_.send(tokens);
-  targets_.send(targets);
-}
-
-void TrainState::send(const SequencesView& sequences) {
-  std::vector<int32_t> made;
-  const std::span<const int32_t> documents =
-      checked_documents(sequences.documents, shape_.sequence_length, documents_.device(), made);
-  send_ids(sequences.tokens, sequences.targets);
-  documents_.send(documents);
-  if (counted_rows_.device()) {
-    const std::vector<int32_t> counted = rows_with_targets(sequences, shape_.sequence_length);
-    counted_rows_.send(std::span<const int32_t>(counted));
-  }
-  positions_.send(std::span<const int32_t>(positions_of(documents, shape_.sequence_length)));
-  send_weights(sequences);
-  send_teacher(sequences);
-  if (shape_.loss.pairs) send_pairs(sequences);
-}
-
-// Sends what a loss of pairs reads, for all tokens: every rank of a context has all of it.
-void TrainState::send_pairs(const SequencesView& sequences) {
-  check(sequences.kinds.size() == sequences.targets.size() && !sequences.documents.empty(),
-        "the loss {} is of pairs of documents, and the sequences have none", shape_.loss.name);
-  check_pairs(sequences, shape_.sequence_length, *shape_.loss.pairs);
-  kinds_.send(sequences.kinds);
-  if (all_targets_.device()) all_documents_.send(sequences.documents), all_targets_.send(sequences.targets);
-  if (!shape_.loss.stored_reference) return;
-  check(sequences.log_probs.size() == sequences.targets.size(),
-        "the loss {} has a stored reference, and the sequences have no log-probabilities", shape_.loss.name);
-  log_probs_.send(std::span<const float>(as_two_floats(sequences.log_probs)));
-}
-
-void TrainState::send_dealt(const SequencesView& sequences) {
-  const int64_t all = shape_.sequences_per_rank() * shape_.sequence_length;
-  for (const auto& [name, found] : {std::pair{"tokens", std::ssize(sequences.tokens)},
-                                    std::pair{"targets", std::ssize(sequences.targets)}})
-    check(found == all, "there must be {} {}, found {}", all, name, found);
-  check_documents(sequences.documents, shape_.sequence_length, shape_.documents);
-  Dealt own;
-  const auto part = [&](std::span<const int32_t> of, int64_t m) {
-    const size_t each = of.size() / static_cast<size_t>(shape_.micro_steps);
-    return of.subspan(static_cast<size_t>(m) * each, each);
-  };
-  for (int64_t m = 0; m < shape_.micro_steps; ++m)
-    deal_batch(dealt_shape(),
-               {.tokens = part(sequences.tokens, m),
-                .targets = part(sequences.targets, m),
-                .documents = part(sequences.documents, m)},
-               own);
-  send_ids(own.tokens, own.targets);
-  if (counted_rows_.device())
-    send_rows<int32_t>(counted_rows_, rows_with_targets(sequences, shape_.sequence_length), 1, &own);
-  send_weights(sequences, shape_.loss.pairs ? nullptr : &own);
-  send_teacher(sequences, &own);
-  if (shape_.loss.pairs) send_pairs(sequences);
-  dealt_.send(std::span<const int32_t>(own.numbers));
-}
-
-template <class T>
-void TrainState::send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own) {
-  to.send(own ? std::span<const T>(dealt_part(*own, shape_.micro_steps, of_all, each)) : of_all);
-}
-
-void TrainState::send_weights(const SequencesView& sequences, const Dealt* own) {
-  if (!weights_.device()) {
-    check(sequences.weights.empty(), "the sequences have weights, and the shape of the run has none");
-    return;
-  }
-  check(sequences.weights.empty() || sequences.weights.size() == sequences.targets.size(),
-        "there must be {} weights, found {}", sequences.targets.size(), sequences.weights.size());
-  const std::vector<float> ones(sequences.weights.empty() ? sequences.targets.size() : 0, 1.0f);
-  send_rows(weights_, ones.empty() ? sequences.weights : std::span<const float>(ones), 1, own);
-}
-
-void TrainState::send_teacher(const SequencesView& sequences, const Dealt* own) {
-  if (!teacher_ids_.device()) return;
-  const size_t rows = sequences.targets.size(), K = static_cast<size_t>(shape_.loss.teacher_logits);
-  check(sequences.teacher_ids.size() == rows * K && sequences.teacher_logits.size() == rows * (K + 1),
-        "the loss {} has {} stored logits of the teacher for each token, and the sequences have {}",
-        shape_.loss.name, K, sequences.teacher_ids.size() / std::max<size_t>(rows, 1));
-  for (size_t i = 0; i < sequences.teacher_ids.size(); ++i)
-    check(sequences.teacher_ids[i] >= 0 && sequences.teacher_ids[i] < shape_.model.vocab_size,
-          "a logit of the teacher is of the id {}, outside the vocabulary of {}", sequences.teacher_ids[i],
-          shape_.model.vocab_size);
-  send_rows(teacher_ids_, sequences.teacher_ids, K, own);
-  send_rows(teacher_logits_, sequences.teacher_logits, K + 1, own);
-}
-
 void TrainState::set_counted(double counted_tokens) {
   counted_tokens_ = counted_tokens;
   const auto scale = static_cast<float>(1.0 / counted_tokens);
@@ -288,7 +151,7 @@ void TrainState::send_limits() {
 bool TrainState::step(const SequencesView& sequences, double counted_tokens, const OptimizerConfig& config,
                       double learning_rate, int64_t step, const std::function<bool(int64_t)>& continues) {
   check_counted(sequences, counted_tokens);
-  model_.context ? send_dealt(sequences) : send(sequences);
+  inputs_.send(sequences);
   if (counted_tokens != counted_tokens_) set_counted(counted_tokens);
   send_limits();
   return compute_step(shape_.micro_steps, config, learning_rate, step, continues);
@@ -326,10 +189,7 @@ bool TrainState::compute_step(int64_t micro_steps, const OptimizerConfig& config
     const bool last = m + 1 == micro_steps;
     stream().backend().place() = {.micro_batch = m};
     store().gradient_home().begin_micro_step({.first = m == 0, .last = last});
-    for (const SentTensor* input :
-         {&tokens_, &targets_, &documents_, &positions_, &kinds_, &log_probs_, &all_documents_, &all_targets_,
-          &weights_, &teacher_ids_, &teacher_logits_, &dealt_, &counted_rows_})
-      copy_row(input->device(), m, 0);
+    inputs_.copy_to_first(stream(), m);
     run({.first = m == 0, .last = last, .observed = observed_, .dropout = dropout_of(m)});
     copy_row(losses_.device(), shape_.micro_steps - 1, m);
     copy_row(figures_.device(), shape_.micro_steps - 1, m);
@@ -360,33 +220,11 @@ void TrainState::keep_pace() {
 
 // As the inputs of the step have it in that row
 Batch TrainState::batch_of(int64_t row) {
-  const Shape shape{shape_.micro_batch, shape_.tokens()};
-  const Tensor& documents = documents_.device();
-  Batch batch{.tokens = tokens_.device().rows(row, 1).view(shape),
-              .targets = targets_.device().rows(row, 1).view(shape)};
-  if (documents) {
-    batch.documents = documents.rows(row, 1).view({shape[0], shape[1], 2});
-    batch.positions = positions_.device().rows(row, 1).view(shape);
-  }
-  if (shape_.loss.pairs) {
-    const int64_t B = shape_.micro_batch, T_all = shape_.sequence_length;
-    batch.kinds = kinds_.device().rows(row, 1).view({B, T_all});
-    batch.figures =
-        figures_.device().rows(shape_.micro_steps - 1, 1).view({PreferenceFigures::kCount, pair_rows()});
-    if (const Tensor& all = all_targets_.device()) {
-      batch.all_targets = all.rows(row, 1).view({B, T_all});
-      batch.all_documents = all_documents_.device().rows(row, 1).view({B, T_all, 2});
-    }
-  }
-  if (const Tensor& log_probs = log_probs_.device())
-    batch.log_probs = log_probs.rows(row, 1).view({pair_rows(), 2});
-  if (const Tensor& weights = weights_.device())
-    batch.weights = weights.rows(row, 1).view({weights.shape[1]});
-  if (const Tensor& ids = teacher_ids_.device()) {
-    const int64_t K = shape_.loss.teacher_logits;
-    batch.teacher_ids = ids.rows(row, 1).view({shape_.rows(), K});
-    batch.teacher_logits = teacher_logits_.device().rows(row, 1).view({shape_.rows(), K + 1});
-  }
+  Batch batch = inputs_.batch(row);
+  if (shape_.loss.pairs)
+    batch.figures = figures_.device()
+                        .rows(shape_.micro_steps - 1, 1)
+                        .view({PreferenceFigures::kCount, shape_.pair_rows()});
   if (has_divergence()) {
     const bool alone = shape_.micro_steps == 1;
     batch.divergence = {.of_step = divergence_,
@@ -394,9 +232,6 @@ Batch TrainState::batch_of(int64_t row) {
                         .gradient_scale = gradient_scale_.device(),
                         .share = [this] { share_divergence(); }};
   }
-  if (const Tensor& counted = counted_rows_.device()) batch.counted = counted.rows(row, 1).view(shape);
-  if (const Tensor& dealt = dealt_.device())
-    dealt_shape().set_tables(dealt.rows(row, 1).view({dealt.shape[1]}), batch);
   return batch;
 }
 
@@ -563,7 +398,7 @@ std::vector<double> TrainState::pair_figures() {
   std::vector<double> sums(PreferenceFigures::kCount);
   const std::span<const float> all = figures_.values();
   if (session_.shape().context.rank > 0) return sums;  // the first rank of a context has all of its pairs
-  const auto rows = static_cast<size_t>(pair_rows());
+  const auto rows = static_cast<size_t>(shape_.pair_rows());
   for (size_t i = 0; i < all.size(); ++i) sums[i / rows % sums.size()] += static_cast<double>(all[i]);
   return sums;
 }

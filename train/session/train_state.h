@@ -27,6 +27,7 @@
 #include "train/session/host_tensors.h"
 #include "train/session/inside.h"
 #include "train/session/session.h"
+#include "train/session/step_tensors.h"
 #include "train/session/step_limits.h"
 
 namespace tessera {
@@ -134,20 +135,6 @@ class TrainState {
 
   // Gathers the rows of all ranks in a tensor with one row for each rank.
   void share_row(const Tensor& rows);
-  DealtShape dealt_shape() const;
-  void send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets);
-  void send(const SequencesView& sequences);
-  void send_dealt(const SequencesView& sequences);
-  // Sends rows with `each` numbers for a token. `own`: if the context has several ranks, the tokens of this
-  // rank
-  template <class T>
-  void send_rows(SentTensor& to, std::span<const T> of_all, size_t each, const Dealt* own);
-  void send_pairs(const SequencesView& sequences);
-  int64_t pair_rows() const {
-    return shape_.micro_batch * shape_.sequence_length;
-  }  // at each rank of a context
-  void send_weights(const SequencesView& sequences, const Dealt* own = nullptr);
-  void send_teacher(const SequencesView& sequences, const Dealt* own = nullptr);
   void check_counted(const SequencesView& sequences, double counted_tokens) const;
   void set_counted(double counted_tokens);
   void send_limits();
@@ -185,17 +172,7 @@ class TrainState {
   Optimizer optimizer_;
   std::optional<ActivationOffload> activations_;
   Arena host_;  // for the tensors that the host sends and fetches
-  // A micro-step reads the first row of each of these. Its own row is copied there.
-  SentTensor tokens_, targets_;              // [micro_steps, B T]
-  SentTensor documents_, positions_;         // [micro_steps, B T, 2] [micro_steps, B T]; with shape.documents
-  SentTensor kinds_;                         // [micro_steps, B T_all]; with a loss of pairs
-  SentTensor all_documents_, all_targets_;   // [micro_steps, B T_all, 2] [micro_steps, B T_all]; with a loss
-                                             // of pairs, if a context has several ranks
-  SentTensor log_probs_;                     // [micro_steps, B T_all, 2]; with a loss of pairs and a stored
-                                             // reference
-  SentTensor weights_;                       // [micro_steps, B T], for pairs B T_all; with shape.weights
-  SentTensor teacher_ids_, teacher_logits_;  // [micro_steps, B T, K] and K + 1; with a stored teacher
-  SentTensor dealt_;  // [micro_steps, DealtShape::numbers()]; instead of these if a context has several ranks
+  StepTensors inputs_;
   FetchedTensor losses_;   // [micro_steps, B T]; a micro-step writes the last row, which is then copied
   FetchedTensor figures_;  // [micro_steps, PreferenceFigures::kCount, B T_all], in the same way; with a loss
                            // of pairs
@@ -206,7 +183,6 @@ class TrainState {
   // For kto: [micro_steps], [ranks] and [1], of the micro-batches, the ranks and the step. See
   // Batch::Divergence
   Tensor divergences_, divergence_sums_, divergence_;
-  SentTensor counted_rows_;  // [micro_steps, B T]: see Batch; with choice_counts_, if there may be padding
   StepLimits limits_;
   std::array<float, 2> limits_sent_ = {};
   SentTensor device_limits_;   // [2] fp32, see JudgeStep
