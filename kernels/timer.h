@@ -18,8 +18,8 @@ class Timer {
   virtual double milliseconds() = 0;  // between the two; waits for the second
 };
 
-// More than any L2 holds: a benchmark touches so many bytes between two timed calls, so that the second call
-// finds nothing of the first one in a cache.
+// The bytes that a benchmark touches between two timed calls. No L2 holds as many, so the second call finds
+// nothing of the first one in a cache.
 inline constexpr int64_t kColdCacheBytes = int64_t{192} << 20;
 
 std::unique_ptr<Timer> make_timer(const Stream& stream);  // its backend must outlive the timer

@@ -61,9 +61,9 @@ inline std::vector<ModelConfig> models_of_pairs(int64_t channels = 32) {
   return {gpt2, qwen3};
 }
 
-// With a rate of 0 the model stays the reference: the loss of every step is ln 2, by scales of the tensors
-// themselves (the first step) and by those of the step before. `of_adapters`: the tolerance with adapters,
-// which add 0 to sums that are rounded otherwise than without
+// With a rate of 0 the model stays equal to the reference, so the loss of every step is ln 2. The first step
+// has scales of the tensors themselves, and later ones those of the step before. `of_adapters`: the tolerance
+// with adapters. They add 0, but sums with an adapter are rounded in another place than sums without.
 inline void expect_pairs_in_fp8_begin_at_logarithm_of_two(const DeviceTraits& device, double of_adapters) {
   const bool cuda = device.device == Device::kCuda;  // in bf16, with a head dim that the fused kernels serve
   for (const ModelConfig& model : models_of_pairs(cuda ? 128 : 32))

@@ -31,7 +31,7 @@ struct StepEstimate {
   double waits = 0;  // the part of these seconds that waits for other ranks
 };
 StepEstimate estimate_step(const RunShape& shape, const DeviceTraits& device);
-// Of all ranks
+// The tokens of all ranks in a second
 double tokens_per_second(const RunShape& shape, const StepEstimate& step);
 double tokens_per_second(const RunShape& shape, const DeviceTraits& device);
 

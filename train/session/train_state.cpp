@@ -218,7 +218,7 @@ void TrainState::keep_pace() {
   enqueued_->stop();
 }
 
-// As the inputs of the step have it in that row
+// The inputs of that row, and where its micro-step writes figures
 Batch TrainState::batch_of(int64_t row) {
   Batch batch = inputs_.batch(row);
   if (shape_.loss.pairs)

@@ -27,8 +27,8 @@
 #include "train/session/host_tensors.h"
 #include "train/session/inside.h"
 #include "train/session/session.h"
-#include "train/session/step_tensors.h"
 #include "train/session/step_limits.h"
+#include "train/session/step_tensors.h"
 
 namespace tessera {
 
