@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Times PyTorch's attention, FlashAttention-2 and cuDNN, in the shapes that ./bench attention prints.
 
-    python3 docs/examples/attention_yardsticks.py --head-dim 256 --seq-lens 1024,4096,16384 [--group 4]
+    python3 docs/examples/attention_yardsticks.py --head-dim 256 --seq-lens 1024,4096,16384 [--group 4] [--fp8]
 
 bf16, causal and full, 32,768 tokens and 2,048 channels as ./bench attention has them. TFLOP/s count what is
 computed: 4 D for each pair of a query and a key that it sees, forward, and 2.5 times that, backward.
+
+--fp8 also times cuDNN's forward in e4m3 (pip install nvidia-cudnn-frontend). It takes Q, K and V in e4m3, with
+a scale for each tensor: to find the scales and to round is not in its time.
 """
 import argparse
+import math
 import statistics
 
 import torch
@@ -44,6 +48,41 @@ def measure(backend, batch, tokens, heads, kv_heads, head_dim, causal, repeats):
                 milliseconds(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), repeats))
 
 
+def measure_fp8(batch, tokens, heads, kv_heads, head_dim, causal, repeats):
+    import cudnn
+    e4m3, fp32 = cudnn.data_type.FP8_E4M3, cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(io_data_type=e4m3, intermediate_data_type=fp32, compute_data_type=fp32)
+    given = {}  # the graph's inputs and outputs, and their memory
+
+    def attention_input(of):
+        values = torch.randn(batch, tokens, of, head_dim, device="cuda").to(torch.float8_e4m3fn).transpose(1, 2)
+        node = graph.tensor(dim=list(values.shape), stride=list(values.stride()), data_type=e4m3)
+        given[node] = values
+        return node
+
+    def scale():
+        node = graph.tensor(dim=[1, 1, 1, 1], stride=[1, 1, 1, 1], data_type=fp32)
+        given[node] = torch.ones(1, 1, 1, 1, device="cuda")
+        return node
+
+    q, k, v = attention_input(heads), attention_input(kv_heads), attention_input(kv_heads)
+    scales = {name: scale() for name in ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")}
+    out, _, *largest = graph.sdpa_fp8(q=q, k=k, v=v, **scales, is_inference=True, use_causal_mask=causal,
+                                      attn_scale=1 / math.sqrt(head_dim))
+    given[out] = torch.empty_like(given[q])
+    out.set_output(True).set_dim(list(given[out].shape)).set_stride(list(given[out].stride()))
+    for node in largest:
+        given[node] = torch.empty(1, 1, 1, 1, device="cuda")
+        node.set_output(True).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(fp32)
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    workspace = torch.empty(graph.get_workspace_size(), device="cuda", dtype=torch.uint8)
+    return milliseconds(lambda: graph.execute(given, workspace), repeats)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--head-dim", type=int, default=256)
@@ -52,6 +91,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--channels", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=11)
+    parser.add_argument("--fp8", action="store_true", help="also cuDNN's forward in e4m3")
     options = parser.parse_args()
     heads = options.channels // options.head_dim
     print(f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
@@ -71,6 +111,10 @@ def main():
                 flops = (4 * options.head_dim * pairs, 10 * options.head_dim * pairs)
                 line += "".join(f"  {name} {what} {ms:.3f} ms {flop / ms / 1e9:.0f} TFLOP/s"
                                 for what, ms, flop in zip(("forward", "backward"), both, flops))
+            if options.fp8:
+                ms = measure_fp8(batch, tokens, heads, heads // options.group, options.head_dim, causal,
+                                 options.repeats)
+                line += f"  cudnn fp8 forward {ms:.3f} ms {4 * options.head_dim * pairs / ms / 1e9:.0f} TFLOP/s"
             print(line, flush=True)
 
 

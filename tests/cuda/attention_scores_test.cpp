@@ -38,9 +38,6 @@ class AttentionScoreRules : public AttentionKernels,
  protected:
   static bool bf16() { return std::get<0>(GetParam()); }
   static int head_dim() { return std::get<1>(GetParam()); }
-  // No bf16 kernel has ALiBi and wider heads.
-  static bool served(const Scores& scores) { return !scores.alibi || !bf16() || head_dim() <= 128; }
-
   static AttentionCase shape(const Scores& scores, int64_t batch, int64_t tokens, const MaskCase& mask,
                              int64_t kv_heads = 1, int64_t group = 2) {
     AttentionCase c{batch, tokens, kv_heads * group, kv_heads, head_dim(), mask, 1 / std::sqrt(head_dim())};
@@ -64,18 +61,16 @@ class AttentionScoreRules : public AttentionKernels,
 
 TEST_P(AttentionScoreRules, AgreeWithFp64) {
   for (const Scores& scores : kScores)
-    if (served(scores))
-      for (const int64_t tokens : {1, 2, 63, 65, 129, 203, 321})
-        for (const bool causal : {true, false}) {
-          expect_fp64(shape(scores, tokens < 100 ? 2 : 1, tokens, causal));
-          expect_fp64(shape(scores, 2, tokens, causal, 2, 3), Packing::kPackedQkv);
-        }
+    for (const int64_t tokens : {1, 2, 63, 65, 129, 203, 321})
+      for (const bool causal : {true, false}) {
+        expect_fp64(shape(scores, tokens < 100 ? 2 : 1, tokens, causal));
+        expect_fp64(shape(scores, 2, tokens, causal, 2, 3), Packing::kPackedQkv);
+      }
 }
 
 TEST_P(AttentionScoreRules, UnderMasksAgreeWithFp64) {
   const std::vector<int32_t> ragged = {1, 63, 64, 65, 2, 128, 129, 3, 191, 1, 17};
   for (const Scores& scores : kScores) {
-    if (!served(scores)) continue;
     for (const int64_t window : {1, 50, 128}) expect_fp64(shape(scores, 1, 300, {true, window}));
     for (const bool causal : {true, false})
       expect_fp64(shape(scores, 2, 333, {causal, documents_of(ragged, 2, 333)}), Packing::kPackedApart);
@@ -89,14 +84,13 @@ TEST_P(AttentionScoreRules, UnderMasksAgreeWithFp64) {
 }
 
 TEST_P(AttentionScoreRules, WithDropoutAgreeWithFp64) {
-  for (const Scores& scores : kScores) {
-    if (!served(scores)) continue;
+  for (const Scores& scores : kScores)
     for (const MaskCase& mask : {MaskCase(true), MaskCase(false), MaskCase(true, 70)}) {
       AttentionCase c = shape(scores, 2, 193, mask);
       c.dropout = {.threshold = 51, .key = 77, .place = 5 * Dropout::kHeads, .first_sequence = 3};
       expect_fp64(c);
     }
-  }
+}
 }
 
 // Sinks far above and far below all scores
@@ -110,7 +104,6 @@ TEST_P(AttentionScoreRules, OfExtremeSinksAgreeWithFp64) {
 
 TEST_P(AttentionScoreRules, GiveTheSameBits) {
   for (const Scores& scores : kScores) {
-    if (!served(scores)) continue;
     const AttentionCase c = shape(scores, 2, 1100, true, 5, 2);
     const Inputs inputs(c, bf16());
     for (const int arch : archs_here(bf16())) {
@@ -120,24 +113,6 @@ TEST_P(AttentionScoreRules, GiveTheSameBits) {
         ASSERT_TRUE(problem.run_for_bits() == bits) << text_of(c, arch);
     }
   }
-}
-
-TEST_P(AttentionScoreRules, OfOtherHeadDimsAreRefused) {
-  if (served({false, true})) return;
-  const AttentionCase c = shape({false, true}, 1, 64, true);
-  AttnProblem problem{.struct_size = sizeof(AttnProblem),
-                      .dtype = ATTN_BF16,
-                      .batch = 1,
-                      .tokens = 64,
-                      .kv_tokens = 64,
-                      .heads = c.heads,
-                      .kv_heads = c.kv_heads,
-                      .head_dim = c.head_dim,
-                      .mask = attn_mask(true),
-                      .scale = 1,
-                      .dropout = {},
-                      .alibi_heads = static_cast<int>(c.heads)};
-  EXPECT_EQ(attn_supports(&problem, device_arch()), ATTN_BAD_ALIBI);
 }
 
 std::string name_of_parameter(const ::testing::TestParamInfo<std::tuple<bool, int>>& info) {

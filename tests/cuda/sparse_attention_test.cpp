@@ -167,7 +167,8 @@ std::string name_of_parameter(const ::testing::TestParamInfo<std::tuple<bool, in
   return (std::get<0>(info.param) ? "Bf16" : "F32") + std::to_string(std::get<1>(info.param));
 }
 INSTANTIATE_TEST_SUITE_P(SparseAttentionBf16, SparseAttention,
-                         ::testing::Combine(::testing::Values(true), ::testing::Values(40, 64, 96, 128)),
+                         ::testing::Combine(::testing::Values(true),
+                                            ::testing::Values(40, 64, 96, 128, 192, 256)),
                          name_of_parameter);
 INSTANTIATE_TEST_SUITE_P(SparseAttentionF32, SparseAttention,
                          ::testing::Combine(::testing::Values(false), ::testing::Values(16, 64, 128, 256)),

@@ -90,7 +90,6 @@ void check_chosen(const SourcedConfig& sourced) {
                   "set train.inside_every=0");
 }
 
-constexpr int64_t kMostSparseHeadDim = 128;  // of the kernels with sparse blocks in bf16
 
 void check_sparse(const SourcedConfig& sourced) {
   const Config& config = sourced.config;
@@ -127,11 +126,6 @@ void check_sparse(const SourcedConfig& sourced) {
                   "has no kernels on GPUs with", key, naive_has);
   sourced.require(!may_be_gpu || model.attention_cap == 0, "model.attention_cap",
                   "has no kernels on GPUs with", key, naive_has);
-  const bool bf16 = config.train.precision != Precision::kFp32;
-  sourced.require(!may_be_gpu || !bf16 || model.head_dim <= kMostSparseHeadDim, "model.head_dim",
-                  fmt::format("makes heads of {}, more than the {} that kernels in bf16 take with",
-                              model.head_dim, kMostSparseHeadDim),
-                  key, "set train.precision=fp32, model.attention=naive, or device=cpu");
 }
 
 // A factor for each pair of channels, and a context whose logarithm divides

@@ -14,14 +14,18 @@ bool large_shared_memory(int arch) { return arch == 80 || arch == 87 || (arch >=
 #ifdef TESSERA_ATTENTION_CUDA
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
   const int head_dim = f.problem.head_dim;
-  if (f.problem.mask.blocks.size > 0)
-    return head_dim <= 64 ? forward_64_listed(f, stream) : forward_128_listed(f, stream);
+  if (f.problem.mask.blocks.size > 0) {
+    if (head_dim <= 64) return forward_64_listed(f, stream);
+    return head_dim <= 128 ? forward_128_listed(f, stream) : forward_256_listed(f, stream);
+  }
   if (f.problem.score_cap > 0) {
     if (head_dim <= 64) return forward_64_cap(f, stream);
     return head_dim <= 128 ? forward_128_cap(f, stream) : forward_256_cap(f, stream);
   }
-  if (f.problem.alibi_heads > 0)
-    return head_dim <= 64 ? forward_64_alibi(f, stream) : forward_128_alibi(f, stream);
+  if (f.problem.alibi_heads > 0) {
+    if (head_dim <= 64) return forward_64_alibi(f, stream);
+    return head_dim <= 128 ? forward_128_alibi(f, stream) : forward_256_alibi(f, stream);
+  }
   if (!mask_of(f.problem).plain()) {
     if (head_dim <= 64) return forward_64_masked(f, stream);
     return head_dim <= 128 ? forward_128_masked(f, stream) : forward_256_masked(f, stream);
@@ -47,7 +51,9 @@ AttnStatus backward_dropout(const AttnBackward& f, bool large, CUstream_st* stre
   return large ? backward_128_dropout(f, stream) : backward_128_small_dropout(f, stream);
 }
 AttnStatus backward_alibi(const AttnBackward& f, bool large, CUstream_st* stream) {
-  if (f.problem.head_dim <= 64) return backward_64_alibi(f, stream);
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return backward_64_alibi(f, stream);
+  if (head_dim > 128) return large ? backward_256_alibi(f, stream) : backward_256_small_alibi(f, stream);
   return large ? backward_128_alibi(f, stream) : backward_128_small_alibi(f, stream);
 }
 AttnStatus backward_cap(const AttnBackward& f, bool large, CUstream_st* stream) {
@@ -57,7 +63,9 @@ AttnStatus backward_cap(const AttnBackward& f, bool large, CUstream_st* stream) 
   return large ? backward_128_cap(f, stream) : backward_128_small_cap(f, stream);
 }
 AttnStatus backward_listed(const AttnBackward& f, bool large, CUstream_st* stream) {
-  if (f.problem.head_dim <= 64) return backward_64_listed(f, stream);
+  const int head_dim = f.problem.head_dim;
+  if (head_dim <= 64) return backward_64_listed(f, stream);
+  if (head_dim > 128) return large ? backward_256_listed(f, stream) : backward_256_small_listed(f, stream);
   return large ? backward_128_listed(f, stream) : backward_128_small_listed(f, stream);
 }
 AttnStatus backward(const AttnBackward& f, int arch, CUstream_st* stream) {
@@ -101,7 +109,7 @@ constinit const KernelFamily kFamily = {.name = "sm80",
                                         .row_padding = BackwardWorkspace::kRowPadding,
                                         .by_name_only = false,
                                         .most_with_dropout = 256,
-                                        .most_with_alibi = 128,
+                                        .most_with_alibi = 256,
                                         .alibis = Alibis::kAll,
                                         .with_cap = Caps::kAll,
                                         .masks = Masks::kAll,
@@ -110,6 +118,6 @@ constinit const KernelFamily kFamily = {.name = "sm80",
                                         .backward_workspace = workspace_bytes<BackwardWorkspace>,
                                         .forward = forward,
                                         .backward = backward,
-                                        .most_with_blocks = 128};
+                                        .most_with_blocks = 256};
 
 }  // namespace tessera::attention::sm80

@@ -44,16 +44,22 @@ AttnStatus backward_256_small_masked(const AttnBackward& f, CUstream_st* stream)
 // Sparse blocks with any mask, without dropout, for all head dims that these tiles hold
 AttnStatus forward_64_listed(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_listed(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_listed(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64_listed(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_listed(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_listed(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_listed(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_small_listed(const AttnBackward& f, CUstream_st* stream);
 
 // ALiBi with any mask, with dropout or without, for all head dims that these tiles hold
 AttnStatus forward_64_alibi(const AttnForward& f, CUstream_st* stream);
 AttnStatus forward_128_alibi(const AttnForward& f, CUstream_st* stream);
+AttnStatus forward_256_alibi(const AttnForward& f, CUstream_st* stream);
 AttnStatus backward_64_alibi(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_alibi(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_alibi(const AttnBackward& f, CUstream_st* stream);
 AttnStatus backward_128_small_alibi(const AttnBackward& f, CUstream_st* stream);
+AttnStatus backward_256_small_alibi(const AttnBackward& f, CUstream_st* stream);
 
 // A cap of scores with any mask, with dropout or without, for all head dims that these tiles hold
 AttnStatus forward_64_cap(const AttnForward& f, CUstream_st* stream);

@@ -417,11 +417,7 @@ TEST_F(ModelKeys, WhichBlocksEachBlockSees) {
   EXPECT_TRUE(says(refused("window:8", {"parallel.context=2"}), {"model.sparse", "parallel.context", "1"}));
   EXPECT_TRUE(
       says(refused("window:8", {"model.dropout.attention=0.1"}), {"model.dropout.attention", "naive"}));
-  EXPECT_TRUE(says(refused("window:8", {"model.heads=3", "model.head_dim=256"}),
-                   {"model.head_dim", "128", "model.sparse", "fp32"}));
-  for (const char* has_it : {"train.precision=fp32", "model.attention=naive", "device=cpu"})
-    EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.channels=768", has_it}).model.resolved().head_dim,
-              256);
+  EXPECT_EQ(loaded("window:8", {"model.heads=3", "model.head_dim=256"}).model.head_dim, 256);
   EXPECT_EQ(loaded("window:8", {"model.dropout.attention=0.1", "device=cpu"}).model.sparse.at(0).window, 8);
   EXPECT_EQ(loaded("chosen:8", {"parallel.context=2"}).model.sparse.at(0).chosen, 8);
   EXPECT_TRUE(says(refused("chosen:8+window:2"), {"model.sparse", "chosen:N", "only block:N"}));
