@@ -91,7 +91,6 @@ TEST_P(AttentionScoreRules, WithDropoutAgreeWithFp64) {
       expect_fp64(c);
     }
 }
-}
 
 // Sinks far above and far below all scores
 TEST_P(AttentionScoreRules, OfExtremeSinksAgreeWithFp64) {
