@@ -11,7 +11,7 @@ struct Scores {
   double cap = 0;
 };
 constexpr Scores kScores[] = {{true, false},       {false, true},      {true, true},
-                              {false, false, 1.5}, {true, false, 0.4}, {false, false, 50}};
+                              {false, false, 4}, {true, false, 0.4}, {false, false, 50}};
 
 std::string text_of(const AttentionCase& c, int arch) {
   std::ostringstream text;

@@ -77,10 +77,16 @@ struct ScoreCap {
   float share = 0, inverse = 0;  // scale / c, c / scale
   float of_log2 = 0;             // ln 2 / c
 
-  // tanh to some 3e-7, by two operations beside the sum and the product
-  __device__ __forceinline__ float fast(float x) const {
-    const float e = ptx::exp2(x * share * (2 * kLog2e));
-    return fmaf(-2 * inverse, ptx::reciprocal(1 + e), inverse);
+  // Replaces the x of a warp by y, with a tanh to some 3e-7. each(f) calls f with all x of a thread. An
+  // exponential and a reciprocal take longer than a polynomial, which is enough for scores below 0.9 c: if the
+  // warp has no larger one, all of them take it.
+  __device__ __forceinline__ void apply(const auto& each) const {
+    float largest = 0;
+    each([&](float x) { largest = fmaxf(largest, fabsf(x)); });
+    if (__any_sync(0xffffffff, largest * share > kNear))
+      each([&](float& x) { x = of_any(x); });
+    else
+      each([&](float& x) { x = of_near(x); });
   }
   __device__ __forceinline__ float exact(float x) const { return tanhf(x * share) * inverse; }
   // dy/dx; 0 of what a mask has hidden, -inf
@@ -94,6 +100,23 @@ struct ScoreCap {
     const float t = fminf(fabsf(ptx::log2(p) + log2_sum_exp) * of_log2, 1.0f);
     return fmaf(-t, t, 1.0f);
   }
+
+ private:
+  static constexpr float kNear = 0.9f;
+
+  __device__ __forceinline__ float of_any(float x) const {
+    const float e = ptx::exp2(x * share * (2 * kLog2e));
+    return fmaf(-2 * inverse, ptx::reciprocal(1 + e), inverse);
+  }
+  // tanh(t) / t, |t| < kNear, as a polynomial of t^2: by Chebyshev interpolation, to 2.1e-7 of its value
+  __device__ __forceinline__ float of_near(float x) const {
+    const float t = x * share, u = t * t;
+    float ratio = fmaf(-0.0036583039f, u, 0.017948381f);
+    ratio = fmaf(ratio, u, -0.0524590662f);
+    ratio = fmaf(ratio, u, 0.1330584f);
+    ratio = fmaf(ratio, u, -0.333314502f);
+    return fmaf(ratio, u, 0.999999786f) * x;
+  }
 };
 template <class Problem>  // AttnProblem or AttnDecodeProblem
 ScoreCap score_cap_of(const Problem& p) {
@@ -101,6 +124,16 @@ ScoreCap score_cap_of(const Problem& p) {
                                     .inverse = p.score_cap / p.scale,
                                     .of_log2 = 1 / (p.score_cap * kLog2e)}
                          : ScoreCap{};
+}
+
+// Puts a cap on the scores of a warp, with a rule that has one.
+template <class Score, int kCount>
+__device__ __forceinline__ void cap_scores(float (&s)[kCount], const ScoreCap& cap) {
+  if constexpr (Score::kCapped)
+    cap.apply([&](const auto& f) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) f(s[i]);
+    });
 }
 
 // The same for keys that are not behind their query: a query of a tile of scores then has a bias m (j - i),

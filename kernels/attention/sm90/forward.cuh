@@ -251,13 +251,6 @@ struct ForwardConsumer {
     }
   }
 
-  __device__ __forceinline__ void cap_scores(float (&s)[kBlockK / 2]) const {
-    if constexpr (Shape::Score::kCapped) {
-#pragma unroll
-      for (int i = 0; i < kBlockK / 2; ++i) s[i] = a.cap.fast(s[i]);
-    }
-  }
-
   // A slice from its first scores to its output, of the key tiles `mine`
   __device__ __forceinline__ void attend_alone(const WorkTile& work, Span mine) {
     auto q = memory.q(warpgroup, q_at.slot);
@@ -272,7 +265,7 @@ struct ForwardConsumer {
     };
     const auto to_probabilities = [&](int j) {
       release_k();
-      cap_scores(s);
+      cap_scores<typename Shape::Score>(s, a.cap);
       mask.apply(s, j);
       softmax.raise(s);
       softmax.exponentiate(s);
@@ -338,7 +331,7 @@ struct ForwardConsumer {
       ptx::wgmma_wait<1>();
       ptx::hold(s);
       release_k();
-      cap_scores(s);
+      cap_scores<typename Shape::Score>(s, a.cap);
       mask.apply(s, j);
       Softmax before = softmax;
       if (first) softmax = Softmax(a.score);
