@@ -77,9 +77,9 @@ struct ScoreCap {
   float share = 0, inverse = 0;  // scale / c, c / scale
   float of_log2 = 0;             // ln 2 / c
 
-  // Replaces the x of a warp by y, with a tanh to some 3e-7. each(f) calls f with all x of a thread. An
-  // exponential and a reciprocal take longer than a polynomial, which is enough for scores below 0.9 c: if the
-  // warp has no larger one, all of them take it.
+  // Replaces the x of a warp by y, with a tanh to some 3e-7. each(f) calls f with all x of a thread. For
+  // scores below 0.9 c a polynomial is enough, which is faster than an exponential and a reciprocal. A warp
+  // without larger ones takes it.
   __device__ __forceinline__ void apply(const auto& each) const {
     float largest = 0;
     each([&](float x) { largest = fmaxf(largest, fabsf(x)); });
