@@ -20,8 +20,11 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
   const int64_t first = config.edges ? 0 : 1, last = model.layers - 1 - first;
   const std::string blocks =
       first > last ? "" : fmt::format("blocks {} to {} of {}", first, last, model.layers);
-  return fmt::format("{}{}{}; {} scales{}", blocks, !blocks.empty() && config.head ? ", and " : "",
-                     config.head ? "the logits" : "", name_of(config.scaling), config.dw ? "; dW too" : "");
+  bool experts = false;
+  for (int64_t l = first; l <= last; ++l) experts = experts || model.experts.in_block(l);
+  return fmt::format("{}{}{}{}; {} scales{}", blocks, !blocks.empty() && config.head ? ", and " : "",
+                     config.head ? "the logits" : "", experts ? "; not experts and routers" : "",
+                     name_of(config.scaling), config.dw ? "; dW too" : "");
 }
 
 Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {

@@ -23,7 +23,7 @@ struct Fp8Exponents {
 };
 using Fp8Scales = std::map<std::string, Fp8Exponents>;
 
-// "blocks 1 to 10 of 12; delayed scales"
+// "blocks 1 to 10 of 12; not experts and routers; delayed scales"
 std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
 // A linear layer that is multiplied in FP8. fp8_places.h finds all of a model.

@@ -169,16 +169,19 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
   const ParamInfo& info = place.info;
   const bool is_layer = info.decay && info.adapter == AdapterMatrix::kNone,
              is_tied = model.tied && info.name == kTokenTable;
-  const bool multiplied = info.block >= 0
-                              ? config.has_block(info.block, model.layers)
-                              : config && config.head && (is_tied || info.part == ParamPart::kHead);
+  const bool multiplied =
+      info.block >= 0
+          ? config.has_block(info.block, model.layers) && info.linear && can_be_in_fp8(*info.linear)
+          : config && config.head && (is_tied || info.part == ParamPart::kHead);
   const bool is_named =
       experts_only ? info.linear && info.linear->of_experts() : info.part != ParamPart::kRouter;
   if (is_layer && frozen_blocks && info.block >= 0 && !place.trained && is_named) return StoredAs::kOnly;
   if (!is_layer || !multiplied) return StoredAs::kNo;
   if (is_tied) return StoredAs::kCopied;
   if (!place.trained) return StoredAs::kOnly;
-  const bool is_read = info.block >= 0 && bias_gradient_reads_out(model);
+  // A training step also reads matrices of the block in their dtype.
+  const bool is_read =
+      info.block >= 0 && (bias_gradient_reads_out(model) || model.experts.in_block(info.block));
   return trained && !is_read ? StoredAs::kBeside : StoredAs::kCopied;
 }
 

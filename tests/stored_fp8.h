@@ -7,7 +7,8 @@
 namespace tessera::testing {
 
 // Adapters; all weights; all of a model with biases; of one whose blocks are gathered as they are, since
-// their backward reads W_O
+// their backward reads W_O; of experts, whose blocks are gathered as they are as well, beside a block without
+// experts; adapters of these
 struct Trained8 {
   const char* name;
   RunShape (*shape)(RunShape);
@@ -15,6 +16,13 @@ struct Trained8 {
 inline RunShape in_fp8(RunShape shape) {
   shape.model.channels = 32, shape.model.head_dim = 16, shape.sequence_length = 16;
   shape.fp8 = {.gemm_dtype = GemmDtype::kFp8, .edges = true, .head = true};
+  return shape;
+}
+inline RunShape with_experts_in_fp8(RunShape shape) {
+  shape = in_fp8(shape);
+  shape.model = with_experts(with_qwen3_parts(shape.model));
+  shape.model.experts.width = 32, shape.model.experts.shared_width = 48;
+  shape.model.experts.dense_layers = {1};
   return shape;
 }
 inline constexpr Trained8 kTrained[] = {
@@ -41,6 +49,14 @@ inline constexpr Trained8 kTrained[] = {
        return shape;
      }},
     {"gpt2", in_fp8},
+    {"experts", with_experts_in_fp8},
+    {"adapters of experts",
+     [](RunShape shape) {
+       shape = with_experts_in_fp8(shape);
+       shape.model = with_adapters(shape.model, 4);
+       shape.freeze = Freeze::all_but_adapters();
+       return shape;
+     }},
 };
 
 // On a GPU in bf16, with a head dim that the fused kernels serve

@@ -261,8 +261,8 @@ TEST_F(Fp8Test, SwigluWritesTheFp8OfQuantise) {
     const GatedForward forward{.gate_up = gate_up, .y = output(DType::kBF16, {N, F}).cuda};
     expect_fp8(forward, &GatedForward::y, &GatedForward::fp8_y, DType::kE4M3);
     const GatedBackward backward{.dy = input(DType::kBF16, {N, F}).cuda,
-                                  .gate_up = gate_up,
-                                  .d_gate_up = output(DType::kBF16, {N, 2 * F}).cuda};
+                                 .gate_up = gate_up,
+                                 .d_gate_up = output(DType::kBF16, {N, 2 * F}).cuda};
     expect_fp8(backward, &GatedBackward::d_gate_up, &GatedBackward::fp8_d_gate_up, DType::kE5M2);
   }
 }
@@ -495,6 +495,43 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), recorded, 10, make), found);
   testing::expect_same_bits(testing::run_steps(cuda().backend().traits(), on_gpu, 10, make), found);
   testing::expect_plan_is_the_step(cuda().backend().traits(), on_gpu);
+}
+
+// Experts and routers in bf16, all else of the blocks in FP8; a shared expert, and a block without experts
+TEST_F(Fp8Test, StepsWithExpertsAreThoseOfTheCpu) {
+  if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
+  const DeviceTraits device = cuda().backend().traits();
+  ModelConfig model = testing::with_experts(
+      testing::with_qwen3_parts({.vocab_size = 61, .context = 64, .layers = 4, .heads = 2, .channels = 128}));
+  model.experts.width = 64, model.experts.shared_width = 48, model.experts.dense_layers = {1};
+  for (const Fp8Scaling scaling : {Fp8Scaling::kDelayed, Fp8Scaling::kCurrent})
+    for (const bool dw : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} scales, dw {}", name_of(scaling), dw));
+      const RunShape shape{
+          .model = model,
+          .micro_batch = 4,
+          .micro_steps = 2,
+          .sequence_length = 64,
+          .fp8 = {.gemm_dtype = GemmDtype::kFp8, .scaling = scaling, .edges = true, .head = true, .dw = dw}};
+      RunShape on_gpu = shape;
+      on_gpu.dtype = DType::kBF16;
+      RunShape without = on_gpu, recorded = on_gpu;
+      without.fp8 = {}, recorded.cuda_graphs = true;
+      testing::HostTensors make;
+      const testing::StepsResult want = testing::run_steps({}, shape, 10, make),
+                                 found = testing::run_steps(device, on_gpu, 10, make),
+                                 in_bf16 = testing::run_steps(device, without, 10, make);
+      EXPECT_NE(found.losses.front(), in_bf16.losses.front()) << "nothing was rounded";
+      for (size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(found.losses[i], want.losses[i], tolerance::kFp8ModelLoss * want.losses[i]) << i;
+        EXPECT_NEAR(found.losses[i], in_bf16.losses[i], tolerance::kFp8ModelLoss * in_bf16.losses[i]) << i;
+      }
+      testing::expect_same_bits(testing::run_steps(device, recorded, 10, make), found);
+      testing::expect_plan_is_the_step(device, on_gpu);
+      on_gpu.keep = kKeepOutputs;
+      testing::expect_same_bits(testing::run_steps(device, on_gpu, 10, make), found);
+      testing::expect_plan_is_the_step(device, on_gpu);
+    }
 }
 
 // Frozen weights that have FP8 values alone. The first step has the losses of training all weights in FP8.

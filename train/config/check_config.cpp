@@ -190,8 +190,6 @@ void check_experts(const SourcedConfig& sourced) {
   for (int64_t layer = 0; layer < model.layers; ++layer) blocks += experts.in_block(layer);
   sourced.require(blocks > 0, "model.experts.every", "leaves no block with experts, with", "model.layers",
                   "set model.experts.every=1 and model.experts.dense_layers=none");
-  sourced.require(!train.fp8, "train.gemm_dtype", "has no GEMM for experts, which there are with", count,
-                  "set train.gemm_dtype=bf16");
   sourced.require(train.mlp_chunk == 0, "train.mlp_chunk", "cannot divide the rows of experts, with", count,
                   "set train.mlp_chunk=0; train.recompute=mlp saves memory too");
 }
@@ -403,6 +401,8 @@ void check_fp8(const SourcedConfig& sourced) {
                   nearest_multiples(model.channels, kUnit));
   sourced.require(model.mlp_width % kUnit == 0, key, "needs a multiple of 16, unlike", "model.mlp_width",
                   nearest_multiples(model.mlp_width, kUnit));
+  sourced.require(model.experts.shared_width % kUnit == 0, key, "needs a multiple of 16, unlike",
+                  "model.experts.shared_width", nearest_multiples(model.experts.shared_width, kUnit));
   sourced.require(model.attention_width() % kUnit == 0 && model.qkv_heads() * model.head_dim % kUnit == 0,
                   key, "needs multiples of 16 as the widths of q, k and v, which follow from",
                   "model.head_dim", "set model.head_dim=16, or a multiple of it");

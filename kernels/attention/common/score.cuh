@@ -76,17 +76,18 @@ struct CappedScore : ScaledScore {
 struct ScoreCap {
   float share = 0, inverse = 0;  // scale / c, c / scale
   float of_log2 = 0;             // ln 2 / c
+  float nearby = 0;              // |x| up to which near() may be called
+  float series[3] = {};          // of near(), in x^2
 
-  // Replaces the x of a warp by y, with a tanh to some 3e-7. each(f) calls f with all x of a thread. For
-  // scores below 0.9 c a polynomial is enough, which is faster than an exponential and a reciprocal. A warp
-  // without larger ones takes it.
-  __device__ __forceinline__ void apply(const auto& each) const {
-    float largest = 0;
-    each([&](float x) { largest = fmaxf(largest, fabsf(x)); });
-    if (__any_sync(0xffffffff, largest * share > kNear))
-      each([&](float& x) { x = of_any(x); });
-    else
-      each([&](float& x) { x = of_near(x); });
+  // tanh to some 3e-7, by two operations beside the sum and the product
+  __device__ __forceinline__ float fast(float x) const {
+    const float e = ptx::exp2(x * share * (2 * kLog2e));
+    return fmaf(-2 * inverse, ptx::reciprocal(1 + e), inverse);
+  }
+  // tanh(t), |t| up to kNear, as a polynomial, to 2.3e-6 of its value
+  __device__ __forceinline__ float near(float x) const {
+    const float v = x * x;
+    return fmaf(fmaf(fmaf(series[2], v, series[1]), v, series[0]), v, kNearZero) * x;
   }
   __device__ __forceinline__ float exact(float x) const { return tanhf(x * share) * inverse; }
   // dy/dx; 0 of what a mask has hidden, -inf
@@ -101,39 +102,21 @@ struct ScoreCap {
     return fmaf(-t, t, 1.0f);
   }
 
- private:
-  static constexpr float kNear = 0.9f;
-
-  __device__ __forceinline__ float of_any(float x) const {
-    const float e = ptx::exp2(x * share * (2 * kLog2e));
-    return fmaf(-2 * inverse, ptx::reciprocal(1 + e), inverse);
-  }
-  // tanh(t) / t, |t| < kNear, as a polynomial of t^2: by Chebyshev interpolation, to 2.1e-7 of its value
-  __device__ __forceinline__ float of_near(float x) const {
-    const float t = x * share, u = t * t;
-    float ratio = fmaf(-0.0036583039f, u, 0.017948381f);
-    ratio = fmaf(ratio, u, -0.0524590662f);
-    ratio = fmaf(ratio, u, 0.1330584f);
-    ratio = fmaf(ratio, u, -0.333314502f);
-    return fmaf(ratio, u, 0.999999786f) * x;
-  }
+  // tanh(t) / t = kNearZero + kSeries[0] t^2 + kSeries[1] t^4 + kSeries[2] t^6: Chebyshev interpolation
+  static constexpr float kNear = 0.6f, kNearZero = 0.999997778f,
+                         kSeries[3] = {-0.33313685f, 0.130552726f, -0.0408820205f};
 };
 template <class Problem>  // AttnProblem or AttnDecodeProblem
 ScoreCap score_cap_of(const Problem& p) {
-  return p.score_cap > 0 ? ScoreCap{.share = p.scale / p.score_cap,
-                                    .inverse = p.score_cap / p.scale,
-                                    .of_log2 = 1 / (p.score_cap * kLog2e)}
-                         : ScoreCap{};
-}
-
-// Puts a cap on the scores of a warp, with a rule that has one.
-template <class Score, int kCount>
-__device__ __forceinline__ void cap_scores(float (&s)[kCount], const ScoreCap& cap) {
-  if constexpr (Score::kCapped)
-    cap.apply([&](const auto& f) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) f(s[i]);
-    });
+  if (p.score_cap == 0) return {};
+  const float share = p.scale / p.score_cap, inverse = p.score_cap / p.scale, square = share * share;
+  ScoreCap cap{.share = share, .inverse = inverse, .of_log2 = 1 / (p.score_cap * kLog2e)};
+  if (share > 1e-5f && share < 1e5f) {  // powers of it are far from the ends of fp32
+    cap.nearby = ScoreCap::kNear * inverse;
+    float power = square;
+    for (int i = 0; i < 3; ++i, power *= square) cap.series[i] = ScoreCap::kSeries[i] * power;
+  }
+  return cap;
 }
 
 // The same for keys that are not behind their query: a query of a tile of scores then has a bias m (j - i),

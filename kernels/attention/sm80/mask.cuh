@@ -278,16 +278,14 @@ __device__ __forceinline__ void hide_unseen(Accumulator<kM, kN>& s, int row, int
 
 template <int kM, int kN>
 __device__ __forceinline__ void cap_scores(Accumulator<kM, kN>& s, const ScoreCap& cap) {
-  cap.apply([&](const auto& f) {
 #pragma unroll
-    for (int m = 0; m < kM / 16; ++m) {
+  for (int m = 0; m < kM / 16; ++m) {
 #pragma unroll
-      for (int n = 0; n < kN / 8; ++n) {
+    for (int n = 0; n < kN / 8; ++n) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) f(s.at[m][n][e]);
-      }
+      for (int e = 0; e < 4; ++e) s.at[m][n][e] = cap.fast(s.at[m][n][e]);
     }
-  });
+  }
 }
 
 // Adds a bias to scores, of rows and columns as in hide_unseen().

@@ -64,6 +64,15 @@ struct ColumnStatistics {
   }
 };
 
+// Puts a cap on scores, with a rule that has one.
+template <class Score, int kCount>
+__device__ __forceinline__ void cap_scores(float (&s)[kCount], const ScoreCap& cap) {
+  if constexpr (Score::kCapped) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s[i] = cap.fast(s[i]);
+  }
+}
+
 // s = 2^(c s - L), with the L of a thread's two rows; with a cap Y: see wide_args.cuh
 template <class Score, int kCount>
 __device__ __forceinline__ void rows_to_probabilities(float (&s)[kCount], const auto& score,

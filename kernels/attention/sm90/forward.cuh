@@ -251,6 +251,23 @@ struct ForwardConsumer {
     }
   }
 
+  // An exponential and a reciprocal take longer than a polynomial: a warp without scores near the cap takes
+  // that.
+  __device__ __forceinline__ void cap_scores(float (&s)[kBlockK / 2]) const {
+    if constexpr (Shape::Score::kCapped) {
+      float largest = 0;
+#pragma unroll
+      for (int i = 0; i < kBlockK / 2; ++i) largest = fmaxf(largest, fabsf(s[i]));
+      if (__any_sync(0xffffffff, largest > a.cap.nearby)) {
+#pragma unroll
+        for (int i = 0; i < kBlockK / 2; ++i) s[i] = a.cap.fast(s[i]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kBlockK / 2; ++i) s[i] = a.cap.near(s[i]);
+      }
+    }
+  }
+
   // A slice from its first scores to its output, of the key tiles `mine`
   __device__ __forceinline__ void attend_alone(const WorkTile& work, Span mine) {
     auto q = memory.q(warpgroup, q_at.slot);
@@ -265,7 +282,7 @@ struct ForwardConsumer {
     };
     const auto to_probabilities = [&](int j) {
       release_k();
-      cap_scores<typename Shape::Score>(s, a.cap);
+      cap_scores(s);
       mask.apply(s, j);
       softmax.raise(s);
       softmax.exponentiate(s);
@@ -331,7 +348,7 @@ struct ForwardConsumer {
       ptx::wgmma_wait<1>();
       ptx::hold(s);
       release_k();
-      cap_scores<typename Shape::Score>(s, a.cap);
+      cap_scores(s);
       mask.apply(s, j);
       Softmax before = softmax;
       if (first) softmax = Softmax(a.score);

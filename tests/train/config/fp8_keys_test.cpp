@@ -51,6 +51,21 @@ TEST_F(Fp8Keys, RefuseWhatDoesNotFit) {
          "follow from model.head_dim");
 }
 
+// Experts are multiplied as without FP8, so their width may be any; that of a shared expert may not.
+TEST_F(Fp8Keys, TakeModelsWithExperts) {
+  const auto with = [](std::initializer_list<const char*> settings) {
+    std::vector<std::string> all{"model.norm=rmsnorm",    "model.positions=rope",  "model.mlp=swiglu",
+                                 "model.bias=qkv",        "model.experts.count=4", "model.experts.active=2",
+                                 "model.experts.width=24"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    return all;
+  };
+  load(kFp8, with({"model.experts.shared_width=48"}));
+  load(kFp8, with({"model.experts.shared_width=48", "train.lora.rank=8"}));
+  const std::string message = refusal(kFp8, with({"model.experts.shared_width=40"}));
+  EXPECT_NE(message.find("model.experts.shared_width 40"), std::string::npos) << message;
+}
+
 struct Fp8Devices : Fp8Keys {
   std::string refused(const DeviceTraits& device, const std::vector<std::string>& settings = {}) {
     const Config config = load(kFp8, settings);

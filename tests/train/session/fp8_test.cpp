@@ -5,6 +5,7 @@
 #include "kernels/base/fp8.h"
 #include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
+#include "tests/model_families.h"
 #include "tests/recorded_steps.h"
 
 namespace tessera::testing {
@@ -18,6 +19,18 @@ RunShape fp8_shape(const ModelConfig& model = kFp8Model, Fp8Config config = {}) 
 }
 constexpr Fp8Config kAllButDw{.edges = true, .head = true}, kAll{.edges = true, .head = true, .dw = true},
     kAllCurrent{.scaling = Fp8Scaling::kCurrent, .edges = true, .head = true, .dw = true};
+
+// Experts in every block; experts beside a shared one, and one block without
+ModelConfig fp8_experts() {
+  ModelConfig model = with_experts(with_qwen3_parts(kFp8Model));
+  model.kv_heads = 1;
+  return model;
+}
+ModelConfig fp8_shared_expert() {
+  ModelConfig model = with_experts(with_llama_parts(kFp8Model));
+  model.experts.shared_width = 48, model.experts.dense_layers = {2};
+  return model;
+}
 
 // A text with something to learn: multiples of a number that differs from sequence to sequence
 void take_step(TrainState& state, int number) {
@@ -56,11 +69,11 @@ double mean_of_last(const std::vector<double>& losses, int count) {
   return sum / count;
 }
 
-// Of every product, by either kind of scales, and of a family with other parts
+// Of every product, by either kind of scales, of a family with other parts, and of models with experts
 TEST(Fp8Training, LearnsAsInFp32) {
   ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;
-  for (const ModelConfig& model : {kFp8Model, llama}) {
+  for (const ModelConfig& model : {kFp8Model, llama, fp8_experts(), fp8_shared_expert()}) {
     RunShape plain = fp8_shape(model);
     plain.fp8 = {};
     const std::vector<double> wanted = Trained(plain).steps(70);
@@ -91,10 +104,13 @@ TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
     RunShape shape = fp8_shape(kFp8Model, kAll);
     shape.micro_batch = 2, shape.micro_steps = micro_steps, shape.cuda_graphs = true;
     HostTensors make;
-    RunShape plain = shape;
-    plain.cuda_graphs = false;
-    expect_same_bits(varied_steps(*make_cpu_backend(), shape, make),
-                     varied_steps(*make_cpu_backend(), plain, make));
+    for (const ModelConfig& model : {kFp8Model, fp8_shared_expert()}) {
+      shape.model = model;
+      RunShape plain = shape;
+      plain.cuda_graphs = false;
+      expect_same_bits(varied_steps(*make_cpu_backend(), shape, make),
+                       varied_steps(*make_cpu_backend(), plain, make));
+    }
   }
 }
 
@@ -102,18 +118,21 @@ TEST(Fp8Training, OfRecordedStepsHasTheirBits) {
 TEST(Fp8Training, RecomputesTheSameBits) {
   std::vector<ByBlock<Keep>> keeps = mixed_keeps();
   keeps.emplace_back(kKeepOutputs);
-  for (const int64_t chunk : {0, 48}) {
-    RunShape first = fp8_shape(kFp8Model, kAll);
+  const std::pair<ModelConfig, int64_t> cases[] = {
+      {kFp8Model, 0}, {kFp8Model, 48}, {fp8_experts(), 0}, {fp8_shared_expert(), 0}};
+  for (const auto& [model, chunk] : cases) {
+    RunShape first = fp8_shape(model, kAll);
     first.mlp_chunk = chunk;
     Trained kept(first);
     const std::vector<double> losses = kept.steps(3);
     for (const ByBlock<Keep>& keep : keeps) {
-      SCOPED_TRACE(text_of(keep) + fmt::format(", chunks of {}", chunk));
+      SCOPED_TRACE(text_of(keep) + fmt::format(", chunks of {}, {} experts", chunk, model.experts.count));
       RunShape again = first;
       again.keep = keep;
       Trained recomputed(again);
       EXPECT_EQ(losses, recomputed.steps(3));
       EXPECT_TRUE(weight_bytes(kept.state) == weight_bytes(recomputed.state));
+      if (!model.experts.dense_layers.empty()) continue;  // only blocks that are equal go to the host
       again.offload = {.activations = true, .blocks = 3}, again.poison = Poison::kYes;
       Trained offloaded(again);
       EXPECT_EQ(losses, offloaded.steps(3));
@@ -207,7 +226,8 @@ TEST(Fp8Training, RoundsWhereItWritesToTheSameBits) {
 }
 
 TEST(Fp8Training, RoundsWhereItWritesWhateverEachBlockKeeps) {
-  for (const ModelConfig& model : {kFp8Model, with_qwen3_parts(kFp8Model)})
+  for (const ModelConfig& model :
+       {kFp8Model, with_qwen3_parts(kFp8Model), fp8_experts(), fp8_shared_expert()})
     for (const ByBlock<Keep>& keep : mixed_keeps()) {
       SCOPED_TRACE(text_of(keep));
       RunShape shape = fp8_shape(model, kAllButDw);
@@ -250,6 +270,27 @@ TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   EXPECT_EQ(layers(kAll).size(), 17u);
   EXPECT_EQ(fp8_text(kFp8Model, {}), "blocks 1 to 2 of 4; delayed scales");
   EXPECT_EQ(fp8_text(kFp8Model, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales; dW too");
+}
+
+// They are multiplied as without FP8, whatever their blocks are; a shared expert is in FP8.
+TEST(Fp8Training, LeavesOutExpertsAndRouters) {
+  const ModelConfig model = fp8_shared_expert();
+  Trained run(fp8_shape(model));
+  run.steps(1);
+  std::vector<std::string> names;
+  for (const auto& [name, scales] : run.scales()) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "blocks.1.attention.out", "blocks.1.attention.qkv", "blocks.1.experts.shared_contract",
+                       "blocks.1.experts.shared_expand", "blocks.2.attention.out", "blocks.2.attention.qkv",
+                       "blocks.2.mlp.contract", "blocks.2.mlp.expand"}));
+  EXPECT_EQ(fp8_text(model, {}), "blocks 1 to 2 of 4; not experts and routers; delayed scales");
+  ModelConfig dense_inside = model;
+  dense_inside.experts.dense_layers = {1, 2};
+  EXPECT_EQ(fp8_text(dense_inside, {}), "blocks 1 to 2 of 4; delayed scales");
+  for (const ParamPlace& place : run.state.store().layout().places)
+    if (place.info.linear && !can_be_in_fp8(*place.info.linear)) {
+      EXPECT_EQ(place.stored, StoredAs::kNo) << place.info.name;
+    }
 }
 
 // The first step has each tensor's own scales; the next those of its largest elements; they stay for a step.
@@ -354,6 +395,7 @@ TEST(Fp8Training, CountsWhatIsCutOff) {
       {"recomputed", [](RunShape& shape) { shape.keep = ByBlock<Keep>(Keep{Recomputed::kBlock}); }},
       {"chunks", [](RunShape& shape) { shape.mlp_chunk = 24, shape.classifier_chunk = 40; }},
       {"graphs", [](RunShape& shape) { shape.cuda_graphs = true; }},
+      {"experts", [](RunShape& shape) { shape.model = fp8_shared_expert(); }},
       {"adapters", [](RunShape& shape) {
          shape.model.lora = {.rank = 4}, shape.freeze = Freeze::all_but_adapters();
          shape.fp8.dw = false;
@@ -374,7 +416,8 @@ TEST(Fp8Training, CountsWhatIsCutOff) {
     const std::optional<InsideFigures> found = run.state.inside();
     ASSERT_TRUE(found);
     expect_shares(*found, expected, shape.model.layers);
-    EXPECT_EQ(found->saturated.size(), shape.fp8.head ? 5u : 4u);
+    const size_t more = shape.model.experts ? 2 : 0;  // of a shared expert
+    EXPECT_EQ(found->saturated.size(), (shape.fp8.head ? 5u : 4u) + more);
     EXPECT_GT(found->saturated[0].x[1], 0.1);
     EXPECT_GT(found->saturated[0].dy[1], 0.01);
     EXPECT_LT(found->saturated[0].x[1], 1);
@@ -422,13 +465,14 @@ TEST(Fp8Training, TakesScalesOfTheSameLayers) {
 
 TEST(Fp8Training, PlanIsTheLedger) {
   ModelConfig untied = with_qwen3_parts(kFp8Model);
-  for (const ModelConfig& model : {kFp8Model, untied})
+  for (const ModelConfig& model : {kFp8Model, untied, fp8_experts(), fp8_shared_expert()})
     for (const Fp8Config& config : {Fp8Config{}, kAllButDw, kAll, kAllCurrent}) {
       RunShape shape = fp8_shape(model, config);
       expect_plan_is_the_step({}, shape);
       shape.classifier_chunk = 48;
       shape.keep = kKeepOutputs;
       expect_plan_is_the_step({}, shape);
+      if (model.experts) continue;  // whose rows are in no chunks
       shape.mlp_chunk = 48;
       expect_plan_is_the_step({}, shape);
     }
@@ -446,19 +490,25 @@ TEST(Fp8Training, PlansTwoBytesAWeight) {
   const auto weights = [&](const RunShape& of) {
     return plan_memory(of, gpu).peak_of_each()[static_cast<size_t>(MemoryTag::kWeights)];
   };
-  const int64_t matrices = model.layers * 12 * 256 * 256 + model.padded_vocab() * 256,
-                found = weights(shape) - weights(plain);
-  EXPECT_GE(found, 2 * matrices);
-  EXPECT_LE(found, 2 * matrices + 3 * 1024);  // and the scales
+  const auto expect = [&](int64_t matrices) {
+    const int64_t found = weights(shape) - weights(plain);
+    EXPECT_GE(found, 2 * matrices);
+    EXPECT_LE(found, 2 * matrices + 3 * 1024);  // and the scales
+  };
+  const int64_t head = model.padded_vocab() * 256;
+  expect(model.layers * 12 * 256 * 256 + head);
+  shape.model = plain.model = with_experts(with_llama_parts(model));  // attention only
+  expect(model.layers * 4 * 256 * 256 + head);
 }
 
 // Two ranks have the scales of one, step by step, and so its losses; optimizer whole or in parts.
 TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
   std::string why_not;
   if (!can_communicate(Device::kCpu, why_not)) GTEST_SKIP() << why_not;
-  for (const Shard shard : kAllShards) {
+  const auto expect = [&](Shard shard, bool experts) {
     const auto shape = [&](int ranks) {
       RunShape own = shared_shape(ranks, shard);
+      if (experts) own.model = with_experts(with_llama_parts(own.model));
       own.fp8 = kAll;
       own.fp8.gemm_dtype = GemmDtype::kFp8;
       return own;
@@ -475,12 +525,17 @@ TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
                                keep(ours)(state);
                                weights = weight_bytes(state);
                              }});
-      EXPECT_EQ(of_one.size(), 13u);
+      EXPECT_EQ(of_one.size(), experts ? 7u : 13u);
       EXPECT_TRUE(ours == of_one);
       EXPECT_LT(largest_difference(both, one), tolerance::kFp8LossesOfRanks);
       for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
     });
-  }
+  };
+  for (const Shard shard : kAllShards)
+    for (const bool experts : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}, experts {}", name_of(shard), experts));
+      expect(shard, experts);
+    }
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // train.lora with train.gemm_dtype=fp8: frozen weights have FP8 values alone. And trained weights in FP8 that
 // are gathered, or copied from the host.
+#include <map>
+
 #include "tests/stored_fp8.h"
 
 namespace tessera::testing {
@@ -9,7 +11,7 @@ const DeviceTraits kOnCpu{.device = Device::kCpu};
 constexpr Fp8Config kEdges{.edges = true}, kWithHead{.edges = true, .head = true};
 
 std::vector<ModelConfig> lora_models() {
-  std::vector<ModelConfig> models = models_with_adapters(32, 3);
+  std::vector<ModelConfig> models = all_models_with_adapters(32, 3);
   models[1].tied = false;
   return models;
 }
@@ -49,13 +51,22 @@ TEST(LoraFp8, LearnsAndHasTheSameBitsRecomputedAndInGraphs) {
   EXPECT_LT(first->back(), first->front()) << "nothing was learned";
 }
 
-// Matrices outside the blocks that are not in FP8, and the first and last block, stay as they are.
+// Matrices outside the blocks that are not in FP8, the first and last block, experts and routers stay as they
+// are.
 TEST(LoraFp8, KeepsInFp8WhatIsMultipliedInIt) {
-  ModelConfig model = lora_models()[1];
+  ModelConfig model = lora_models()[1], experts = models_with_adapted_experts(32, 3)[0];
   model.layers = 3;
-  for (const auto& [config, alone] :
-       {std::pair{Fp8Config{}, 4}, {kEdges, 12}, {kWithHead, 13}, {Fp8Config{.head = true}, 5}}) {
-    LoraSteps steps(kOnCpu, lora_fp8_shape(model, config));
+  struct Case {
+    const ModelConfig& model;
+    Fp8Config config;
+    int alone;
+  };
+  // Of the experts' blocks attention and the shared expert; the block in the middle has none
+  const Case cases[] = {{model, {}, 4},         {model, kEdges, 12},
+                        {model, kWithHead, 13}, {model, {.head = true}, 5},
+                        {experts, {}, 4},       {experts, kEdges, 12}};
+  for (const auto& [of, config, alone] : cases) {
+    LoraSteps steps(kOnCpu, lora_fp8_shape(of, config));
     int found = 0;
     for (const ParamPlace& place : steps.state.store().layout().places) {
       found += place.stored == StoredAs::kOnly;
@@ -156,8 +167,11 @@ TEST(StoredFp8, RanksHaveTheValuesOfOne) {
                                state.store().weight_home().forms().matrices(),
                                [](const StoredMatrix& one) { return one.how != StoredAs::kCopied; }));
                          }});
-      // Of three blocks, and of the head where it is not tied
-      EXPECT_EQ(count, name == std::string_view("gpt2") ? 0u : name == std::string_view("all") ? 13u : 12u);
+      // Of three blocks, and of the head where it is not tied; "experts": of the block without them
+      const std::map<std::string_view, size_t> expected = {
+          {"adapters", 12}, {"all", 13},    {"biases", 12},
+          {"gpt2", 0},      {"experts", 5}, {"adapters of experts", 2 * 4 + 4 + 1}};
+      EXPECT_EQ(count, expected.at(name));
     }
   };
   for (const int count : {2, 3}) on_ranks(count, compare);
