@@ -259,6 +259,14 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(static_cast<unsigned>(x)); }
+// Byte i of the result is the byte of x (0 to 3) or y (4 to 7) that digit i of `digits` names.
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned digits) {
+  const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
+  unsigned result = 0;
+  for (int i = 0; i < 32; i += 8)
+    result |= static_cast<unsigned>(both >> 8 * (digits >> i / 2 & 7) & 0xff) << i;
+  return result;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
