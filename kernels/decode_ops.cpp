@@ -1,9 +1,33 @@
-// The checks of the operations of decoding.
+#include "kernels/decode_ops.h"
+
 #include "kernels/base/check.h"
 #include "kernels/op_checks.h"
-#include "kernels/ops.h"
 
 namespace tessera {
+
+void FusedLinear::check_on(Device device) const {
+  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "weight", weight, 2, device);
+  check_anchor(kName, "y", y, 2, device);
+  const int64_t N = x.shape[0], C = x.shape[1], O = y.shape[1];
+  const int64_t rows = activation == Epilogue::kSwiglu ? 2 * O : O;
+  const DType t = x.dtype;
+  check_fields(kName, device,
+               {{"weight", weight, t, {rows, C}},
+                {"y", y, t, {N, O}},
+                {"bias", bias, t, {rows}, true},
+                {"add", add, t, {N, O}, true},
+                {"norm_weight", norm_weight, t, {C}, true},
+                {"norm_bias", norm_bias, t, {C}, true},
+                {"normed", normed, t, {N, C}, !norm_weight},
+                {"mean", mean, DType::kF32, {N}, !norm_bias},
+                {"rstd", rstd, DType::kF32, {N}, !norm_weight},
+                {"sums", sums, t, {N, rows}, activation == Epilogue::kNone}});
+  check(norm_weight || !norm_bias, "{}: norm_bias needs a norm_weight beside it, found none", kName);
+  check(!norm_weight || epsilon > 0, "{}: epsilon must be a number above 0, found {}", kName, epsilon);
+  check(!add || activation == Epilogue::kNone, "{}: add and activation exclude each other", kName);
+  check(!x.data || x.data != y.data, "{}: x is read while y is written", kName);
+}
 
 void CacheAppend::check_on(Device device) const {
   check_anchor(kName, "k_cache", k_cache, 4, device);
@@ -20,9 +44,11 @@ void CacheAppend::check_on(Device device) const {
   check(k.tensor.shape[1] <= cache[1], "{}: {} new tokens are more than the cache has room for, {}", kName,
         k.tensor.shape[1], cache[1]);
   if (means) {
-    check(block > 0 && !ring, "{}: means need blocks of a positive size, and no ring, found {}", kName, block);
-    check_fields(kName, device,
-                 {{"means", means, DType::kF32, {cache[0], cache[2], (cache[1] + block - 1) / block, cache[3]}}});
+    check(block > 0 && !ring, "{}: means need blocks of a positive size, and no ring, found {}", kName,
+          block);
+    check_fields(
+        kName, device,
+        {{"means", means, DType::kF32, {cache[0], cache[2], (cache[1] + block - 1) / block, cache[3]}}});
   }
   check(!ring || k.tensor.shape[1] == 1, "{}: a ring takes one new token at a time, found {}", kName,
         k.tensor.shape[1]);
@@ -99,7 +125,8 @@ void DecodeAttention::check_on(Device device) const {
   else
     check(!blocks, "{}: blocks needs a plan of sparse blocks, found {}", kName, blocks.to_string());
   if (s.choice)
-    check_fields(kName, device, {{"means", means, DType::kF32, {s.batch, s.kv_heads, s.slots(), s.head_dim}}});
+    check_fields(kName, device,
+                 {{"means", means, DType::kF32, {s.batch, s.kv_heads, s.slots(), s.head_dim}}});
   if (!is_small(s.cache)) return;
   check_fields(kName, device,
                {{"groups",

@@ -65,4 +65,32 @@ void check_scratch(const char* op, const Tensor& workspace, int64_t bytes, Devic
         workspace.bytes());
 }
 
+bool are_same(const Heads& a, const Heads& b) {
+  return a.tensor.data == b.tensor.data && a.tensor.shape == b.tensor.shape && a.first == b.first;
+}
+
+bool share_memory(const Heads& a, const Heads& b) {
+  if (!a.tensor.data || a.tensor.data != b.tensor.data) return false;
+  return a.tensor.shape != b.tensor.shape || (a.first < b.first + b.count && b.first < a.first + a.count);
+}
+
+void check_threshold(const char* op, const Dropout& dropout) {
+  check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
+        "{}: dropout.threshold must be 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
+}
+
+bool is_real(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kBF16:
+      return true;
+    case DType::kI32:
+    case DType::kU16:
+    case DType::kE4M3:
+    case DType::kE5M2:
+      break;
+  }
+  return false;
+}
+
 }  // namespace tessera

@@ -4,12 +4,13 @@
 
 #include <initializer_list>
 
+#include "kernels/base/dropout.h"
 #include "kernels/base/tensor.h"
 #include "kernels/base/view.h"
 
 namespace tessera {
 
-struct Fp8Output;  // ops.h
+struct Fp8Output;  // fp8_matrix.h
 
 // The message is built only on failure, because these checks run before every launch.
 struct Field {
@@ -24,6 +25,8 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
 // The dtypes that a device computes in
 bool computes_in(DType dtype, Device device);
 const char* names_of_dtypes(Device device);
+// fp32 or bf16
+bool is_real(DType dtype);
 
 // The two operands of a GEMM in FP8: both or none
 struct Fp8Field {
@@ -44,6 +47,12 @@ void check_anchor(const char* op, const char* name, const Tensor& t, int rank, D
 void check_range(const char* op, const char* name, const Heads& heads, int64_t count);
 // Checks heads of a tensor [B, T, any number, D] whose B, T and D must be those of the anchor.
 void check_heads(const char* op, const char* name, const Heads& heads, const Heads& anchor, Device device);
+
+// Heads of one tensor may be the same ones or have none in common.
+bool are_same(const Heads& a, const Heads& b);
+bool share_memory(const Heads& a, const Heads& b);
+
+void check_threshold(const char* op, const Dropout& dropout);
 
 // Checks the sinks of attention: `field` describes them, and `has` says whether the plan has sinks.
 void check_sinks(const char* op, Device device, const Field& field, bool has);

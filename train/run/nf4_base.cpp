@@ -1,7 +1,11 @@
 #include "train/run/nf4_base.h"
 
+#include "kernels/base/check.h"
+#include "model/formats/bitsandbytes.h"
+#include "model/formats/mxfp4.h"
 #include "model/formats/weights.h"
 #include "model/store/stored_forms.h"
+#include "train/session/from_config.h"
 
 namespace tessera {
 namespace {
@@ -33,6 +37,53 @@ Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig&
       found.difference = why;
   }
   return found;
+}
+
+BaseForms compare_forms(const std::filesystem::path& folder, const Config& config) {
+  const auto& base = config.train.lora_base;
+  const bool of_experts = base.of_experts(config.model);
+  BaseForms forms{.is_kept = base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(folder)};
+  if (!is_in_nf4(folder)) return forms;
+  const auto found_as = [&](LoraBase form) {
+    return compare_nf4_base(folder, model_config(config), {.form = form, .experts_only = of_experts},
+                            folder_options(config));
+  };
+  const Nf4Base plain = found_as(LoraBase::kNf4), with_small_scales = found_as(LoraBase::kNf4Double);
+  const bool is_double = with_small_scales.kept > 0 && with_small_scales.difference.empty();
+  const std::string name = folder.string();
+  check(base.form != LoraBase::kNf4Double || with_small_scales.difference.empty(),
+        "{} is stored in NF4, and train.lora.base=nf4_double would round scales again: {}. Set "
+        "train.lora.base=nf4, which keeps them in fp32",
+        name, with_small_scales.difference);
+  if (base.form == LoraBase::kNf4Double) forms.is_kept = with_small_scales.is_kept();
+  if (base.form == LoraBase::kNf4) forms.is_kept = plain.is_kept();
+  if (base.form == LoraBase::kNf4 && !plain.difference.empty())
+    forms.notices.push_back(
+        fmt::format("{} is stored in NF4, and train.lora.base=nf4 rounds some matrices again: {}", name,
+                    plain.difference));
+  else if (base.form == LoraBase::kNf4 && is_double)
+    forms.notices.push_back(
+        fmt::format("{} is stored in NF4 with scales in 8 bits, which train.lora.base=nf4 widens: set "
+                    "train.lora.base=nf4_double to keep the same values in 4.127 bits",
+                    name));
+  else if (base.form == LoraBase::kAuto && plain.difference.empty())
+    forms.notices.push_back(
+        fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base={} to keep "
+                    "the same values in {} bits",
+                    name, is_double ? "nf4_double" : "nf4", is_double ? "4.127" : "4.5"));
+  return forms;
+}
+
+std::vector<std::string> compare_with_nf4(const StoredFolder& of) {
+  if (of.folder.empty() || !is_in_nf4(of.folder)) return {};
+  check(!of.scales_in_8_bits,
+        "{} is stored in NF4, and {}=nf4_double would round its scales again: set {}=nf4, which keeps its "
+        "values",
+        of.folder, of.key, of.key);
+  if (!of.widened) return {};
+  return {fmt::format(
+      "{} is stored in NF4, and {}=auto widens it: set {}=nf4 to keep the same values in 4.5 bits", of.folder,
+      of.key, of.key)};
 }
 
 void load_nf4_base(const std::filesystem::path& folder, TrainState& state, const FolderOptions& options) {

@@ -3,8 +3,10 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "model/formats/folder.h"
+#include "train/config/config.h"
 #include "train/session/train_state.h"
 
 namespace tessera {
@@ -24,6 +26,23 @@ struct BaseForm {
 };
 Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model, const BaseForm& base,
                          const FolderOptions& options);
+
+// The form in which `folder`, the train.init_from of adapters, is stored, beside that in which the run stores
+// its base. Error: the run would round scales of NF4 again.
+struct BaseForms {
+  bool is_kept = false;  // the base has the values of the folder
+  std::vector<std::string> notices = {};
+};
+BaseForms compare_forms(const std::filesystem::path& folder, const Config& config);
+
+// The notice about another folder that is stored in NF4, if it is one and its values are widened. Error: its
+// scales would be rounded again.
+struct StoredFolder {
+  const std::string& folder;
+  const char* key;  // that has it stored so
+  bool scales_in_8_bits, widened;
+};
+std::vector<std::string> compare_with_nf4(const StoredFolder& of);
 
 // Writes the bytes of what is kept to a run that stores its base in NF4.
 void load_nf4_base(const std::filesystem::path& folder, TrainState& state, const FolderOptions& options);

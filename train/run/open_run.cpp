@@ -5,8 +5,6 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
 #include "kernels/base/present.h"
-#include "model/formats/bitsandbytes.h"
-#include "model/formats/mxfp4.h"
 #include "model/formats/weights.h"
 #include "train/config/check_config.h"
 #include "train/config/print_config.h"
@@ -57,7 +55,11 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
          "not settled. Compare with optimizer.rule=adamw"});
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
-  if (reads_base && given.train.lora) compare_forms(given);
+  if (reads_base && given.train.lora) {
+    const BaseForms forms = compare_forms(init_from, given);
+    base_is_kept = forms.is_kept;
+    add_notices(forms.notices);
+  }
   check_other_weights();
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
@@ -85,60 +87,6 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   keep_tokenizer();
 }
 
-// Compares the form in which train.init_from is stored with the form in which the run stores its base.
-void OpenRun::compare_forms(const Config& given) {
-  const std::string& init_from = config.train.init_from;
-  const bool of_experts = given.train.lora_base.of_experts(given.model);
-  const auto& base = given.train.lora_base;
-  base_is_kept = base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(init_from);
-  if (!is_in_nf4(init_from)) return;
-  const auto found_as = [&](LoraBase form) {
-    return compare_nf4_base(init_from, model_config(given), {.form = form, .experts_only = of_experts},
-                            folder_options(given));
-  };
-  const Nf4Base plain = found_as(LoraBase::kNf4), with_small_scales = found_as(LoraBase::kNf4Double);
-  const bool is_double = with_small_scales.kept > 0 && with_small_scales.difference.empty();
-  check(base.form != LoraBase::kNf4Double || with_small_scales.difference.empty(),
-        "{} is stored in NF4, and train.lora.base=nf4_double would round scales again: {}. Set "
-        "train.lora.base=nf4, which keeps them in fp32",
-        init_from, with_small_scales.difference);
-  if (base.form == LoraBase::kNf4Double) base_is_kept = with_small_scales.is_kept();
-  if (base.form == LoraBase::kNf4) base_is_kept = plain.is_kept();
-  if (base.form == LoraBase::kNf4 && !plain.difference.empty())
-    add_notices({fmt::format("{} is stored in NF4, and train.lora.base=nf4 rounds some matrices again: {}",
-                             init_from, plain.difference)});
-  else if (base.form == LoraBase::kNf4 && is_double)
-    add_notices(
-        {fmt::format("{} is stored in NF4 with scales in 8 bits, which train.lora.base=nf4 widens: set "
-                     "train.lora.base=nf4_double to keep the same values in 4.127 bits",
-                     init_from)});
-  else if (base.form == LoraBase::kAuto && plain.difference.empty())
-    add_notices(
-        {fmt::format("{} is stored in NF4, and train.lora.base=auto widens it: set train.lora.base={} to "
-                     "keep the same values in {} bits",
-                     init_from, is_double ? "nf4_double" : "nf4", is_double ? "4.127" : "4.5")});
-}
-
-OpenRun::StoredFolder OpenRun::stored_as_base(const std::string& of) const {
-  const LoraBase form = config.train.lora_base.form;
-  return {.folder = of,
-          .key = "train.lora.base",
-          .scales_in_8_bits = form == LoraBase::kNf4Double,
-          .widened = form == LoraBase::kAuto};
-}
-
-void OpenRun::compare_with_nf4(const StoredFolder& of) {
-  if (of.folder.empty() || !is_in_nf4(of.folder)) return;
-  check(!of.scales_in_8_bits,
-        "{} is stored in NF4, and {}=nf4_double would round its scales again: set {}=nf4, which keeps its "
-        "values",
-        of.folder, of.key, of.key);
-  if (of.widened)
-    add_notices({fmt::format(
-        "{} is stored in NF4, and {}=auto widens it: set {}=nf4 to keep the same values in 4.5 bits",
-        of.folder, of.key, of.key)});
-}
-
 // Before anything slow. The configuration is checked without the folder that a resumed run need not have.
 void OpenRun::check_other_weights() {
   const bool reads_teacher = config.train.runs_teacher() || resumed.empty();
@@ -146,10 +94,10 @@ void OpenRun::check_other_weights() {
     add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
                               folder_options(config)));
   if (config.train.runs_teacher())
-    compare_with_nf4({.folder = config.train.teacher,
-                      .key = "train.teacher_base",
-                      .scales_in_8_bits = config.train.teacher_base == TeacherBase::kNf4Double,
-                      .widened = config.train.teacher_base == TeacherBase::kAuto});
+    add_notices(compare_with_nf4({.folder = config.train.teacher,
+                                  .key = "train.teacher_base",
+                                  .scales_in_8_bits = config.train.teacher_base == TeacherBase::kNf4Double,
+                                  .widened = config.train.teacher_base == TeacherBase::kAuto}));
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
   if (config.train.stored_reference && !resumed.empty()) return;
   const std::string& reference = config.train.reference_folder();
@@ -160,7 +108,12 @@ void OpenRun::check_other_weights() {
   ModelConfig model = model_config(config);
   model.lora = {};
   add_notices(check_weights(reference, model, folder_options(config)));
-  if (config.train.lora) compare_with_nf4(stored_as_base(reference));
+  const LoraBase form = config.train.lora_base.form;
+  if (config.train.lora)
+    add_notices(compare_with_nf4({.folder = reference,
+                                  .key = "train.lora.base",
+                                  .scales_in_8_bits = form == LoraBase::kNf4Double,
+                                  .widened = form == LoraBase::kAuto}));
 }
 
 // All ranks were started alike, and find the same folder.

@@ -77,15 +77,6 @@ class OpenRun {
   void bring_files();
   bool leads_disk() const { return disks.leads(ranks.rank()); }
   void check_other_weights();
-  void compare_forms(const Config& given);
-  // A folder, and how the key has it stored
-  struct StoredFolder {
-    const std::string& folder;
-    const char* key;
-    bool scales_in_8_bits, widened;
-  };
-  StoredFolder stored_as_base(const std::string& folder) const;
-  void compare_with_nf4(const StoredFolder& of);
   struct ChecksumBefore {
     std::string was, now;  // `was` is "" if it is not known
   };
