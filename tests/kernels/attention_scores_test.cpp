@@ -149,18 +149,19 @@ TEST_F(AttentionScoresTest, CudnnServesThemNot) {
   EXPECT_TRUE(says(attention::cudnn_refusal(attn_problem(plan), 90), {"cap", "model.attention_cap=0"}));
 }
 
-TEST_F(AttentionScoresTest, PlansAnswerForGpus) {
-  const auto refusal = [](int64_t head_dim, DType dtype) {
-    AttentionShape s{1, 128, 2, head_dim, true};
-    s.scores.alibi_heads = 2;
-    return message_of([&] {
-      choose_attention(
-          {.kind = AttentionKind::kFlash, .shape = s, .dtype = dtype, .device = {Device::kCuda, 90, "H100"}});
-    });
-  };
-  EXPECT_EQ(refusal(128, DType::kBF16), "was not refused");
-  EXPECT_EQ(refusal(256, DType::kF32), "was not refused");
-  EXPECT_TRUE(says(refusal(256, DType::kBF16), {"ALiBi", "model.attention=naive"}));
+TEST_F(AttentionScoresTest, GpusServeAlibiAtEveryHeadDim) {
+  for (const int head_dim : {16, 64, 80, 128, 136, 256})
+    for (const bool drops : {false, true})
+      for (const AttnDtype dtype : {ATTN_BF16, ATTN_F32}) {
+        AttentionShape s{1, 128, 2, head_dim, true};
+        s.scores.alibi_heads = 2;
+        AttentionPlan plan{.kind = AttentionKind::kFlash, .shape = s, .saved_shape = {}};
+        AttnProblem p = attn_problem(plan, {.threshold = drops});
+        p.dtype = dtype;
+        for (const int arch : {80, 90, 120}) EXPECT_EQ(attn_supports(&p, arch), ATTN_OK) << head_dim;
+        p.alibi_heads = 1;  // fewer than the problem has
+        EXPECT_EQ(attn_supports(&p, 90), ATTN_BAD_ALIBI);
+      }
 }
 
 // Hopper has kernels of its own, without dropout.
