@@ -68,6 +68,14 @@ void check_attention_inputs(const char* op, const AttentionPlan& plan, Device de
   check_mask_tables(op, plan, device, tables, dropout);
 }
 
+// What an operation reads that only looks at scores
+void check_scores(const char* op, const AttentionPlan& plan, Device device, const Heads& q, const Heads& k,
+                  const MaskTables& tables) {
+  const AttentionShape& s = plan.shape;
+  check_attention_heads(op, plan, device, {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
+  check_mask_tables(op, plan, device, tables, {});
+}
+
 void check_attention_dropout(const char* op, const AttentionPlan& plan, const Dropout& dropout) {
   check_threshold(op, dropout);
   check(!dropout || plan.dropout, "{}: dropout needs a plan with dropout: set AttentionRequest::dropout", op);
@@ -102,19 +110,13 @@ void AttentionForward::check_on(Device device) const {
 }
 
 void AttentionSample::check_on(Device device) const {
-  const AttentionShape& s = plan.shape;
-  check_attention_heads(kName, plan, device,
-                        {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
-  check_mask_tables(kName, plan, device, tables, {});
-  check_fields(kName, device, {{"entropy", entropy, DType::kF32, {s.heads}}});
+  check_scores(kName, plan, device, q, k, tables);
+  check_fields(kName, device, {{"entropy", entropy, DType::kF32, {plan.shape.heads}}});
 }
 
 void LargestScores::check_on(Device device) const {
-  const AttentionShape& s = plan.shape;
-  check_attention_heads(kName, plan, device,
-                        {{"q", q, s.tokens, s.heads}, {"k", k, s.kv_tokens, s.kv_heads}});
-  check_mask_tables(kName, plan, device, tables, {});
-  check_fields(kName, device, {{"largest", largest, DType::kI32, {s.heads}}});
+  check_scores(kName, plan, device, q, k, tables);
+  check_fields(kName, device, {{"largest", largest, DType::kI32, {plan.shape.heads}}});
 }
 
 void AttentionBackward::check_on(Device device) const {

@@ -120,7 +120,7 @@ struct HeadsNormBackward {
 // weight: x becomes x rstd (offset + weight), rstd = 1 / sqrt(mean(x^2) + epsilon).
 struct RotaryForward {
   static constexpr const char* kName = "rotary forward";
-  Heads x, y;  // the heads of queries, then those of keys. y may be x itself, unless there are weights
+  Heads x, y;                           // queries' heads, then keys' heads. Without weights y may be x itself
   int64_t query_heads;                  // how many of them are queries
   Tensor angles;                        // [>= T, R / 2, 2] fp32: cos, sin
   Tensor q_weight = {}, k_weight = {};  // [D], of the heads of queries and of keys: both or none

@@ -30,7 +30,7 @@ void FillZero::check_on(Device device) const {
 }
 
 void Copy::check_on(Device device) const {
-  // CUDA copies from and to the host, too; what it never sees is the CPU's.
+  // CUDA also copies from and to the host. A copy between host tensors is the CPU's.
   const bool here = device == Device::kCuda ? from.device == device || to.device == device
                                             : from.device == device && to.device == device;
   if (!(from && to && from.numel() == to.numel() && here))

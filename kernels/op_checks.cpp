@@ -14,12 +14,11 @@ void check_fields(const char* op, Device device, std::initializer_list<Field> fi
   }
 }
 
-bool computes_in(DType dtype, Device device) {
+bool is_real(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-      return true;
     case DType::kBF16:
-      return device == Device::kCuda;
+      return true;
     case DType::kI32:
     case DType::kU16:
     case DType::kE4M3:
@@ -27,6 +26,9 @@ bool computes_in(DType dtype, Device device) {
       break;
   }
   return false;
+}
+bool computes_in(DType dtype, Device device) {
+  return device == Device::kCuda ? is_real(dtype) : dtype == DType::kF32;
 }
 const char* names_of_dtypes(Device device) { return device == Device::kCuda ? "bf16 or fp32" : "fp32"; }
 
@@ -77,20 +79,6 @@ bool share_memory(const Heads& a, const Heads& b) {
 void check_threshold(const char* op, const Dropout& dropout) {
   check(dropout.threshold >= 0 && dropout.threshold < Dropout::kResolution,
         "{}: dropout.threshold must be 0 to {}, found {}", op, Dropout::kResolution - 1, dropout.threshold);
-}
-
-bool is_real(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kBF16:
-      return true;
-    case DType::kI32:
-    case DType::kU16:
-    case DType::kE4M3:
-    case DType::kE5M2:
-      break;
-  }
-  return false;
 }
 
 }  // namespace tessera

@@ -22,11 +22,11 @@ struct Field {
 };
 void check_fields(const char* op, Device device, std::initializer_list<Field> fields);
 
+// fp32 or bf16
+bool is_real(DType dtype);
 // The dtypes that a device computes in
 bool computes_in(DType dtype, Device device);
 const char* names_of_dtypes(Device device);
-// fp32 or bf16
-bool is_real(DType dtype);
 
 // The two operands of a GEMM in FP8: both or none
 struct Fp8Field {
@@ -52,6 +52,7 @@ void check_heads(const char* op, const char* name, const Heads& heads, const Hea
 bool are_same(const Heads& a, const Heads& b);
 bool share_memory(const Heads& a, const Heads& b);
 
+// Checks the probability of dropout, which is a threshold.
 void check_threshold(const char* op, const Dropout& dropout);
 
 // Checks the sinks of attention: `field` describes them, and `has` says whether the plan has sinks.

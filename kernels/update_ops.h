@@ -109,8 +109,8 @@ struct MuonMomentum {
 // with the Frobenius norm, goes through the polynomials a X + (b A + c A A) X with A = X X^T, one after the
 // other, which move its singular values towards 1. For a tall matrix the same is done with X^T. A matrix of
 // zeros stays zero. The rounded result of each GEMM has the dtype of the matrix, and sums are fp32. Several
-// matrices are computed together, so that small ones fill a device; each gets the bits that it would get
-// alone.
+// matrices are computed together, so that small ones fill a device. Which others there are does not change
+// the bits of a matrix.
 struct Orthogonalise {
   static constexpr const char* kName = "orthogonalise";
   struct Polynomial {

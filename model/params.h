@@ -123,8 +123,9 @@ struct ParamPlace {
 };
 
 // Which matrices are stored in FP8: the frozen ones; with `trained` all (then nothing is frozen). Other
-// matrices that are multiplied in FP8 are copied: those of a block whose backward reads the weight itself,
-// those of a block with experts, which are read in their dtype, and tables that are also the head.
+// matrices that are multiplied in FP8 are copied: those of a block whose backward reads the weight itself;
+// those of a block with experts, since a step reads the experts in their dtype; and tables that are also the
+// head.
 struct StorageRule {
   Fp8Config config = {};
   bool trained = false;

@@ -10,7 +10,7 @@ struct Scores {
   bool sinks, alibi;
   double cap = 0;
 };
-constexpr Scores kScores[] = {{true, false},     {false, true},      {true, true},
+constexpr Scores kScores[] = {{true, false},     {false, true},      {true, true},      {false, false, 1.5},
                               {false, false, 4}, {true, false, 0.4}, {false, false, 50}};
 
 std::string text_of(const AttentionCase& c, int arch) {

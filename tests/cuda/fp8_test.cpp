@@ -497,7 +497,8 @@ TEST_F(Fp8Test, StepsAreThoseOfTheCpu) {
   testing::expect_plan_is_the_step(cuda().backend().traits(), on_gpu);
 }
 
-// Experts and routers in bf16, all else of the blocks in FP8; a shared expert, and a block without experts
+// Experts and routers compute in bf16, the other layers of blocks in FP8. There is a shared expert, and one
+// block has no experts.
 TEST_F(Fp8Test, StepsWithExpertsAreThoseOfTheCpu) {
   if (!multiplies()) GTEST_SKIP() << "FP8 needs compute capability 8.9";
   const DeviceTraits device = cuda().backend().traits();

@@ -69,7 +69,7 @@ double mean_of_last(const std::vector<double>& losses, int count) {
   return sum / count;
 }
 
-// Of every product, by either kind of scales, of a family with other parts, and of models with experts
+// With every product in FP8, by either kind of scales: GPT-2's parts, Qwen3's, and two models with experts
 TEST(Fp8Training, LearnsAsInFp32) {
   ModelConfig llama = with_qwen3_parts(kFp8Model);
   llama.kv_heads = 1;

@@ -61,7 +61,7 @@ TEST(LoraFp8, KeepsInFp8WhatIsMultipliedInIt) {
     Fp8Config config;
     int alone;
   };
-  // Of the experts' blocks attention and the shared expert; the block in the middle has none
+  // A block with experts counts attention and the shared expert; the middle block has no experts
   const Case cases[] = {{model, {}, 4},         {model, kEdges, 12},
                         {model, kWithHead, 13}, {model, {.head = true}, 5},
                         {experts, {}, 4},       {experts, kEdges, 12}};
@@ -167,7 +167,7 @@ TEST(StoredFp8, RanksHaveTheValuesOfOne) {
                                state.store().weight_home().forms().matrices(),
                                [](const StoredMatrix& one) { return one.how != StoredAs::kCopied; }));
                          }});
-      // Of three blocks, and of the head where it is not tied; "experts": of the block without them
+      // Three blocks, and a head that is not tied; of "experts" only the block without experts
       const std::map<std::string_view, size_t> expected = {
           {"adapters", 12}, {"all", 13},    {"biases", 12},
           {"gpt2", 0},      {"experts", 5}, {"adapters of experts", 2 * 4 + 4 + 1}};
