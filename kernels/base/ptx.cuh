@@ -56,6 +56,14 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_ad
                : "memory");
 }
 
+// ldmatrix_x4(), each matrix transposed on the way
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(shared_address)
+               : "memory");
+}
+
 // An 8 x 8 matrix of 16-bit elements, of which lane l holds row l/4, columns 2(l%4), +1: transposed
 // (9.7.14.5.17 movmatrix)
 __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {

@@ -205,18 +205,19 @@ struct Args {
   int64_t part = 0;  // above 0, of weights: block z has so many of the terms
 };
 
-// The expert and the tile of rows of a block
+// The expert and the tile of kRows rows of a block; no expert: there is no such tile
 struct Found {
   int expert = -1;
   int64_t first = 0, rows = 0, row = 0;
 };
+template <int kRows>
 __device__ __forceinline__ Found find_tile(const int32_t* offsets, int experts, int64_t tile) {
   const int lane = threadIdx.x % kWarp;
   int64_t before = 0;
   for (int base = 0; base < experts; base += kWarp) {
     const int e = base + lane;
     const int first = e < experts ? offsets[e] : 0, count = e < experts ? offsets[e + 1] - first : 0;
-    const int own = (count + kSide - 1) / kSide;
+    const int own = (count + kRows - 1) / kRows;
     int through = own;  // tiles of the warp's experts up to this one
 #pragma unroll
     for (int by = 1; by < kWarp; by *= 2) {
@@ -228,7 +229,7 @@ __device__ __forceinline__ Found find_tile(const int32_t* offsets, int experts, 
       const int at = __ffs(static_cast<int>(behind)) - 1;
       const int begins = __shfl_sync(kWholeWarp, through - own, at);
       return {base + at, __shfl_sync(kWholeWarp, first, at), __shfl_sync(kWholeWarp, count, at),
-              (tile - before - begins) * kSide};
+              (tile - before - begins) * kRows};
     }
     before += __shfl_sync(kWholeWarp, through, kWarp - 1);
   }
@@ -241,7 +242,7 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
   __shared__ __align__(16) T of_a[kSide * kStride<T>];
   __shared__ __align__(16) T of_b[kSide * kStride<T>];
   Found at{0, 0, args.height, static_cast<int64_t>(blockIdx.x) * kSide};
-  if (args.offsets) at = find_tile(args.offsets, args.experts, blockIdx.x);
+  if (args.offsets) at = find_tile<kSide>(args.offsets, args.experts, blockIdx.x);
   if (at.expert < 0) return;  // all threads of the block
   Operand<SB> b = args.b;
   b.data += at.expert * args.matrix;

@@ -1,21 +1,134 @@
-// The products of the adapters of experts and of their router.
+// The products of the adapters of experts and of their router: those of thin_gemm.cuh in bf16 and up to its
+// ranks, else the plain ones.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/experts_gemm.cuh"
+#include "kernels/cuda/router_gemm.cuh"
+#include "kernels/cuda/thin_gemm.cuh"
 
 namespace tessera {
 namespace {
 
 using namespace cuda::expert_gemm;
+namespace thin = cuda::thin_gemm;
 
-// The arguments of a product of an adapter with the matrices [height, width] of each expert
+// Rows of x or dy: row r is `numbers`[r] / `active` of the matrix; no numbers: r
+struct Gathered {
+  const Tensor& matrix;
+  const Tensor& numbers = {};
+  int64_t active = 1;
+
+  template <class S>
+  Operand<S> plain(const Tensor& weights = {}) const {
+    return operand<S>(matrix, numbers, active, weights);
+  }
+  thin::Rows rows() const {
+    return {matrix.as<bf16>(), matrix.shape[1], numbers.as<int32_t>(), static_cast<int>(active)};
+  }
+};
+Gathered gathered(const Tensor& matrix, const Tensor& numbers, int64_t rows) {
+  return {matrix, numbers, numbers ? rows / matrix.shape[0] : 1};
+}
+
+Offsets plain_offsets(const Tensor& offsets) { return offsets ? of(offsets) : Offsets{}; }
+// The plain arguments with the matrices of `factor`, [E, ..] with offsets
 template <class SA, class SB, class D>
-Args<SA, SB, D> of_experts(Args<SA, SB, D> args, const Tensor& offsets, int64_t matrix) {
+Args<SA, SB, D> with_experts(Args<SA, SB, D> args, const Tensor& offsets, const Tensor& factor) {
   if (!offsets) return args;
-  args.matrix = matrix, args.offsets = offsets.as<int32_t>();
-  args.experts = static_cast<int>(offsets.shape[0] - 1);
+  args.matrix = factor.numel() / factor.shape[0], args.offsets = offsets.as<int32_t>();
+  args.experts = static_cast<int>(factor.shape[0]);
   return args;
 }
-Offsets of_adapter(const Tensor& offsets) { return offsets ? of(offsets) : Offsets{}; }
+thin::Experts thin_experts(const Tensor& offsets, const Tensor& factor, int64_t rows) {
+  if (!offsets) return {.rows = rows, .matrix = 0};
+  return {.offsets = offsets.as<int32_t>(),
+          .count = static_cast<int>(factor.shape[0]),
+          .rows = rows,
+          .matrix = factor.numel() / factor.shape[0]};
+}
+
+// u = scale x m^T, m [r, columns of x], or with kTurned scale x m, m [columns of x, r]
+template <class S, class T, bool kTurned>
+void to_rank(const Gathered& x, const Tensor& m, float scale, const Tensor& u, const Tensor& offsets,
+             cudaStream_t stream) {
+  const int64_t R = u.shape[0], r = u.shape[1];
+  if (r <= thin::kMostRank && thin::has_packs(x.matrix) && thin::has_packs(m) && thin::has_packs(u))
+    return thin::launch_thin<kTurned>({.experts = thin_experts(offsets, m, R),
+                                       .x = x.rows(),
+                                       .m = m.as<bf16>(),
+                                       .u = u.as<bf16>(),
+                                       .scale = scale,
+                                       .rank = static_cast<int>(r)},
+                                      stream);
+  const Args<S, T, T> args{.a = x.plain<S>(),
+                           .b = operand<T>(m),
+                           .d = u.as<T>(),
+                           .scale = scale,
+                           .height = R,
+                           .width = r,
+                           .terms = x.matrix.shape[1]};
+  launch_rows<S, kTurned>(with_experts(args, offsets, m), plain_offsets(offsets), stream);
+}
+
+// y += u m^T, m [columns of y, r], or with kTurned y += u m, m [r, columns of y]
+template <class T, class Y, bool kTurned>
+void from_rank(const Tensor& u, const Tensor& m, const Tensor& y, const Tensor& offsets,
+               cudaStream_t stream) {
+  const int64_t R = u.shape[0], r = u.shape[1], width = y.shape[1];
+  if (r <= thin::kMostTerms && thin::has_packs(u) && thin::has_packs(m) && thin::has_packs(y))
+    return thin::launch_wide<kTurned>(thin::WideArgs<bf16>{.experts = thin_experts(offsets, m, R),
+                                                           .u = u.as<bf16>(),
+                                                           .m = m.as<bf16>(),
+                                                           .add = y.as<bf16>(),
+                                                           .y = y.as<bf16>(),
+                                                           .width = width,
+                                                           .terms = static_cast<int>(r)},
+                                      stream);
+  const Args<T, T, Y> args{.a = operand<T>(u),
+                           .b = operand<T>(m),
+                           .d = y.as<Y>(),
+                           .add = y.as<Y>(),
+                           .height = R,
+                           .width = width,
+                           .terms = r};
+  launch_rows<T, kTurned>(with_experts(args, offsets, m), plain_offsets(offsets), stream);
+}
+
+// The weights of rows: those of choices
+struct RowWeights {
+  const Tensor &weights, &numbers;
+};
+
+// d (+)= x^T u, [columns of x, r], or with kTurned u^T x, [r, columns of x], over an expert's rows, each
+// times its weight
+template <class S, class T, bool kTurned>
+void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Tensor& d, bool accumulate,
+              const Tensor& offsets, const Launch& on) {
+  const int64_t R = u.shape[0], r = u.shape[1], columns = x.matrix.shape[1];
+  if (offsets && r <= thin::kMostRank && thin::has_packs(x.matrix) && thin::has_packs(u))
+    return thin::launch_weights<kTurned>({.experts = thin_experts(offsets, d, R),
+                                          .x = x.rows(),
+                                          .u = u.as<bf16>(),
+                                          .rank = static_cast<int>(r),
+                                          .weights = by.weights.as<float>(),
+                                          .numbers = by.numbers.as<int32_t>(),
+                                          .d = d.as<bf16>(),
+                                          .accumulate = accumulate},
+                                         on.stream);
+  const auto run = [&]<class SA, class SB>(const Operand<SA>& a, const Operand<SB>& b) {
+    const Args<SA, SB, T> args{.a = a,
+                               .b = b,
+                               .d = d.as<T>(),
+                               .add = accumulate ? d.as<T>() : nullptr,
+                               .height = kTurned ? r : columns,
+                               .width = kTurned ? columns : r,
+                               .terms = R};
+    if (!offsets) return launch_weights_in_parts<SA>(args, ExpertsLoraBackward::kName, on);
+    launch_weights<SA>(with_experts(args, offsets, d), of(offsets), on.stream);
+  };
+  if constexpr (kTurned)
+    run(operand<T>(u, by.numbers, 0, by.weights), x.plain<S>());
+  else
+    run(x.plain<S>(by.weights), operand<T>(u));
+}
 
 // Y: of what the frozen layer writes, fp32 of a router
 template <class Run>
@@ -31,70 +144,25 @@ void with_lora_types(const Tensor& u, const Tensor& y, const Run& run) {
 }  // namespace
 
 void CudaBackend::run_op(const ExpertsLoraForward& a, const Launch& on) {
-  const int64_t R = a.u.shape[0], r = a.u.shape[1], C = a.x.shape[1], O = a.y.shape[1];
   with_lora_types(a.u, a.y, [&]<class T, class Y>() {
-    const Args<T, T, T> down{.a = operand<T>(a.x, a.x_rows, R / a.x.shape[0]),
-                             .b = operand<T>(a.a),
-                             .d = a.u.as<T>(),
-                             .scale = a.scale,
-                             .height = R,
-                             .width = r,
-                             .terms = C};
-    launch_rows<T, false>(of_experts(down, a.offsets, r * C), of_adapter(a.offsets), on.stream);
-    const Args<T, T, Y> up{.a = operand<T>(a.u),
-                           .b = operand<T>(a.b),
-                           .d = a.y.as<Y>(),
-                           .add = a.y.as<Y>(),
-                           .height = R,
-                           .width = O,
-                           .terms = r};
-    launch_rows<T, false>(of_experts(up, a.offsets, O * r), of_adapter(a.offsets), on.stream);
+    to_rank<T, T, false>(gathered(a.x, a.x_rows, a.u.shape[0]), a.a, a.scale, a.u, a.offsets, on.stream);
+    from_rank<T, Y, false>(a.u, a.b, a.y, a.offsets, on.stream);
   });
 }
 
 void CudaBackend::run_op(const ExpertsLoraBackward& a, const Launch& on) {
-  const int64_t R = a.u.shape[0], r = a.u.shape[1], C = a.x.shape[1], O = a.dy.shape[1];
-  const Offsets offsets = of_adapter(a.offsets);
+  const int64_t R = a.u.shape[0];
+  const Gathered dy = gathered(a.dy, a.dy_rows, R), x = gathered(a.x, a.x_rows, R);
+  const RowWeights by{a.weights, a.dy_rows};
   with_lora_types(a.u, a.dy, [&]<class T, class Y>() {
-    const Args<Y, T, T> db{.a = operand<Y>(a.dy, a.dy_rows, R / a.dy.shape[0], a.weights),
-                           .b = operand<T>(a.u),
-                           .d = a.db.as<T>(),
-                           .add = a.accumulate ? a.db.as<T>() : nullptr,
-                           .height = O,
-                           .width = r,
-                           .terms = R};
-    launch_weights<Y>(of_experts(db, a.offsets, O * r), offsets, on.stream);
-    const Args<Y, T, T> du{.a = operand<Y>(a.dy, a.dy_rows, R / a.dy.shape[0]),
-                           .b = operand<T>(a.b),
-                           .d = a.u.as<T>(),
-                           .scale = a.scale,
-                           .height = R,
-                           .width = r,
-                           .terms = O};
-    launch_rows<Y, true>(of_experts(du, a.offsets, O * r), offsets, on.stream);
-    const Args<T, T, T> da{.a = operand<T>(a.u, a.dy_rows, 0, a.weights),
-                           .b = operand<T>(a.x, a.x_rows, R / a.x.shape[0]),
-                           .d = a.da.as<T>(),
-                           .add = a.accumulate ? a.da.as<T>() : nullptr,
-                           .height = r,
-                           .width = C,
-                           .terms = R};
-    launch_weights<T>(of_experts(da, a.offsets, r * C), offsets, on.stream);
+    gradient<Y, T, false>(dy, a.u, by, a.db, a.accumulate, a.offsets, on);
+    to_rank<Y, T, true>(dy, a.b, a.scale, a.u, a.offsets, on.stream);
+    gradient<T, T, true>(x, a.u, by, a.da, a.accumulate, a.offsets, on);
   });
 }
 
 void CudaBackend::run_op(const ExpertsLoraInput& a, const Launch& on) {
-  const int64_t R = a.u.shape[0], r = a.u.shape[1], C = a.dx.shape[1];
-  with_real_type(a.u.dtype, [&]<class T>() {
-    const Args<T, T, T> args{.a = operand<T>(a.u),
-                             .b = operand<T>(a.a),
-                             .d = a.dx.as<T>(),
-                             .add = a.dx.as<T>(),
-                             .height = R,
-                             .width = C,
-                             .terms = r};
-    launch_rows<T, true>(of_experts(args, a.offsets, r * C), of_adapter(a.offsets), on.stream);
-  });
+  with_real_type(a.u.dtype, [&]<class T>() { from_rank<T, T, true>(a.u, a.a, a.dx, a.offsets, on.stream); });
 }
 
 }  // namespace tessera

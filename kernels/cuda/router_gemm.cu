@@ -1,54 +1,24 @@
 // The products of a router, which has few weights and many tokens.
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/experts_gemm.cuh"
-#include "kernels/workspace.h"
+#include "kernels/cuda/router_gemm.cuh"
+#include "kernels/cuda/thin_gemm.cuh"
 
 namespace tessera {
 namespace {
 
 using namespace cuda::expert_gemm;
+namespace thin = cuda::thin_gemm;
 
-// d (+)= the sum of `parts` matrices, in their order
-constexpr int kPartThreads = 256;
-template <class D>
-__global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* partials, int parts,
-                                                                 int64_t count, D* d, bool accumulate) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPartThreads + threadIdx.x;
-  if (i >= count) return;
-  float sum = accumulate ? static_cast<float>(d[i]) : 0;
-  for (int part = 0; part < parts; ++part) sum += partials[part * count + i];
-  d[i] = static_cast<D>(sum);
-}
-
-// A router has few weights and many tokens: their sums in parts of at least so many tokens fill the GPU.
-constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
 template <class T>
 void router_weights(const RouterBackward& a, const Launch& on) {
-  const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0],
-                bytes = E * C * static_cast<int64_t>(sizeof(float)),
-                most = std::min(
-                    {kMostParts, cuda::divide_up(N, kLeastOfPart), cuda::kGemmWorkspaceBytes / bytes}),
-                part = cuda::divide_up(N, std::max<int64_t>(most, 1)), parts = cuda::divide_up(N, part);
-  const auto args_of = [&]<class D>(D* d, D* add) {
-    return Args<float, T, D>{.a = operand<float>(a.d_logits),
-                             .b = operand<T>(a.x),
-                             .d = d,
-                             .add = add,
-                             .height = E,
-                             .width = C,
-                             .terms = N,
-                             .matrix = E * C,
-                             .part = part};
-  };
-  T* dweight = a.dweight.as<T>();
-  if (parts == 1)
-    return launch_weights<float>(args_of(dweight, a.accumulate ? dweight : nullptr), {}, on.stream);
-  auto* partials = reinterpret_cast<float*>(on.scratch(a.kName, parts * bytes));
-  launch_weights<float>(args_of(partials, static_cast<float*>(nullptr)), {nullptr, parts}, on.stream);
-  const auto blocks = static_cast<unsigned>(cuda::divide_up(E * C, kPartThreads));
-  add_parts_kernel<<<blocks, kPartThreads, 0, on.stream>>>(partials, static_cast<int>(parts), E * C, dweight,
-                                                           a.accumulate);
-  TESSERA_CUDA_LAUNCHED();
+  const Args<float, T, T> args{.a = operand<float>(a.d_logits),
+                               .b = operand<T>(a.x),
+                               .d = a.dweight.as<T>(),
+                               .add = a.accumulate ? a.dweight.as<T>() : nullptr,
+                               .height = a.weight.shape[0],
+                               .width = a.x.shape[1],
+                               .terms = a.x.shape[0]};
+  launch_weights_in_parts<float>(args, a.kName, on);
 }
 
 }  // namespace
@@ -78,6 +48,15 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
                                        .offsets = nullptr,
                                        .accumulate = a.accumulate},
                     1, on.stream);
+    if (E <= thin::kMostTerms && E % 8 == 0 && thin::has_packs(a.weight) && thin::has_packs(a.dx))
+      return thin::launch_wide<true>(thin::WideArgs<float>{.experts = {.rows = N, .matrix = 0},
+                                                           .u = a.d_logits.as<float>(),
+                                                           .m = a.weight.as<bf16>(),
+                                                           .add = a.add.as<bf16>(),
+                                                           .y = a.dx.as<bf16>(),
+                                                           .width = C,
+                                                           .terms = static_cast<int>(E)},
+                                     on.stream);
     const Args<float, T, T> args{.a = operand<float>(a.d_logits),
                                  .b = operand<T>(a.weight),
                                  .d = a.dx.as<T>(),

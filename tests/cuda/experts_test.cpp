@@ -263,7 +263,7 @@ TEST_F(CudaExperts, BackwardsAreThoseOfTheCpu) {
 TEST_F(CudaExperts, AdaptersAreThoseOfTheCpu) {
   for (const DType dtype : kReal)
     for (const Case& c : kCases)
-      for (const int64_t r : {3, 16})
+      for (const int64_t r : {3, 8, 16, 24, 64})
         for (const bool routes : {false, true}) {
           SCOPED_TRACE(fmt::format("{} rank {}{}", text_of(c, dtype), r, routes ? ", of the router" : ""));
           const Choices s = choose(c);

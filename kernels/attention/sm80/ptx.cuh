@@ -8,14 +8,6 @@
 
 namespace tessera::ptx {
 
-// ldmatrix_x4(), each matrix transposed on the way
-__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-               : "r"(shared_address)
-               : "memory");
-}
-
 // x y + z in both halves, each rounded to bf16 once (9.7.4.4 fma)
 __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t sum;

@@ -59,6 +59,10 @@ inline void ldmatrix_x4(uint32_t (&d)[4], uint32_t shared_address) {
   load_matrices<false>(d, shared_address);
 }
 
+inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
+  load_matrices<true>(d, shared_address);
+}
+
 inline uint32_t transpose_8x8(uint32_t x) {
   const auto all = emulator::give("movmatrix", ~0u, x);
   const int row = emulator::lane() / 4, column = emulator::lane() % 4 * 2;

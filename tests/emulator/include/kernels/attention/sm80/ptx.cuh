@@ -5,10 +5,6 @@
 
 namespace tessera::ptx {
 
-inline void ldmatrix_x4_trans(uint32_t (&d)[4], uint32_t shared_address) {
-  load_matrices<true>(d, shared_address);
-}
-
 // Sums that fp32 holds, as a product of two bf16 and what is left of one, are rounded once.
 inline uint32_t fma_bf16x2(uint32_t x, uint32_t y, uint32_t z) {
   const auto half = [&](int bits) {

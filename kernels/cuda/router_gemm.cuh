@@ -1,0 +1,48 @@
+// Sums over all tokens for the few weights of a router, in parts that are added up in their order.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cuda/experts_gemm.cuh"
+#include "kernels/workspace.h"
+
+namespace tessera::cuda::expert_gemm {
+
+// d (+)= the sum of `parts` matrices, in their order
+constexpr int kPartThreads = 256;
+template <class D>
+__global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* partials, int parts,
+                                                                 int64_t count, D* d, bool accumulate) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kPartThreads + threadIdx.x;
+  if (i >= count) return;
+  float sum = accumulate ? static_cast<float>(d[i]) : 0;
+  for (int part = 0; part < parts; ++part) sum += partials[part * count + i];
+  d[i] = static_cast<D>(sum);
+}
+
+// launch_weights() of a single expert, whose terms are the tokens: parts of at least kLeastOfPart of them
+// fill the GPU. `op` asks for the scratch.
+constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
+template <class T, class SA, class SB, class D>
+void launch_weights_in_parts(const Args<SA, SB, D>& args, const char* op, const Launch& on) {
+  const int64_t count = args.height * args.width, bytes = count * static_cast<int64_t>(sizeof(float)),
+                most =
+                    std::min({kMostParts, divide_up(args.terms, kLeastOfPart), kGemmWorkspaceBytes / bytes}),
+                part = divide_up(args.terms, std::max<int64_t>(most, 1)), parts = divide_up(args.terms, part);
+  if (parts == 1) return launch_weights<T>(args, {}, on.stream);
+  auto* partials = reinterpret_cast<float*>(on.scratch(op, parts * bytes));
+  launch_weights<T>(Args<SA, SB, float>{.a = args.a,
+                                        .b = args.b,
+                                        .d = partials,
+                                        .height = args.height,
+                                        .width = args.width,
+                                        .terms = args.terms,
+                                        .matrix = count,
+                                        .part = part},
+                    {nullptr, parts}, on.stream);
+  const auto blocks = static_cast<unsigned>(divide_up(count, kPartThreads));
+  add_parts_kernel<<<blocks, kPartThreads, 0, on.stream>>>(partials, static_cast<int>(parts), count, args.d,
+                                                           args.add != nullptr);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+}  // namespace tessera::cuda::expert_gemm
