@@ -73,7 +73,7 @@ template <class T, class Y, bool kTurned>
 void from_rank(const Tensor& u, const Tensor& m, const Tensor& y, const Tensor& offsets,
                cudaStream_t stream) {
   const int64_t R = u.shape[0], r = u.shape[1], width = y.shape[1];
-  if (r <= thin::kMostTerms && thin::has_packs(u) && thin::has_packs(m) && thin::has_packs(y))
+  if (r <= thin::kMostRank && thin::has_packs(u) && thin::has_packs(m) && thin::has_packs(y))
     return thin::launch_wide<kTurned>(thin::WideArgs<bf16>{.experts = thin_experts(offsets, m, R),
                                                            .u = u.as<bf16>(),
                                                            .m = m.as<bf16>(),
@@ -103,16 +103,26 @@ template <class S, class T, bool kTurned>
 void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Tensor& d, bool accumulate,
               const Tensor& offsets, const Launch& on) {
   const int64_t R = u.shape[0], r = u.shape[1], columns = x.matrix.shape[1];
-  if (offsets && r <= thin::kMostRank && thin::has_packs(x.matrix) && thin::has_packs(u))
-    return thin::launch_weights<kTurned>({.experts = thin_experts(offsets, d, R),
-                                          .x = x.rows(),
-                                          .u = u.as<bf16>(),
-                                          .rank = static_cast<int>(r),
-                                          .weights = by.weights.as<float>(),
-                                          .numbers = by.numbers.as<int32_t>(),
-                                          .d = d.as<bf16>(),
-                                          .accumulate = accumulate},
-                                         on.stream);
+  if (thin::has_packs(x.matrix) && thin::has_packs(u)) {
+    const auto args_of = [&]<class D>(D* to, const thin::Experts& experts, int64_t part) {
+      return thin::WeightsArgs<bf16, D>{.experts = experts,
+                                        .x = x.rows(),
+                                        .u = u.as<bf16>(),
+                                        .rank = static_cast<int>(r),
+                                        .weights = by.weights.as<float>(),
+                                        .numbers = by.numbers.as<int32_t>(),
+                                        .d = to,
+                                        .accumulate = part == 0 && accumulate,
+                                        .part = part};
+    };
+    if (offsets)
+      return thin::launch_weights<kTurned>(args_of(d.as<bf16>(), thin_experts(offsets, d, R), 0), on.stream);
+    return sum_in_parts(d.as<T>(), accumulate, d.numel(), R, ExpertsLoraBackward::kName, on,
+                        [&](float* partials, int64_t part) {
+                          thin::launch_weights<kTurned>(
+                              args_of(partials, {.rows = R, .matrix = d.numel()}, part), on.stream);
+                        });
+  }
   const auto run = [&]<class SA, class SB>(const Operand<SA>& a, const Operand<SB>& b) {
     const Args<SA, SB, T> args{.a = a,
                                .b = b,

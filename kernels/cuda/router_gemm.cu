@@ -9,15 +9,33 @@ namespace {
 using namespace cuda::expert_gemm;
 namespace thin = cuda::thin_gemm;
 
+// d_logits in packs of fp32
+bool has_packs(const RouterBackward& a) {
+  return a.weight.shape[0] % 4 == 0 && thin::has_packs(a.x) && thin::has_packs(a.weight);
+}
+
 template <class T>
 void router_weights(const RouterBackward& a, const Launch& on) {
+  const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
+  if (has_packs(a))
+    return sum_in_parts(
+        a.dweight.as<T>(), a.accumulate, E * C, N, a.kName, on, [&](float* partials, int64_t part) {
+          thin::launch_weights<true>(thin::WeightsArgs<float, float>{.experts = {.rows = N, .matrix = E * C},
+                                                                     .x = {a.x.as<bf16>(), C},
+                                                                     .u = a.d_logits.as<float>(),
+                                                                     .rank = static_cast<int>(E),
+                                                                     .d = partials,
+                                                                     .accumulate = false,
+                                                                     .part = part},
+                                     on.stream);
+        });
   const Args<float, T, T> args{.a = operand<float>(a.d_logits),
                                .b = operand<T>(a.x),
                                .d = a.dweight.as<T>(),
                                .add = a.accumulate ? a.dweight.as<T>() : nullptr,
-                               .height = a.weight.shape[0],
-                               .width = a.x.shape[1],
-                               .terms = a.x.shape[0]};
+                               .height = E,
+                               .width = C,
+                               .terms = N};
   launch_weights_in_parts<float>(args, a.kName, on);
 }
 
@@ -48,7 +66,7 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
                                        .offsets = nullptr,
                                        .accumulate = a.accumulate},
                     1, on.stream);
-    if (E <= thin::kMostTerms && E % 8 == 0 && thin::has_packs(a.weight) && thin::has_packs(a.dx))
+    if (E <= thin::kMostTerms && has_packs(a))
       return thin::launch_wide<true>(thin::WideArgs<float>{.experts = {.rows = N, .matrix = 0},
                                                            .u = a.d_logits.as<float>(),
                                                            .m = a.weight.as<bf16>(),

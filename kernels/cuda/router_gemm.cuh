@@ -19,30 +19,38 @@ __global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* pa
   d[i] = static_cast<D>(sum);
 }
 
-// launch_weights() of a single expert, whose terms are the tokens: parts of at least kLeastOfPart of them
-// fill the GPU. `op` asks for the scratch.
+// A matrix of `count` sums over so many terms, all tokens: parts of at least kLeastOfPart of them fill the
+// GPU. run(partials, part) writes the sums of each `part` terms, one after another. `op` asks for the scratch.
 constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
+template <class D, class Run>
+void sum_in_parts(D* d, bool accumulate, int64_t count, int64_t terms, const char* op, const Launch& on,
+                  const Run& run) {
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(float)),
+                most = std::min({kMostParts, divide_up(terms, kLeastOfPart), kGemmWorkspaceBytes / bytes}),
+                part = divide_up(terms, std::max<int64_t>(most, 1)), parts = divide_up(terms, part);
+  auto* partials = reinterpret_cast<float*>(on.scratch(op, parts * bytes));
+  run(partials, part);
+  const auto blocks = static_cast<unsigned>(divide_up(count, kPartThreads));
+  add_parts_kernel<<<blocks, kPartThreads, 0, on.stream>>>(partials, static_cast<int>(parts), count, d,
+                                                           accumulate);
+  TESSERA_CUDA_LAUNCHED();
+}
+
+// launch_weights() of a single expert in parts
 template <class T, class SA, class SB, class D>
 void launch_weights_in_parts(const Args<SA, SB, D>& args, const char* op, const Launch& on) {
-  const int64_t count = args.height * args.width, bytes = count * static_cast<int64_t>(sizeof(float)),
-                most =
-                    std::min({kMostParts, divide_up(args.terms, kLeastOfPart), kGemmWorkspaceBytes / bytes}),
-                part = divide_up(args.terms, std::max<int64_t>(most, 1)), parts = divide_up(args.terms, part);
-  if (parts == 1) return launch_weights<T>(args, {}, on.stream);
-  auto* partials = reinterpret_cast<float*>(on.scratch(op, parts * bytes));
-  launch_weights<T>(Args<SA, SB, float>{.a = args.a,
-                                        .b = args.b,
-                                        .d = partials,
-                                        .height = args.height,
-                                        .width = args.width,
-                                        .terms = args.terms,
-                                        .matrix = count,
-                                        .part = part},
-                    {nullptr, parts}, on.stream);
-  const auto blocks = static_cast<unsigned>(divide_up(count, kPartThreads));
-  add_parts_kernel<<<blocks, kPartThreads, 0, on.stream>>>(partials, static_cast<int>(parts), count, args.d,
-                                                           args.add != nullptr);
-  TESSERA_CUDA_LAUNCHED();
+  const int64_t count = args.height * args.width;
+  sum_in_parts(args.d, args.add != nullptr, count, args.terms, op, on, [&](float* partials, int64_t part) {
+    launch_weights<T>(Args<SA, SB, float>{.a = args.a,
+                                          .b = args.b,
+                                          .d = partials,
+                                          .height = args.height,
+                                          .width = args.width,
+                                          .terms = args.terms,
+                                          .matrix = count,
+                                          .part = part},
+                      {nullptr, divide_up(args.terms, part)}, on.stream);
+  });
 }
 
 }  // namespace tessera::cuda::expert_gemm

@@ -4,10 +4,10 @@
 //
 //   thin     u[r, :] = scale X[r, :] M[e], for the rows r of every expert e. A warp has 32 rows and all
 //            columns of u.
-//   wide     y[r, :] = add[r, :] + U[r, :] M[e]. A warp has 128 rows and 32 columns; U may be fp32, which is
-//            split into two bf16, so that 16 bits of it count.
+//   wide     y[r, :] = add[r, :] + U[r, :] M[e]. U and M are in shared memory.
 //   weights  D[e] (+)= the sum over the rows r of e of X[r, :]^T (w_r U[r, :]), or its transpose. A block has
-//            128 columns of X and all of U.
+//            128 columns of X and up to 64 of U.
+// U may be fp32 in the last two, which is split into two bf16, so that 16 bits of it count.
 //
 // Wide matrices go between registers and memory in packs of 16 bytes. A lane of mma holds pairs of elements
 // that are 8 apart, where a pack has 8 in a row: so the lanes of thin and wide give the columns of a group of
@@ -24,8 +24,8 @@ namespace tessera::cuda::thin_gemm {
 using expert_gemm::Found;
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kMostRank = 64;    // of thin and weights
-constexpr int kMostTerms = 256;  // of wide, whose matrix is in shared memory
+constexpr int kMostRank = 64;    // of thin, of wide with a U in bf16, and of a block of weights
+constexpr int kMostTerms = 128;  // of wide with a U in fp32
 
 // Of all kernels: the experts, whose rows follow one another
 struct Experts {
@@ -189,9 +189,26 @@ __global__ __launch_bounds__(kThreads) void thin_kernel(ThinArgs args) {
   }
 }
 
-// wide
+// wide and weights: a thin operand in shared memory, of fp32 in two parts whose sum it is
 
-constexpr int kWideRows = 128, kWideColumns = kWarps * 32;  // of a block
+template <class U>
+constexpr int kPartsOf = std::is_same_v<U, float> ? 2 : 1;
+
+// 16 bytes of a row
+__device__ __forceinline__ void store_parts(uint4 pack, bf16 /*type*/, bf16* to, int64_t /*other*/) {
+  *reinterpret_cast<uint4*>(to) = pack;
+}
+__device__ __forceinline__ void store_parts(uint4 pack, float /*type*/, bf16* to, int64_t other) {
+  const float x[4] = {__uint_as_float(pack.x), __uint_as_float(pack.y), __uint_as_float(pack.z),
+                      __uint_as_float(pack.w)};
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t rounded = ptx::pack_bf16(x[i], x[i + 1]);
+    *reinterpret_cast<uint32_t*>(to + i) = rounded;
+    *reinterpret_cast<uint32_t*>(to + other + i) = ptx::pack_bf16(
+        x[i] - __uint_as_float(rounded << 16), x[i + 1] - __uint_as_float(rounded & 0xffff0000u));
+  }
+}
 
 template <class U>
 struct WideArgs {
@@ -203,111 +220,139 @@ struct WideArgs {
   int64_t width;
   int terms;
 };
-inline int wide_steps(int terms) { return (terms + 15) / 16; }
-inline int64_t wide_shared_bytes(bool turned, int terms) {
-  const int64_t padded = 16 * wide_steps(terms);
-  return 2 * (turned ? padded * (kWideColumns + 8) : kWideColumns * (padded + 8));
-}
 
-// The operand of rows g and g + 8 and of terms k, k + 1, k + 8, k + 9: of fp32 its two parts
-struct WideOperand {
-  uint32_t words[2][4];
+// A warp has kGroups groups of 32 columns, and 16 rows of the block's at a time
+template <class U>
+struct WideTile {
+  static constexpr int kParts = kPartsOf<U>, kGroups = kParts == 2 ? 1 : 2, kRows = kParts == 2 ? 64 : 128,
+                       kColumns = kWarps * 32 * kGroups;
+  int padded;  // terms
 
-  __device__ void set(int i, const bf16* at) { words[0][i] = *reinterpret_cast<const uint32_t*>(at); }
-  __device__ void set(int i, const float* at) {
-    const auto pair = *reinterpret_cast<const float2*>(at);
-    const uint32_t rounded = ptx::pack_bf16(pair.x, pair.y);
-    words[0][i] = rounded;
-    words[1][i] = ptx::pack_bf16(pair.x - __uint_as_float(rounded << 16),
-                                 pair.y - __uint_as_float(rounded & 0xffff0000u));
+  __host__ __device__ explicit WideTile(int terms) : padded((terms + 15) / 16 * 16) {}
+  __host__ __device__ int u_pitch() const { return padded + 8; }
+  __host__ __device__ int u_size() const { return kRows * u_pitch(); }
+  __host__ __device__ int m_pitch(bool turned) const { return turned ? kColumns + 8 : padded + 8; }
+  __host__ __device__ int64_t bytes(bool turned) const {
+    return 2 * (kParts * int64_t{u_size()} + int64_t{turned ? padded : kColumns} * m_pitch(turned));
   }
 };
 
 template <class U, bool kTurned>
 __global__ __launch_bounds__(kThreads) void wide_kernel(WideArgs<U> args) {
-  constexpr int kParts = std::is_same_v<U, float> ? 2 : 1;
+  using Tile = WideTile<U>;
+  constexpr int kParts = Tile::kParts, kGroups = Tile::kGroups, kColumns = Tile::kColumns;
   extern __shared__ __align__(16) uint8_t memory[];
-  auto* of_m = reinterpret_cast<bf16*>(memory);  // [kWideColumns][terms], or turned: columns by place
-  const auto blocks_of_row = static_cast<int>((args.width + kWideColumns - 1) / kWideColumns);
-  const Found at = find_rows<kWideRows>(args.experts, blockIdx.x / blocks_of_row);
+  const Tile tile(args.terms);
+  auto* of_u = reinterpret_cast<bf16*>(memory);  // [parts][rows][terms]
+  bf16* of_m = of_u + kParts * tile.u_size();    // [columns][terms], or turned: columns by place
+  const auto blocks_of_row = static_cast<int>((args.width + kColumns - 1) / kColumns);
+  const Found at = find_rows<Tile::kRows>(args.experts, blockIdx.x / blocks_of_row);
   if (at.expert < 0) return;  // all threads of the block
-  const int64_t first_column = int64_t{blockIdx.x % blocks_of_row} * kWideColumns;
+  const int64_t first_column = int64_t{blockIdx.x % blocks_of_row} * kColumns;
   const bf16* m = args.m + at.expert * args.experts.matrix;
-  const int steps = (args.terms + 15) / 16, pitch = kTurned ? kWideColumns + 8 : 16 * steps + 8;
+  const int m_pitch = tile.m_pitch(kTurned), u_pitch = tile.u_pitch();
+  const auto rows = static_cast<int>(min(at.rows - at.row, int64_t{Tile::kRows}));
+
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4,
+            warp_column = threadIdx.x / kWarp * 32 * kGroups;
+  const int64_t column = first_column + warp_column + 8 * t;
+  const auto place_of = [&](int row, int group) {
+    return (at.first + at.row + row) * args.width + column + 32 * group;
+  };
+  const auto is_there = [&](int row, int group) { return row < rows && column + 32 * group < args.width; };
+  uint4 next[kGroups][2];  // of y, of rows g and g + 8
+  const auto load_next = [&](int row) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        next[group][i] = args.add && is_there(row + g + 8 * i, group)
+                             ? load_pack(args.add + place_of(row + g + 8 * i, group))
+                             : uint4{};
+  };
+  load_next(0);
+
   // In a group of 32, column 8 q + 2 i + b of memory is column 2 q + b of the i-th 8 that mma computes: the
   // lanes with 2 q and 2 q + 1 then hold 8 columns that follow one another.
   if constexpr (kTurned) {
-    for (int pack = threadIdx.x; pack < 16 * steps * (kWideColumns / 8); pack += kThreads) {
-      const int term = pack / (kWideColumns / 8), column = pack % (kWideColumns / 8) * 8;
+    for (int i = threadIdx.x; i < tile.padded * (kColumns / 8); i += kThreads) {
+      const int term = i / (kColumns / 8), of_tile = i % (kColumns / 8) * 8;
       uint4 raw{};
-      if (term < args.terms && first_column + column < args.width)
-        raw = load_pack(m + term * args.width + first_column + column);
-      auto* to = of_m + term * pitch + column / 32 * 32 + column % 32 / 4;
+      if (term < args.terms && first_column + of_tile < args.width)
+        raw = load_pack(m + term * args.width + first_column + of_tile);
+      auto* to = of_m + term * m_pitch + of_tile / 32 * 32 + of_tile % 32 / 4;
       const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) *reinterpret_cast<uint32_t*>(to + 8 * i) = words[i];
+      for (int word = 0; word < 4; ++word) *reinterpret_cast<uint32_t*>(to + 8 * word) = words[word];
     }
   } else {
-    for (int pack = threadIdx.x; pack < kWideColumns * 2 * steps; pack += kThreads) {
-      const int column = pack / (2 * steps), term = pack % (2 * steps) * 8,
-                place = column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
+    const int of_row = tile.padded / 8;
+    for (int i = threadIdx.x; i < kColumns * of_row; i += kThreads) {
+      const int of_tile = i / of_row, term = i % of_row * 8,
+                place = of_tile / 32 * 32 + of_tile % 8 / 2 * 8 + of_tile % 32 / 8 * 2 + of_tile % 2;
       uint4 raw{};
-      if (term < args.terms && first_column + column < args.width)
-        raw = load_pack(m + (first_column + column) * args.terms + term);
-      *reinterpret_cast<uint4*>(of_m + place * pitch + term) = raw;
+      if (term < args.terms && first_column + of_tile < args.width)
+        raw = load_pack(m + (first_column + of_tile) * args.terms + term);
+      *reinterpret_cast<uint4*>(of_m + place * m_pitch + term) = raw;
     }
   }
+  const int of_u_row = tile.padded / kPackWidth<U>;
+  for (int i = threadIdx.x; i < Tile::kRows * of_u_row; i += kThreads) {
+    const int row = i / of_u_row, term = i % of_u_row * kPackWidth<U>;
+    uint4 raw{};
+    if (term < args.terms && row < rows)
+      raw = load_pack(args.u + (at.first + at.row + row) * args.terms + term);
+    store_parts(raw, U{}, of_u + row * u_pitch + term, tile.u_size());
+  }
   __syncthreads();
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4, warp_column = threadIdx.x / kWarp * 32;
-  const int64_t column = first_column + warp_column + 8 * t;
-  const uint32_t matrix =
-      shared_address(of_m + (kTurned ? (lane / 8 % 2 * 8 + lane % 8) * pitch + warp_column + lane / 16 * 8
-                                     : (warp_column + lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8));
-  for (int64_t first = at.row; first < at.rows && first < at.row + kWideRows; first += 32) {
-    const auto is_there = [&](int i) { return first + g + 8 * i < at.rows && column < args.width; };
-    uint4 old[4] = {};
+
+  const uint32_t u = shared_address(of_u + (lane / 8 % 2 * 8 + lane % 8) * u_pitch + lane / 16 * 8),
+                 matrix = shared_address(
+                     of_m + (kTurned
+                                 ? (lane / 8 % 2 * 8 + lane % 8) * m_pitch + warp_column + lane / 16 * 8
+                                 : (warp_column + lane / 16 * 8 + lane % 8) * m_pitch + lane / 8 % 2 * 8));
+  for (int row = 0; row < rows; row += 16) {
+    uint4 old[kGroups][2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (args.add && is_there(i))
-        old[i] = load_pack(args.add + (at.first + first + g + 8 * i) * args.width + column);
-    float sums[2][4][4] = {};
-    for (int step = 0; step < steps; ++step) {
-      WideOperand a[2] = {};
+    for (int group = 0; group < kGroups; ++group)
+      old[group][0] = next[group][0], old[group][1] = next[group][1];
+    load_next(row + 16);
+    float sums[kGroups][4][4] = {};
+    for (int term = 0; term < tile.padded; term += 16) {
+      uint32_t a[kParts][4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
+      for (int part = 0; part < kParts; ++part)
+        ptx::ldmatrix_x4(a[part], u + 2 * (part * tile.u_size() + row * u_pitch + term));
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int term = 16 * step + 8 * half + 2 * t;
-          if (first + g + 8 * i < at.rows && term < args.terms)
-            a[i / 2].set(i % 2 + 2 * half, args.u + (at.first + first + g + 8 * i) * args.terms + term);
-        }
+      for (int group = 0; group < kGroups; ++group)
 #pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        uint32_t b[4];
-        if constexpr (kTurned)
-          ptx::ldmatrix_x4_trans(b, matrix + 2 * (16 * step * pitch + 8 * j));
-        else
-          ptx::ldmatrix_x4(b, matrix + 2 * (8 * j * pitch + 16 * step));
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 4; j += 2) {
+          uint32_t b[4];
+          const int side = 32 * group + 8 * j;
+          if constexpr (kTurned)
+            ptx::ldmatrix_x4_trans(b, matrix + 2 * (term * m_pitch + side));
+          else
+            ptx::ldmatrix_x4(b, matrix + 2 * (side * m_pitch + term));
 #pragma unroll
           for (int n = 0; n < 2; ++n)
 #pragma unroll
             for (int part = 0; part < kParts; ++part)
-              ptx::mma_m16n8k16(sums[i][j + n], a[i].words[part], b[2 * n], b[2 * n + 1]);
+              ptx::mma_m16n8k16(sums[group][j + n], a[part], b[2 * n], b[2 * n + 1]);
+        }
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!is_there(row + g + 8 * i, group)) continue;
+        float values[8];
+        unpack<bf16>(old[group][i], values);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+          for (int n = 0; n < 2; ++n) values[2 * j + n] += sums[group][j][2 * i + n];
+        store_pack(args.y + place_of(row + g + 8 * i, group), pack<bf16>(values));
       }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!is_there(i)) continue;
-      float values[8];
-      unpack<bf16>(old[i], values);
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-#pragma unroll
-        for (int n = 0; n < 2; ++n) values[2 * j + n] += sums[i / 2][j][i % 2 * 2 + n];
-      store_pack(args.y + (at.first + first + g + 8 * i) * args.width + column, pack<bf16>(values));
-    }
   }
 }
 
@@ -315,28 +360,44 @@ __global__ __launch_bounds__(kThreads) void wide_kernel(WideArgs<U> args) {
 
 constexpr int kWeightsRows = 32, kWeightsColumns = kWarps * 32;  // rows at a time; columns of a block
 
+template <class U, class D>
 struct WeightsArgs {
   Experts experts;
   Rows x;
-  const bf16* u;  // [rows, rank]
+  const U* u;  // [rows, rank]
   int rank;
-  const float* weights;    // w_r = weights[numbers[r]]; null: 1
-  const int32_t* numbers;  // of weights
-  bf16* d;                 // of each expert [columns, rank], or turned [rank, columns]
+  const float* weights = nullptr;    // w_r = weights[numbers[r]], with a U of bf16; null: 1
+  const int32_t* numbers = nullptr;  // of weights
+  D* d;                              // of each expert [columns, rank], or turned [rank, columns]
   bool accumulate;
+  int64_t part = 0;  // above 0: instead of an expert a block has so many of all rows
 };
 
-template <bool kTurned, int kRank>
-__global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs args) {
-  constexpr int kStages = kRank == kMostRank ? 3 : 4, kAhead = kStages - 1;
-  constexpr int kPitch = kWeightsColumns + 8, kRankPitch = kRank + 8;
+// kRank: the block's share of the rank
+template <class U, int kRank>
+struct WeightsTile {
+  static constexpr int kStages = kRank == kMostRank ? 3 : 4;
+  static constexpr int kPitch = kWeightsColumns + 8, kXSize = kWeightsRows * kPitch;
+  static constexpr int kRankPitch = kRank + 8, kUSize = kWeightsRows * kRankPitch;  // of a part
+  static constexpr int kStage = kXSize + kPartsOf<U> * kUSize;
+  static constexpr int64_t kBytes = int64_t{2} * kStages * kStage;
+};
+
+template <bool kTurned, int kRank, class U, class D>
+__global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs<U, D> args) {
+  using Tile = WeightsTile<U, kRank>;
+  constexpr int kParts = kPartsOf<U>, kStages = Tile::kStages, kAhead = kStages - 1;
   constexpr int kPacks = kWeightsRows * kWeightsColumns / 8 / kThreads;  // of X, a thread and stage
-  constexpr int kOfRow = kRank / 8, kRankPacks = kWeightsRows * kOfRow;  // of U, a stage
-  constexpr int kHeld = (kRankPacks + kThreads - 1) / kThreads;          // of U, a thread
-  __shared__ __align__(16) bf16 of_x[kStages][kWeightsRows * kPitch];
-  __shared__ __align__(16) bf16 of_u[kStages][kWeightsRows * kRankPitch];
-  const int expert = blockIdx.y;
-  const int64_t begin = args.experts.offsets[expert], end = args.experts.offsets[expert + 1],
+  constexpr int kOfRow = kRank / kPackWidth<U>, kRankPacks = kWeightsRows * kOfRow;  // of U, a stage
+  constexpr int kHeld = (kRankPacks + kThreads - 1) / kThreads;                      // of U, a thread
+  extern __shared__ __align__(16) uint8_t memory[];
+  auto* stages_at = reinterpret_cast<bf16*>(memory);  // [stages][X, then the parts of U]
+  const auto x_at = [&](int stage) { return stages_at + stage % kStages * Tile::kStage; };
+  const auto u_at = [&](int stage) { return x_at(stage) + Tile::kXSize; };
+  const int expert = blockIdx.y, first_rank = blockIdx.z * kRank;
+  const int64_t begin = args.part > 0 ? expert * args.part : args.experts.offsets[expert],
+                end = args.part > 0 ? min(begin + args.part, args.experts.rows)
+                                    : args.experts.offsets[expert + 1],
                 first_column = int64_t{blockIdx.x} * kWeightsColumns;
   const auto stages = static_cast<int>((end - begin + kWeightsRows - 1) / kWeightsRows);
   if (stages == 0 && args.accumulate) return;
@@ -344,55 +405,75 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs args) {
   const int own_row = threadIdx.x / (kWeightsColumns / 8),
             own_column = threadIdx.x % (kWeightsColumns / 8) * 8;
   const bool has_column = first_column + own_column < args.x.columns;
-  const bf16* rows[kPacks];  // of the next stage; null: there is none
+  const auto row_of = [&](int stage, int p) {
+    return begin + int64_t{stage} * kWeightsRows + own_row + p * (kWeightsRows / kPacks);
+  };
+  // What says where a stage's rows are is read a stage ahead.
+  int32_t numbers[kPacks];
   const auto find_next = [&](int stage) {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t row = begin + int64_t{stage} * kWeightsRows + own_row + p * (kWeightsRows / kPacks);
-      rows[p] = row < end ? args.x.row(row) : nullptr;
-    }
+    for (int p = 0; p < kPacks; ++p)
+      if (args.x.numbers && row_of(stage, p) < end) numbers[p] = args.x.numbers[row_of(stage, p)];
   };
   const auto start = [&](int stage) {
     if (stage < stages)
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        const bool is_there = rows[p] && has_column;
-        ptx::cp_async_16(shared_address(of_x[stage % kStages] +
-                                        (own_row + p * (kWeightsRows / kPacks)) * kPitch + own_column),
-                         is_there ? rows[p] + first_column + own_column : args.x.data, is_there);
+        const bool is_there = row_of(stage, p) < end && has_column;
+        const int64_t row = args.x.numbers ? numbers[p] / args.x.active : row_of(stage, p);
+        ptx::cp_async_16(
+            shared_address(x_at(stage) + (own_row + p * (kWeightsRows / kPacks)) * Tile::kPitch + own_column),
+            is_there ? args.x.data + row * args.x.columns + first_column + own_column : args.x.data,
+            is_there);
       }
     ptx::cp_async_commit();
     find_next(stage + 1);
   };
   uint4 held[kHeld];
   float held_weights[kHeld];
+  int32_t held_numbers[kHeld];
+  const auto held_row = [&](int stage, int p) {
+    return begin + int64_t{stage} * kWeightsRows + (p * kThreads + static_cast<int>(threadIdx.x)) / kOfRow;
+  };
+  const auto is_held = [&](int stage, int p) {
+    return p * kThreads + static_cast<int>(threadIdx.x) < kRankPacks && held_row(stage, p) < end;
+  };
+  const auto find_held = [&](int stage) {
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p)
+      if (args.weights && is_held(stage, p)) held_numbers[p] = args.numbers[held_row(stage, p)];
+  };
   const auto load_held = [&](int stage) {
 #pragma unroll
     for (int p = 0; p < kHeld; ++p) {
-      const int pack = p * kThreads + static_cast<int>(threadIdx.x), rank = pack % kOfRow * 8;
-      const int64_t row = begin + int64_t{stage} * kWeightsRows + pack / kOfRow;
-      const bool is_there = pack < kRankPacks && row < end && rank < args.rank;
-      held[p] = is_there ? load_pack(args.u + row * args.rank + rank) : uint4{};
-      held_weights[p] = is_there && args.weights ? args.weights[args.numbers[row]] : 1.0f;
+      const int rank = first_rank + (p * kThreads + static_cast<int>(threadIdx.x)) % kOfRow * kPackWidth<U>;
+      const bool is_there = is_held(stage, p) && rank < args.rank;
+      held[p] = is_there ? load_pack(args.u + held_row(stage, p) * args.rank + rank) : uint4{};
+      held_weights[p] = is_there && args.weights ? args.weights[held_numbers[p]] : 1.0f;
     }
+    find_held(stage + 1);
   };
   const auto store_held = [&](int stage) {
 #pragma unroll
     for (int p = 0; p < kHeld; ++p) {
-      const int pack_number = p * kThreads + static_cast<int>(threadIdx.x);
-      if (pack_number >= kRankPacks) continue;
-      if (args.weights) {
-        float values[8];
-        unpack<bf16>(held[p], values);
+      const int number = p * kThreads + static_cast<int>(threadIdx.x);
+      if (number >= kRankPacks) continue;
+      if constexpr (std::is_same_v<U, bf16>) {
+        if (args.weights) {
+          float values[8];
+          unpack<bf16>(held[p], values);
 #pragma unroll
-        for (float& value : values) value *= held_weights[p];
-        held[p] = pack<bf16>(values);
+          for (float& value : values) value *= held_weights[p];
+          held[p] = pack<bf16>(values);
+        }
       }
-      *reinterpret_cast<uint4*>(of_u[stage % kStages] + pack_number / kOfRow * kRankPitch +
-                                pack_number % kOfRow * 8) = held[p];
+      store_parts(held[p], U{},
+                  u_at(stage) + number / kOfRow * Tile::kRankPitch + number % kOfRow * kPackWidth<U>,
+                  Tile::kUSize);
     }
   };
   find_next(0);
+  find_held(0);
   for (int stage = 0; stage < kAhead; ++stage) {
     start(stage);
     load_held(stage);
@@ -401,8 +482,8 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs args) {
   load_held(kAhead);
 
   const int lane = threadIdx.x % kWarp, warp_column = threadIdx.x / kWarp * 32;
-  const int x_at = (lane / 16 * 8 + lane % 8) * kPitch + warp_column + lane / 8 % 2 * 8,
-            u_at = (lane / 8 % 2 * 8 + lane % 8) * kRankPitch + lane / 16 * 8;
+  const int of_x = (lane / 16 * 8 + lane % 8) * Tile::kPitch + warp_column + lane / 8 % 2 * 8,
+            of_u = (lane / 8 % 2 * 8 + lane % 8) * Tile::kRankPitch + lane / 16 * 8;
   float sums[2][kRank / 8][4] = {};
   for (int stage = 0; stage < stages; ++stage) {
     ptx::cp_async_wait<kAhead - 1>();
@@ -410,26 +491,27 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs args) {
     start(stage + kAhead);
     store_held(stage + kAhead);
     load_held(stage + kAhead + 1);
-    const uint32_t x = shared_address(of_x[stage % kStages] + x_at),
-                   u = shared_address(of_u[stage % kStages] + u_at);
+    const uint32_t x = shared_address(x_at(stage) + of_x), u = shared_address(u_at(stage) + of_u);
 #pragma unroll
     for (int k = 0; k < kWeightsRows; k += 16) {
       uint32_t a[2][4];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) ptx::ldmatrix_x4_trans(a[i], x + 2 * (k * kPitch + 16 * i));
+      for (int i = 0; i < 2; ++i) ptx::ldmatrix_x4_trans(a[i], x + 2 * (k * Tile::kPitch + 16 * i));
 #pragma unroll
-      for (int j = 0; j < kRank / 8; j += 2) {
-        uint32_t b[4];
-        ptx::ldmatrix_x4_trans(b, u + 2 * (k * kRankPitch + 8 * j));
+      for (int part = 0; part < kParts; ++part)
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < kRank / 8; j += 2) {
+          uint32_t b[4];
+          ptx::ldmatrix_x4_trans(b, u + 2 * (part * Tile::kUSize + k * Tile::kRankPitch + 8 * j));
 #pragma unroll
-          for (int n = 0; n < 2; ++n) ptx::mma_m16n8k16(sums[i][j + n], a[i], b[2 * n], b[2 * n + 1]);
-      }
+          for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int n = 0; n < 2; ++n) ptx::mma_m16n8k16(sums[i][j + n], a[i], b[2 * n], b[2 * n + 1]);
+        }
     }
   }
   ptx::cp_async_wait<0>();
-  bf16* d = args.d + expert * args.experts.matrix;
+  D* d = args.d + expert * args.experts.matrix;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -437,10 +519,10 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs args) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const int64_t column = first_column + warp_column + 16 * i + n / 2 * 8 + lane / 4;
-        const int rank = 8 * j + lane % 4 * 2 + n % 2;
+        const int rank = first_rank + 8 * j + lane % 4 * 2 + n % 2;
         if (column >= args.x.columns || rank >= args.rank) continue;
-        bf16& to = d[kTurned ? rank * args.x.columns + column : column * args.rank + rank];
-        to = static_cast<bf16>(sums[i][j][n] + (args.accumulate ? static_cast<float>(to) : 0.0f));
+        D& to = d[kTurned ? rank * args.x.columns + column : column * args.rank + rank];
+        to = static_cast<D>(sums[i][j][n] + (args.accumulate ? static_cast<float>(to) : 0.0f));
       }
 }
 
@@ -474,20 +556,25 @@ void launch_thin(const ThinArgs& args, cudaStream_t stream) {
 }
 template <bool kTurned, class U>
 void launch_wide(const WideArgs<U>& args, cudaStream_t stream) {
+  using Tile = WideTile<U>;
   launch(wide_kernel<U, kTurned>,
-         {.blocks = most_tiles(args.experts, kWideRows) * divide_up(args.width, kWideColumns),
+         {.blocks = most_tiles(args.experts, Tile::kRows) * divide_up(args.width, Tile::kColumns),
           .threads = kThreads,
-          .shared_bytes = wide_shared_bytes(kTurned, args.terms)},
+          .shared_bytes = Tile(args.terms).bytes(kTurned)},
          stream, args);
 }
-template <bool kTurned>
-void launch_weights(const WeightsArgs& args, cudaStream_t stream) {
+template <bool kTurned, class U, class D>
+void launch_weights(const WeightsArgs<U, D>& args, cudaStream_t stream) {
   with_rank(args.rank, [&]<int kRank>() {
-    launch(weights_kernel<kTurned, kRank>,
-           {.blocks = divide_up(args.x.columns, kWeightsColumns),
-            .rows = args.experts.count,
-            .threads = kThreads},
-           stream, args);
+    const dim3 grid(
+        static_cast<unsigned>(divide_up(args.x.columns, kWeightsColumns)),
+        static_cast<unsigned>(args.part > 0 ? divide_up(args.experts.rows, args.part) : args.experts.count),
+        static_cast<unsigned>(divide_up(args.rank, kRank)));
+    const auto kernel = weights_kernel<kTurned, kRank, U, D>;
+    constexpr auto kBytes = static_cast<int>(WeightsTile<U, kRank>::kBytes);
+    TESSERA_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    kernel<<<grid, kThreads, kBytes, stream>>>(args);
+    TESSERA_CUDA_LAUNCHED();
   });
 }
 
