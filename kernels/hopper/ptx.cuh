@@ -304,6 +304,7 @@ struct Wgmma;
 
 // clang-format off
 #define TESSERA_REGISTERS_64 TESSERA_F32(0)
+#define TESSERA_REGISTERS_72 TESSERA_F32(0), TESSERA_F4(32)
 #define TESSERA_REGISTERS_80 TESSERA_F32(0), TESSERA_F8(32)
 #define TESSERA_REGISTERS_128 TESSERA_F32(0), TESSERA_F32(32)
 #define TESSERA_REGISTERS_192 TESSERA_REGISTERS_128, TESSERA_F32(64)
@@ -387,6 +388,10 @@ TESSERA_WGMMA_FP8(64, TESSERA_REGISTERS_64,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
     "%32", "%33", "%34", "%35", "%36", "%37");
+TESSERA_WGMMA_FP8(72, TESSERA_REGISTERS_72,
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35",
+    "%36", "%37", "%38", "%39", "%40", "%41");
 TESSERA_WGMMA_FP8(128, TESSERA_REGISTERS_128,
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
@@ -404,6 +409,7 @@ TESSERA_WGMMA_FP8(192, TESSERA_REGISTERS_192,
 // clang-format on
 #undef TESSERA_WGMMA_FP8
 #undef TESSERA_REGISTERS_64
+#undef TESSERA_REGISTERS_72
 #undef TESSERA_REGISTERS_80
 #undef TESSERA_REGISTERS_128
 #undef TESSERA_REGISTERS_192

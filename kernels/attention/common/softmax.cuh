@@ -22,8 +22,9 @@ inline constexpr float kSlack = ScaledScore::kSlack;
 // A row that has seen nothing but -inf has nothing to subtract: -inf - (-inf) would be NaN.
 __device__ __forceinline__ float finite(float offset) { return offset == -INFINITY ? 0 : offset; }
 
-// How a thread adds up the powers of a row's columns: the bits of the sum depend on it.
-enum class SumOrder { kOneByOne, kPairs };
+// How a thread adds up the powers of a row's columns: the bits of the sum depend on it. kOfProduct: it does
+// not, a product with ones gives each thread the whole sums.
+enum class SumOrder { kOneByOne, kPairs, kOfProduct };
 
 template <SumOrder kOrder, class Score>
 struct OnlineSoftmax {
@@ -31,9 +32,9 @@ struct OnlineSoftmax {
 
   Score score;
   float offset[2] = {-INFINITY, -INFINITY};  // m; equal in the four lanes of a row
-  float sum[2] = {0, 0};                     // over this thread's own columns: finish() adds the four lanes
-  float factor[2];                           // what O has to be multiplied by, where behind
-  bool behind = false;                       // m was raised, and O does not know yet. Equal in a warp
+  float sum[2] = {0, 0};  // over this thread's own columns, which finish() adds up; kOfProduct: all
+  float factor[2];        // what O has to be multiplied by, where behind
+  bool behind = false;    // m was raised, and O does not know yet. Equal in a warp
 
   OnlineSoftmax() = default;
   __device__ __forceinline__ explicit OnlineSoftmax(ScoreArgs a) : score(a) {}
@@ -84,7 +85,7 @@ struct OnlineSoftmax {
         s[i + 1] = ptx::exp2(score.log2_above(s[i + 1], subtract));
         if constexpr (kOrder == SumOrder::kPairs) {
           sum[r] += s[i] + s[i + 1];
-        } else {
+        } else if constexpr (kOrder == SumOrder::kOneByOne) {
           sum[r] += s[i];
           sum[r] += s[i + 1];
         }
@@ -116,8 +117,10 @@ struct OnlineSoftmax {
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
-      sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      if constexpr (kOrder != SumOrder::kOfProduct) {
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+      }
       // Where all scores are -inf, the sum is 0 and so is O, which it must stay.
       inverse[r] = times / fmaxf(sum[r], kSmallestNormal);
     }

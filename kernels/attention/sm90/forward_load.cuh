@@ -114,7 +114,7 @@ __device__ __forceinline__ void produce(const ForwardArgsOf<Shape>& a, ForwardMe
       k_at.next();
     };
     const auto fill_v = [&](int j) {
-      const uint32_t barrier = memory.v_ring().begin_fill(v_at, Memory::V::kBytes);
+      const uint32_t barrier = memory.v_ring().begin_fill(v_at, ForwardTiles<Shape>::kLoadedOfV);
       if constexpr (Shape::kFp8) {  // keys are columns
         ptx::load_panel(memory.v(v_at.slot).base, a.v, barrier, j * Shape::kBlockK / 2, 0, tile.kv_head,
                         tile.batch);

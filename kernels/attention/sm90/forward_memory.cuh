@@ -52,6 +52,7 @@ struct ForwardTiles {
   using Q = Tile<kWarpgroupRows, Shape::kHeadDim>;
   using K = Tile<Shape::kBlockK, Shape::kHeadDim>;
   using V = K;
+  static constexpr int kLoadedOfV = V::kBytes;
   static constexpr bool kOwnOut = false;  // O leaves by the slot of Q that it belongs to
 };
 

@@ -7,16 +7,19 @@
 //     for every key tile j, from the last that the slice sees down to 0:                 K_j, V_j [128, D]
 //       S = Q_i K_j^T, times the scales of both; masked where it crosses the diagonal or the end
 //       m, P, sum = online softmax of S, with powers up to 2^8.8: e4m3 ends at 448 = 2^8.8
-//       O += scale_j (P V_j)                                       the product in registers of its own
+//       O += scale_j (P V_j)                       64 columns at a time, in registers of their own
 //     O /= sum, LSE = (m + log2(sum)) ln(2)
 //
 // The tensor cores add in some 14 bits, so that a sum over many keys would lose what is small: each key
 // tile's P V begins at 0, and is added to O in fp32, where it gets the scale of V.
 //
+// V has more columns, of ones, whose sums are those of the softmax: P is rounded in them too, so that the
+// weights of a row add up to 1. (D = 256 has no room in shared memory for them: its threads add.)
+//
 // The first thread of one more warpgroup loads. A warpgroup does not overlap its products with its softmax:
 // a product takes half as long as in bf16, and the exponentials as long as in bf16. The registers that
 // overlap needs serve a third warpgroup instead (D = 256: two). While some do softmax, another uses the
-// tensor cores.
+// tensor cores: they take turns with Q K^T, so that they do not all wait for them at the same time.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -38,8 +41,9 @@ template <class Shape>
 requires(Shape::kFp8) struct ForwardTiles<Shape> {
   using Q = Tile<kWarpgroupRows, Shape::kRowBytes / 2>;
   using K = Tile<Shape::kBlockK, Shape::kRowBytes / 2>;
-  using V = Tile<Shape::kHeadDim, Shape::kBlockK / 2>;
+  using V = Tile<Shape::kHeadDim + Shape::kSumRows, Shape::kBlockK / 2>;
   static constexpr bool kOwnOut = true;
+  static constexpr int kLoadedOfV = Shape::kHeadDim * Shape::kBlockK;  // bytes
 };
 
 // The scale is that of a tile of keys. Probabilities fill the range of e4m3: they are 2^(c x - m + 7), and m
@@ -71,8 +75,10 @@ template <class Shape, bool kCausal>
 struct Fp8Consumer {
   using Memory = ForwardMemory<Shape>;
   using WorkTile = ForwardWorkTile<Shape>;
-  using Softmax = OnlineSoftmax<SumOrder::kPairs, Fp8Score>;
-  static constexpr int kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK, kPart = Shape::kPartColumns;
+  static constexpr bool kSumsOfProduct = Shape::kSumRows > 0;
+  using Softmax = OnlineSoftmax<kSumsOfProduct ? SumOrder::kOfProduct : SumOrder::kPairs, Fp8Score>;
+  static constexpr int kHeadDim = Shape::kHeadDim, kBlockK = Shape::kBlockK, kPart = Shape::kPartColumns,
+                       kParts = kHeadDim / kPart;
 
   const Fp8ForwardArgs& a;
   const Memory memory;
@@ -88,7 +94,15 @@ struct Fp8Consumer {
     if (threadIdx.x % 32 == 0) ring.release(at);
   }
 
+  __device__ __forceinline__ void take_turn() const {
+    ptx::barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroup);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    ptx::barrier_arrive(turn_barrier(warpgroup == Shape::kConsumers - 1 ? 0 : warpgroup + 1), 2 * kWarpgroup);
+  }
+
   __device__ __forceinline__ void run() {
+    if (warpgroup == Shape::kConsumers - 1) pass_turn();  // the first turn is warpgroup 0's
     for (;;) {
       memory.q_ring(warpgroup).wait_full(q_at);
       const WorkTile work = WorkTile::load(memory.work(warpgroup, q_at.slot));
@@ -114,11 +128,56 @@ struct Fp8Consumer {
   __device__ __forceinline__ void skip(int tiles) {
     for (; tiles > 0; --tiles) {
       memory.k_ring().wait_full(kv_at);
+      take_turn();
+      pass_turn();
       release(memory.k_ring(), kv_at);
       memory.v_ring().wait_full(kv_at);
       release(memory.v_ring(), kv_at);
       kv_at.next();
     }
+  }
+
+  // O += scale P V, and the sums: a part is added while the next one is computed
+  __device__ __forceinline__ void add_values(uint32_t (&p)[kBlockK / 8], float scale, Softmax& softmax) {
+    float even[kPart / 2], odd[(kPart + Shape::kSumRows) / 2];  // the last part is odd
+    const auto begin = [&](auto& part, int n) {
+      constexpr int kColumns = 2 * std::extent_v<std::remove_reference_t<decltype(part)>>;
+      ptx::hold(p);
+      ptx::wgmma_fence();
+      multiply_register_bytes<kColumns, kBlockK>(part, p, memory.v(kv_at.slot), n * kPart, 0);
+      ptx::wgmma_commit();
+    };
+    const auto add = [&](auto& part, int n) {
+      ptx::hold(part);
+#pragma unroll
+      for (int i = 0; i < kPart / 2; ++i)
+        o[n * (kPart / 2) + i] = fmaf(part[i], scale, o[n * (kPart / 2) + i]);
+    };
+    if constexpr (kParts == 1) {
+      begin(odd, 0);
+      ptx::wgmma_wait<0>();
+      add(odd, 0);
+    } else {
+      begin(even, 0);
+#pragma unroll
+      for (int n = 0; n < kParts; n += 2) {
+        begin(odd, n + 1);
+        ptx::wgmma_wait<1>();
+        add(even, n);
+        if (n + 2 < kParts) {
+          begin(even, n + 2);
+          ptx::wgmma_wait<1>();
+        } else {
+          ptx::wgmma_wait<0>();
+        }
+        add(odd, n + 1);
+      }
+    }
+    if constexpr (kSumsOfProduct) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) softmax.sum[r] += odd[kPart / 2 + 2 * r];
+    }
+    ptx::hold(p);
   }
 
   // A slice from its first scores to its output, of the key tiles `mine`
@@ -143,10 +202,12 @@ struct Fp8Consumer {
         float s[kBlockK / 2];
         ptx::opaque(q.base);  // else descriptors of Q are computed ahead, and fill the registers
         memory.k_ring().wait_full(kv_at);
+        take_turn();
         ptx::wgmma_fence();
         multiply_bytes<kBlockK, kHeadDim>(s, q, 0, memory.k(kv_at.slot), 0);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
+        pass_turn();
         ptx::hold(s);
         release(memory.k_ring(), kv_at);
         mask.apply(s, j);
@@ -156,20 +217,7 @@ struct Fp8Consumer {
       }
       if (softmax.behind) softmax.rescale(o);
       memory.v_ring().wait_full(kv_at);
-#pragma unroll
-      for (int n = 0; n < Shape::kParts; ++n) {
-        float part[kPart / 2];
-        ptx::hold(p);
-        ptx::wgmma_fence();
-        multiply_register_bytes<kPart, kBlockK>(part, p, memory.v(kv_at.slot), n * kPart, 0);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<0>();
-        ptx::hold(part);
-#pragma unroll
-        for (int i = 0; i < kPart / 2; ++i)
-          o[n * (kPart / 2) + i] = fmaf(part[i], v_scale, o[n * (kPart / 2) + i]);
-      }
-      ptx::hold(p);
+      add_values(p, v_scale, softmax);
       release(memory.v_ring(), kv_at);
       kv_at.next();
     }
@@ -209,6 +257,16 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     memory.v_ring().init(Shape::kConsumers * kWarpsPerGroup);
     ptx::fence_mbarrier_init();
   }
+  // Of the columns after those of V every second one has ones: each thread holds one of them.
+  constexpr int kChunks = Shape::kBlockK / 16;
+  constexpr uint32_t kOnes = 0x38383838;  // four times 1 in e4m3
+  for (int i = threadIdx.x; i < Shape::kKVSlots * Shape::kSumRows * kChunks; i += blockDim.x) {
+    const int row = i / kChunks % max(Shape::kSumRows, 1), slot = i / kChunks / max(Shape::kSumRows, 1);
+    const uint32_t word = row % 2 == 0 ? kOnes : 0;
+    ptx::store_shared(memory.v(slot).chunk_at(Shape::kHeadDim + row, i % kChunks),
+                      make_uint4(word, word, word, word));
+  }
+  ptx::fence_shared_for_async();
   __syncthreads();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == Shape::kConsumers) {

@@ -21,7 +21,6 @@
 
 namespace tessera::attention::sm90 {
 
-inline constexpr int kThreadsOfRow = 4, kFp8Threads = kFp8Block * kThreadsOfRow;
 inline constexpr float kLargestE4m3 = 448;
 
 struct Fp8QuantiseArgs {
@@ -38,9 +37,10 @@ __device__ __forceinline__ uint32_t fp8_sign(int column) {
   return static_cast<uint32_t>(__popc(column & column >> 1 & 0x55)) << 31;
 }
 
-// A row of a block, a quarter of its columns a thread
+// A row of a block: a thread has up to 32 of its columns
 template <int kWidth>
 struct Fp8Row {
+  static constexpr int kThreadsOfRow = kWidth == 256 ? 8 : 4, kThreads = kFp8Block * kThreadsOfRow;
   static constexpr int kCount = kWidth / kThreadsOfRow;
 
   float x[kCount];
@@ -87,7 +87,7 @@ struct Fp8Row {
   }
   // The largest magnitude of the block, in every thread; above 0
   __device__ __forceinline__ float largest() const {
-    __shared__ float of_warps[kFp8Threads / 32];
+    __shared__ float of_warps[kThreads / 32];
     float all = 1e-30f;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) all = fmaxf(all, fabsf(x[i]));
@@ -96,7 +96,7 @@ struct Fp8Row {
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = all;
     __syncthreads();
 #pragma unroll
-    for (int warp = 0; warp < kFp8Threads / 32; ++warp) all = fmaxf(all, of_warps[warp]);
+    for (int warp = 0; warp < kThreads / 32; ++warp) all = fmaxf(all, of_warps[warp]);
     return all;
   }
   // In e4m3, `times` x: 16 columns from `column` on to at(column)
@@ -116,7 +116,7 @@ struct Fp8Row {
 
 // Each CTA takes one block of one head: first come the blocks of Q, then of K, then of V.
 template <int kWidth>
-__global__ void __launch_bounds__(kFp8Threads)
+__global__ void __launch_bounds__(Fp8Row<kWidth>::kThreads)
     fp8_quantise_kernel(const __grid_constant__ Fp8QuantiseArgs a) {
   using Row = Fp8Row<kWidth>;
   const int q_blocks = static_cast<int>(a.to.q_blocks), k_blocks = static_cast<int>(a.to.k_blocks);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kFp8Threads)
   if (threadIdx.x == 0) a.to.v_scales[of_head * k_blocks + block] = largest / kLargestE4m3;
   x.store([&](int column) { return &words[word_at(Row::row(), column / 4)]; }, kLargestE4m3 / largest);
   __syncthreads();
-  for (int i = threadIdx.x; i < kWords * kGroups; i += kFp8Threads) {
+  for (int i = threadIdx.x; i < kWords * kGroups; i += Row::kThreads) {
     const int group = i % kGroups, word = i / kGroups;
     uint32_t of_keys[kKeys];
 #pragma unroll
@@ -192,7 +192,8 @@ AttnStatus fp8_quantise(const AttnForward& f, const Fp8Workspace& to, CUstream_s
                                 .kv_heads = static_cast<int>(p.kv_heads),
                                 .head_dim = p.head_dim};
   const int64_t ctas = p.batch * (p.heads * to.q_blocks + 2 * p.kv_heads * to.k_blocks);
-  return launch(fp8_quantise_kernel<kWidth>, dim3(static_cast<unsigned>(ctas)), kFp8Threads, 0, stream, args);
+  return launch(fp8_quantise_kernel<kWidth>, dim3(static_cast<unsigned>(ctas)), Fp8Row<kWidth>::kThreads, 0,
+                stream, args);
 }
 
 }  // namespace tessera::attention::sm90

@@ -15,9 +15,10 @@ struct Fp8Tile {
   static constexpr bool kWhole = true, kDropout = false, kAnyMask = false, kSink = false, kListed = false,
                         kFp8 = true;
   static constexpr int kHeadDim = kHeadDim_, kBlockK = kFp8Block;
-  // P V is computed for kPartColumns columns at a time, in the registers that S had before. A thread has 64
-  // registers of S, 16 of P and D / 2 of O.
-  static constexpr int kPartColumns = kHeadDim == 64 ? 64 : 128, kParts = kHeadDim / kPartColumns;
+  // P V is computed for kPartColumns columns at a time, in the registers that S had before: two parts at a
+  // time. A thread has 64 registers of S, 16 of P and D / 2 of O. kSumRows: rows of V transposed, after its
+  // own, for the sums of P.
+  static constexpr int kPartColumns = 64, kSumRows = kHeadDim == 256 ? 0 : 8;
   static constexpr int kConsumers = kHeadDim == 256 ? 2 : 3, kBlockQ = kConsumers * kWarpgroupRows;
   static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40,
                        kConsumerRegisters = kConsumers == 3 ? 160 : 232;
