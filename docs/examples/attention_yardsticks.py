@@ -8,6 +8,10 @@ computed: 4 D for each pair of a query and a key that it sees, forward, and 2.5 
 
 --fp8 also times cuDNN's forward in e4m3 (pip install nvidia-cudnn-frontend). It takes Q, K and V in e4m3, with
 a scale for each tensor: to find the scales and to round is not in its time.
+
+--sparse WINDOW+GLOBAL or WINDOW+GLOBAL+RANDOM instead times PyTorch's FlexAttention, compiled, in the mask that
+./bench attention has as blocks:WINDOW+GLOBAL+RANDOM: causal, one sequence, and a block of 128 queries sees its
+own and the WINDOW - 1 blocks of keys before it, the first GLOBAL, and RANDOM others.
 """
 import argparse
 import math
@@ -83,6 +87,40 @@ def measure_fp8(batch, tokens, heads, kv_heads, head_dim, causal, repeats):
     return milliseconds(lambda: graph.execute(given, workspace), repeats)
 
 
+def measure_sparse(pattern, tokens, heads, kv_heads, head_dim, repeats):
+    """Milliseconds of forward and backward, and the visible pairs of a head."""
+    from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+    window, others, *drawn = map(int, pattern.split("+"))
+    size, blocks = 128, tokens // 128
+    query, key = torch.arange(blocks)[:, None], torch.arange(blocks)[None, :]
+    before = (key < query) & ((query - key < window) | (key < others))
+    rest = torch.rand(blocks, blocks, generator=torch.Generator().manual_seed(1)).masked_fill_(
+        before | (key >= query), -1)
+    for count in drawn:
+        values, places = rest.topk(count, dim=1)
+        before.scatter_(1, places, before.gather(1, places) | (values >= 0))
+    # Blocks before the own one are whole. The own one is first in the lists of those with a mask.
+    def lists(seen):
+        return (seen.sum(1, dtype=torch.int32).cuda()[None, None],
+                seen.int().argsort(dim=1, descending=True, stable=True).int().cuda()[None, None])
+
+    mask = BlockMask.from_kv_blocks(*lists(query == key), *lists(before), BLOCK_SIZE=size,
+                                    mask_mod=lambda b, h, q, k: q >= k)
+    compiled = torch.compile(flex_attention, dynamic=False)
+    q, k, v = (torch.randn(1, of, tokens, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+               for of in (heads, kv_heads, kv_heads))
+
+    def forward():
+        return compiled(q, k, v, block_mask=mask, enable_gqa=kv_heads != heads)
+
+    out = forward()
+    gradient = torch.randn_like(out)
+    pairs = int(before.sum()) * size * size + blocks * size * (size + 1) // 2
+    return (milliseconds(forward, repeats),
+            milliseconds(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), repeats)), pairs
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--head-dim", type=int, default=256)
@@ -92,10 +130,21 @@ def main():
     parser.add_argument("--channels", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--fp8", action="store_true", help="also cuDNN's forward in e4m3")
+    parser.add_argument("--sparse", help="FlexAttention over sparse blocks: WINDOW+GLOBAL[+RANDOM]")
     options = parser.parse_args()
     heads = options.channels // options.head_dim
     print(f"PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
           f"{torch.cuda.get_device_name()}")
+    if options.sparse:
+        for tokens in map(int, options.seq_lens.split(",")):
+            both, pairs = measure_sparse(options.sparse, tokens, heads, heads // options.group, options.head_dim,
+                                         options.repeats)
+            line = f"1 x {tokens}, {heads} heads of {options.head_dim}, blocks:{options.sparse}, {pairs} visible pairs:"
+            for what, ms, flop in zip(("forward", "backward"), both, (4, 10)):
+                flops = flop * options.head_dim * heads * pairs
+                line += f"  flex {what} {ms:.3f} ms {flops / ms / 1e9:.0f} TFLOP/s"
+            print(line, flush=True)
+        return
     for causal in (True, False):
         for tokens in map(int, options.seq_lens.split(",")):
             batch = options.tokens // tokens
