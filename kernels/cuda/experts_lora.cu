@@ -2,7 +2,8 @@
 // ranks, else the plain ones.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/router_gemm.cuh"
-#include "kernels/cuda/thin_gemm.cuh"
+#include "kernels/cuda/thin_rows.cuh"
+#include "kernels/cuda/thin_weights.cuh"
 
 namespace tessera {
 namespace {

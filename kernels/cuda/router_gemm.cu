@@ -1,7 +1,8 @@
 // The products of a router, which has few weights and many tokens.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/router_gemm.cuh"
-#include "kernels/cuda/thin_gemm.cuh"
+#include "kernels/cuda/thin_rows.cuh"
+#include "kernels/cuda/thin_weights.cuh"
 
 namespace tessera {
 namespace {

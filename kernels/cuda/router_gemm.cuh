@@ -20,7 +20,8 @@ __global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* pa
 }
 
 // A matrix of `count` sums over so many terms, all tokens: parts of at least kLeastOfPart of them fill the
-// GPU. run(partials, part) writes the sums of each `part` terms, one after another. `op` asks for the scratch.
+// GPU. run(partials, part) writes the sums of each `part` terms, one after another. The scratch is that of
+// `op`.
 constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
 template <class D, class Run>
 void sum_in_parts(D* d, bool accumulate, int64_t count, int64_t terms, const char* op, const Launch& on,
