@@ -104,7 +104,7 @@ template <class S, class T, bool kTurned>
 void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Tensor& d, bool accumulate,
               const Tensor& offsets, const Launch& on) {
   const int64_t R = u.shape[0], r = u.shape[1], columns = x.matrix.shape[1];
-  if (thin::has_packs(x.matrix) && thin::has_packs(u)) {
+  if (thin::has_packs(x.matrix) && thin::has_packs(u) && (offsets || has_room_for_parts(d.numel()))) {
     const auto args_of = [&]<class D>(D* to, const thin::Experts& experts, int64_t part) {
       return thin::WeightsArgs<bf16, D>{.experts = experts,
                                         .x = x.rows(),

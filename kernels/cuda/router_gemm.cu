@@ -18,7 +18,7 @@ bool has_packs(const RouterBackward& a) {
 template <class T>
 void router_weights(const RouterBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
-  if (has_packs(a))
+  if (has_packs(a) && has_room_for_parts(E * C))
     return sum_in_parts(
         a.dweight.as<T>(), a.accumulate, E * C, N, a.kName, on, [&](float* partials, int64_t part) {
           thin::launch_weights<true>(thin::WeightsArgs<float, float>{.experts = {.rows = N, .matrix = E * C},

@@ -23,12 +23,15 @@ __global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* pa
 // GPU. run(partials, part) writes the sums of each `part` terms, one after another. The scratch is that of
 // `op`.
 constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
+inline bool has_room_for_parts(int64_t count) {
+  return count * static_cast<int64_t>(sizeof(float)) <= kGemmWorkspaceBytes;
+}
 template <class D, class Run>
 void sum_in_parts(D* d, bool accumulate, int64_t count, int64_t terms, const char* op, const Launch& on,
                   const Run& run) {
   const int64_t bytes = count * static_cast<int64_t>(sizeof(float)),
                 most = std::min({kMostParts, divide_up(terms, kLeastOfPart), kGemmWorkspaceBytes / bytes}),
-                part = divide_up(terms, std::max<int64_t>(most, 1)), parts = divide_up(terms, part);
+                part = divide_up(terms, most), parts = divide_up(terms, part);
   auto* partials = reinterpret_cast<float*>(on.scratch(op, parts * bytes));
   run(partials, part);
   const auto blocks = static_cast<unsigned>(divide_up(count, kPartThreads));
@@ -41,6 +44,7 @@ void sum_in_parts(D* d, bool accumulate, int64_t count, int64_t terms, const cha
 template <class T, class SA, class SB, class D>
 void launch_weights_in_parts(const Args<SA, SB, D>& args, const char* op, const Launch& on) {
   const int64_t count = args.height * args.width;
+  if (!has_room_for_parts(count)) return launch_weights<T>(args, {}, on.stream);
   sum_in_parts(args.d, args.add != nullptr, count, args.terms, op, on, [&](float* partials, int64_t part) {
     launch_weights<T>(Args<SA, SB, float>{.a = args.a,
                                           .b = args.b,

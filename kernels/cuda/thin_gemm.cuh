@@ -2,11 +2,11 @@
 // those of adapters, whose rank is small, and of a router. They take as long as the wide matrix takes to be
 // read, or to be read and written.
 //
-//   thin     (thin_rows.cuh) u[r, :] = scale X[r, :] M[e], for the rows r of every expert e. A warp has 32 rows and all
+//   thin     u[r, :] = scale X[r, :] M[e], for the rows r of every expert e. A warp has 32 rows and all
 //            columns of u.
-//   wide     (thin_rows.cuh) y[r, :] = add[r, :] + U[r, :] M[e]. U and M are in shared memory.
-//   weights  (thin_weights.cuh) D[e] (+)= the sum over the rows r of e of X[r, :]^T (w_r U[r, :]), or its transpose. A block has
-//            128 columns of X and up to 64 of U.
+//   wide     y[r, :] = add[r, :] + U[r, :] M[e]. U and M are in shared memory. Both: thin_rows.cuh
+//   weights  D[e] (+)= the sum over the rows r of e of X[r, :]^T (w_r U[r, :]), or its transpose. A block has
+//            128 columns of X and up to 64 of U: thin_weights.cuh
 // U may be fp32 in the last two, which is split into two bf16, so that 16 bits of it count.
 //
 // Wide matrices go between registers and memory in packs of 16 bytes. A lane of mma holds pairs of elements

@@ -163,8 +163,8 @@ struct WideTile {
   }
 };
 
-// M of the tile to shared memory. In a group of 32, column 8 q + 2 i + b of memory is column 2 q + b of the i-th 8 that mma computes: the
-// lanes with 2 q and 2 q + 1 then hold 8 columns that follow one another.
+// M of the tile to shared memory. In a group of 32, column 8 q + 2 i + b of memory is column 2 q + b of the
+// i-th 8 that mma computes: the lanes with 2 q and 2 q + 1 then hold 8 columns that follow one another.
 template <class U, bool kTurned>
 __device__ __forceinline__ void load_m(const WideArgs<U>& args, const WideTile<U>& tile, const bf16* m,
                                        int64_t first_column, bf16* of_m) {
