@@ -46,6 +46,12 @@ std::vector<int64_t> SparsePattern::keys_of(int64_t query_block) const {
   return seen;
 }
 
+int64_t SparsePattern::blocks_seen_by(int64_t query_block) const {
+  if (chosen > 0) return std::min(chosen, query_block + 1);
+  const int64_t by_rule = std::ssize(keys_by_rule(*this, query_block));
+  return by_rule + std::min(random, query_block + 1 - by_rule);
+}
+
 BlockLists SparsePattern::lists(int64_t tokens) const {
   std::vector<std::vector<int64_t>> keys;
   for (int64_t row = 0; row * block < tokens; ++row) keys.push_back(keys_of(row));
@@ -58,23 +64,13 @@ namespace {
 
 double triangle(int64_t rows) { return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2; }
 
-// Of a whole sequence: every block before a row's own is whole, so that how many there are is enough.
+// Of a whole sequence, or of a document whose blocks begin with it: every block before a query's own is whole,
+// so that how many there are is enough.
 double pairs_of_sequence(const SparsePattern& p, int64_t tokens) {
   double pairs = 0;
   for (int64_t row = 0; row * p.block < tokens; ++row) {
-    const int64_t by_rule = std::ssize(keys_by_rule(p, row)), drawn = std::min(p.random, row + 1 - by_rule),
-                  rows = std::min(p.block, tokens - row * p.block);
-    pairs += triangle(rows) + static_cast<double>(rows * (by_rule - 1 + drawn) * p.block);
-  }
-  return pairs;
-}
-
-// Blocks begin with the first token. Each query sees its own block up to itself, and whole blocks before it.
-double pairs_of_choice(const SparsePattern& p, int64_t tokens) {
-  double pairs = 0;
-  for (int64_t first = 0; first < tokens; first += p.block) {
-    const int64_t rows = std::min(p.block, tokens - first), others = std::min(p.chosen - 1, first / p.block);
-    pairs += triangle(rows) + static_cast<double>(rows * others * p.block);
+    const int64_t rows = std::min(p.block, tokens - row * p.block);
+    pairs += triangle(rows) + static_cast<double>(rows * (p.blocks_seen_by(row) - 1) * p.block);
   }
   return pairs;
 }
@@ -83,8 +79,7 @@ double pairs_of_choice(const SparsePattern& p, int64_t tokens) {
 
 double SparsePattern::pairs(int64_t begin, int64_t end) const {
   if (shows_all(end)) return triangle(end - begin);
-  if (chosen > 0) return pairs_of_choice(*this, end - begin);
-  if (begin == 0) return pairs_of_sequence(*this, end);
+  if (chosen > 0 || begin == 0) return pairs_of_sequence(*this, end - begin);
   double pairs = 0;
   for (int64_t row = begin / block; row * block < end; ++row) {
     const auto within = [&](int64_t of_block) {  // its tokens from `begin` to `end`

@@ -40,6 +40,8 @@ struct SparsePattern {
   // The key blocks that a query block sees, rising. Neither this function nor lists() may be called with
   // `chosen`.
   std::vector<int64_t> keys_of(int64_t query_block) const;
+  // How many key blocks a query block sees, its own among them; also with `chosen`
+  int64_t blocks_seen_by(int64_t query_block) const;
   BlockLists lists(int64_t tokens) const;
   // The number of pairs of a query and a key that it sees, where both are among the tokens `begin` to `end` -
   // 1 of a sequence

@@ -57,8 +57,8 @@ typedef enum {
                           cap here */
   ATTN_BAD_SINKS,     /* the call has sinks and the problem has none, or the reverse */
   ATTN_BAD_BLOCKS,    /* the size of sparse blocks is no power of two from 128 on, their lists do not divide
-                          kv_heads or have fewer blocks than the call; seen_by; an offset within a block;
-                          decoding with several lists; or no kernel serves sparse blocks here */
+                          kv_heads or have fewer blocks than the call; an offset within a block; decoding
+                          with several lists; or no kernel serves sparse blocks here */
   ATTN_BAD_FP8,       /* no kernel serves fp8 with this problem: it needs bf16 on compute capability 9.0, without
                           dropout, ALiBi, a cap, sparse blocks or blocks that queries choose */
   ATTN_BAD_CHOICE,    /* AttnChoice has a size that is no power of two up to 65536, or a count that is not 1
@@ -78,7 +78,11 @@ typedef struct {
 /* Sparse blocks: each block of queries has a list of the blocks of keys that it sees. The rest of the mask
  * may hide more; tiles of other blocks are not read. All lists are in device memory. The list of a query
  * block rises, and so does that of a key block. Blocks are counted from the first key on, so query i is in
- * block (i + offset) / size. Lists may have more blocks than a call has tokens. */
+ * block (i + offset) / size. Lists may have more blocks than a call has tokens.
+ *
+ * With seen_by, query blocks are those of the call's queries: query i is in block i / size, wherever it
+ * stands in the sequence. The queries of a block are tokens that follow one another; behind them, at the end
+ * of the block, there may be queries that see nothing. */
 typedef struct {
   int size;         /* tokens of a block: 128, 256, 512 and so on; 0: every block is seen */
   int lists;        /* query head h has list h / (heads / lists); divides kv_heads */
@@ -126,8 +130,7 @@ typedef struct {
    * 0 on. Dropout then drops the same elements as in the whole sequence, and ALiBi knows the distances. Null:
    * query i is token i. Nothing else reads it. */
   const int32_t* query_tokens;
-  AttnBlocks blocks ATTN_OR_0; /* sparse blocks; without seen_by, with an offset that is a multiple of
-                                  their size */
+  AttnBlocks blocks ATTN_OR_0; /* sparse blocks; with an offset that is a multiple of their size */
   AttnChoice choice ATTN_OR_0; /* needs causal or seen_by */
 } AttnMask;
 

@@ -72,9 +72,9 @@ struct Blocks {
   TESSERA_HOST_DEVICE const int32_t* places_of(int list, int key_block) const {
     return places + seen_begins[int64_t{list} * (key_blocks + 1) + key_block];
   }
-  // Whether the list shows a key to a query whose place among the keys is `position`
-  TESSERA_HOST_DEVICE bool sees(int list, int position, int key) const {
-    return size == 0 || keys_of(list, position / size).contains(key / size);
+  // Whether the list shows a key to a query at Mask::listed_place_of()
+  TESSERA_HOST_DEVICE bool sees(int list, int listed_place, int key) const {
+    return size == 0 || keys_of(list, listed_place / size).contains(key / size);
   }
 
  private:

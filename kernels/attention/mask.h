@@ -98,6 +98,8 @@ struct Mask {
 
   // The place of a query among the keys
   TESSERA_HOST_DEVICE int position_of(int query) const { return token_of(query) + offset; }
+  // The place of a query among those that lists of sparse blocks count: see AttnBlocks
+  TESSERA_HOST_DEVICE int listed_place_of(int query) const { return query + offset; }
 
   // The mask of another sequence of the batch
   TESSERA_HOST_DEVICE Mask of_sequence(int64_t batch) const {

@@ -121,7 +121,7 @@ bool blocks_served(const KernelFamily& family, const AttnProblem& p) {
   if (b.size < kSmallestBlock || (b.size & (b.size - 1)) != 0) return false;
   if (b.lists <= 0 || p.kv_heads % b.lists != 0) return false;
   const int64_t offset = p.mask.offset;
-  if (offset < 0 || offset % b.size != 0 || p.mask.seen_by != nullptr) return false;
+  if (offset < 0 || offset % b.size != 0) return false;
   if (int64_t{b.query_blocks} * b.size < offset + p.tokens || int64_t{b.key_blocks} * b.size < p.kv_tokens)
     return false;
   return p.head_dim <= family.most_with_blocks && p.dropout.threshold == 0 && p.alibi_heads == 0 &&
@@ -293,7 +293,7 @@ extern "C" const char* attn_status_text(AttnStatus status) {
       return "the size of sparse blocks must be a power of two from 128 on, their lists must divide kv_heads "
              "and have all blocks of queries and keys, in decoding there is one list, and the offset must "
              "be a multiple of the size; or no kernel serves sparse blocks with this problem (dropout, "
-             "ALiBi, a cap of scores, dealt queries)";
+             "ALiBi, a cap of scores)";
     case ATTN_BAD_FP8:
       return "products in FP8 need bf16 on compute capability 9.0";
     case ATTN_BAD_CHOICE:

@@ -35,12 +35,12 @@ struct Sizes {
   }
 };
 
-// The keys of a span that lists show to a query at `position`, in the mean of the lists
-double listed(const Blocks& blocks, int position, Span span) {
+// The keys of a span that lists show to a query at Mask::listed_place_of(), in the mean of the lists
+double listed(const Blocks& blocks, int listed_place, Span span) {
   if (!blocks || span.empty()) return span.size();
   double keys = 0;
   for (int list = 0; list < blocks.lists; ++list) {
-    const BlockList seen = blocks.keys_of(list, position / blocks.size);
+    const BlockList seen = blocks.keys_of(list, listed_place / blocks.size);
     const Span places = seen.places_within(span.tiles(blocks.size));
     for (int place = places.begin; place < places.end; ++place) {
       const int first = seen[place] * blocks.size;
@@ -59,7 +59,7 @@ double rows_walked(const AttnProblem& p, int rows) {
   for (int64_t b = 0; b < p.batch; ++b) {
     const Mask mask = mask_of(p).of_sequence(b);
     for (int first = 0; first < mask.queries; first += rows)
-      walked += listed(blocks, mask.position_of(first),
+      walked += listed(blocks, mask.listed_place_of(first),
                        mask.keys_of(Span{first, std::min(first + rows, mask.queries)}));
   }
   return static_cast<double>(p.heads) * walked;
@@ -79,7 +79,7 @@ double visible_pairs(const AttnProblem& p) {
     const Mask mask = mask_of(p).of_sequence(b);
     for (int query = 0; query < mask.queries; ++query)
       pairs += choice ? static_cast<double>(choice.visible(mask, query))
-                      : listed(blocks, mask.position_of(query), mask.keys_of(query));
+                      : listed(blocks, mask.listed_place_of(query), mask.keys_of(query));
   }
   return pairs;
 }

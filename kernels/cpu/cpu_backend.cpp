@@ -27,7 +27,8 @@ void check_documents(const char* op, const Tensor& documents) {
     }
 }
 
-// That tables of dealt queries say the same, and that nothing falls
+// That tables of dealt queries say the same, and that nothing falls. The queries of a listed block must be
+// tokens that follow one another.
 void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& tables) {
   const attention::Mask of_first = mask_of(plan, tables);
   for (int64_t b = 0; b < plan.shape.batch; ++b) {
@@ -41,6 +42,12 @@ void check_dealt(const char* op, const AttentionPlan& plan, const MaskTables& ta
           "{}: documents must say which of {} keys each dealt query sees, in rising order; found {} to {} "
           "for query {} of sequence {}",
           op, mask.keys, keys.begin, keys.end, query, b);
+      if (const int64_t size = plan.shape.mask.blocks.size; size > 0 && query % size > 0 && !keys.empty())
+        check(
+            keys.end == last.end + 1,
+            "{}: dealt queries of a sparse block must be tokens that follow one another, found tokens {} and "
+            "{} in block {} of sequence {}",
+            op, last.end - 1, keys.end - 1, query / size, b);
       pairs += keys.size();
       last = keys;
     }

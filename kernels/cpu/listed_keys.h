@@ -72,7 +72,7 @@ struct ListedKeys {
     show(chosen.choice.own(mask, query));
   }
   attention::BlockList of_query(int query, const attention::Mask& mask) const {
-    return blocks.keys_of(list, mask.position_of(query) / blocks.size);
+    return blocks.keys_of(list, mask.listed_place_of(query) / blocks.size);
   }
 };
 

@@ -26,6 +26,7 @@ struct QueryScores {
 struct SampledQuery {
   const float* q;
   int position;  // among the keys
+  int listed_place;
   Span seen;
   ListedKeys listed;
 };
@@ -33,6 +34,7 @@ struct SampledQuery {
 SampledQuery query_of(const Mask& mask, const View<float>& q, int query, const ListedKeys& listed) {
   return {.q = q.row_begin(query),
           .position = mask.position_of(query),
+          .listed_place = mask.listed_place_of(query),
           .seen = mask.keys_of(query),
           .listed = listed};
 }
@@ -41,9 +43,9 @@ SampledQuery query_of(const Mask& mask, const View<float>& q, int query, const L
 template <class Visit>
 void each_score(const ScoreRule& rule, int64_t D, const SampledQuery& query, const View<float>& k,
                 const Visit& visit) {
-  const auto& [q, position, seen, listed] = query;
+  const auto& [q, position, listed_place, seen, listed] = query;
   for (int key = seen.begin; key < seen.end; ++key) {
-    if (!listed.blocks.sees(listed.list, position, key)) continue;
+    if (!listed.blocks.sees(listed.list, listed_place, key)) continue;
     const float* row = k.row_begin(key);
     float dot = 0;
 #pragma omp simd reduction(+ : dot)

@@ -40,15 +40,15 @@ struct OwnScores {
 
 // Without sparse blocks
 struct NoBlocks {
-  __device__ bool sees(int64_t /*row*/, int64_t /*head*/, int /*position*/, int64_t /*key*/) const {
+  __device__ bool sees(int64_t /*row*/, int64_t /*head*/, int /*listed_place*/, int64_t /*key*/) const {
     return true;
   }
 };
 struct ListedBlocks {
   attention::Blocks blocks;
 
-  __device__ bool sees(int64_t /*row*/, int64_t head, int position, int64_t key) const {
-    return blocks.sees(blocks.list_of(head), position, static_cast<int>(key));
+  __device__ bool sees(int64_t /*row*/, int64_t head, int listed_place, int64_t key) const {
+    return blocks.sees(blocks.list_of(head), listed_place, static_cast<int>(key));
   }
 };
 struct ChosenKeys {
@@ -56,7 +56,7 @@ struct ChosenKeys {
   attention::Mask mask;  // of the first sequence
   int64_t heads;
 
-  __device__ bool sees(int64_t row, int64_t /*head*/, int /*position*/, int64_t key) const {
+  __device__ bool sees(int64_t row, int64_t /*head*/, int /*listed_place*/, int64_t key) const {
     const attention::Mask own = mask.of_sequence(row / (heads * mask.queries));
     return chosen.sees(row, chosen.choice.own(own, static_cast<int>(row % mask.queries)),
                        static_cast<int>(key));
@@ -79,7 +79,10 @@ __global__ __launch_bounds__(kThreads) void masked_softmax_kernel(T* scores, int
     if (own.alibi) slope = own.alibi.slope(head);
     position = mask.of_sequence(b).position_of(static_cast<int>(blockIdx.x % mask.queries));
   }
-  const auto sees = [&](int64_t k) { return seen.contains(k) && lists.sees(blockIdx.x, head, position, k); };
+  const int listed_place = mask.listed_place_of(static_cast<int>(blockIdx.x % mask.queries));
+  const auto sees = [&](int64_t k) {
+    return seen.contains(k) && lists.sees(blockIdx.x, head, listed_place, k);
+  };
   const auto load_scores = [&](int64_t k, float(&to)[kStep]) {
     load_step(row + k, to);
     if constexpr (kOwn) {

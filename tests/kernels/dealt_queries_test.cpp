@@ -1,6 +1,7 @@
 // CPU attention of dealt queries, some tokens of a sequence against all of its keys, and of some heads at a
 // time: rows, and heads, of attention over the whole, with dropout too.
 #include "tests/kernels/attention_heads.h"
+#include "tests/random_blocks.h"
 #include "tests/says.h"
 
 namespace tessera::testing {
@@ -9,13 +10,16 @@ namespace {
 constexpr Dropout kDealtDropout{
     .threshold = 51, .key = 0x0123456789abcdef, .place = 7 * Dropout::kHeads, .first_sequence = 1000};
 
-// The tokens of each sequence that one of `parts` has: blocks of five, each sequence from another part on
+// The tokens of each sequence that one of `parts` has: blocks of five, each sequence from another part on; with
+// sparse blocks whole ones of these, of each sequence the same
 using DealtRows = std::vector<std::vector<int32_t>>;
 DealtRows rows_of_part(const AttentionShape& whole, int64_t parts, int64_t part) {
   DealtRows rows(static_cast<size_t>(whole.batch));
+  const int64_t size = whole.mask.blocks.size;
   for (int64_t b = 0; b < whole.batch; ++b)
     for (int64_t t = 0; t < whole.tokens; ++t)
-      if ((t / 5 + b) % parts == part) rows[static_cast<size_t>(b)].push_back(static_cast<int32_t>(t));
+      if ((size > 0 ? t / size : t / 5 + b) % parts == part)
+        rows[static_cast<size_t>(b)].push_back(static_cast<int32_t>(t));
   return rows;
 }
 
@@ -34,7 +38,30 @@ Heads taken_rows(HostTensors& make, const Heads& from, const DealtRows& rows, in
   return {taken_rows(make, from.tensor, rows, T), from.first, from.count};
 }
 
+// The lists of one of `parts`: those of its query blocks
+test::BlockCase blocks_of_part(const test::BlockCase& whole, int64_t parts, int64_t part, int64_t T) {
+  test::BlockCase own{.size = whole.size,
+                      .lists = whole.lists,
+                      .query_blocks = (T + whole.size - 1) / whole.size,
+                      .key_blocks = whole.key_blocks};
+  for (int64_t list = 0; list < own.lists; ++list)
+    for (int64_t row = 0; row < own.query_blocks; ++row)
+      for (int64_t column = 0; column < own.key_blocks; ++column) {
+        const int64_t block = row * parts + part;
+        own.shown.push_back(block < whole.query_blocks && whole.shows(list, block, column));
+      }
+  return own;
+}
+
 struct DealtQueries : AttentionHeads {
+  // Gives the mask of the problem these sparse blocks, and returns their lists.
+  Tensor list(AttentionShape& s, const test::BlockCase& blocks) {
+    const BlockLists lists = test::lists_of(blocks, s.tokens, s.kv_tokens);
+    s.mask.blocks = lists.shape();
+    const Tensor numbers = make.empty({std::ssize(lists.numbers())}, DType::kI32);
+    std::ranges::copy(lists.numbers(), numbers.as<int32_t>());
+    return numbers;
+  }
   // Of T rows a sequence; `documents` [B, N, 2] of the whole, or none. Rows past the last are padding, which
   // sees nothing.
   MaskTables tables_of(const AttentionShape& whole, const Tensor& documents, const DealtRows& rows,
@@ -73,7 +100,12 @@ struct DealtQueries : AttentionHeads {
   // y and dQ are rows of those of the whole; dK and dV add up to those of the whole.
   void expect_rows_of_the_whole(const AttentionShape& s, const std::vector<int32_t>& cumulative,
                                 int64_t parts, const Dropout& dropout) {
+    expect_rows_of_the_whole(s, cumulative, parts, dropout, {});
+  }
+  void expect_rows_of_the_whole(AttentionShape s, const std::vector<int32_t>& cumulative, int64_t parts,
+                                const Dropout& dropout, const test::BlockCase& blocks) {
     Inputs in = inputs_apart(s);
+    if (blocks.size > 0) in.tables.blocks = list(s, blocks);
     if (s.mask.documents) {
       const std::vector<int32_t> spans = test::documents_from(cumulative, s.batch, s.tokens);
       in.tables.documents = make.empty({s.batch, s.tokens, 2}, DType::kI32);
@@ -92,8 +124,9 @@ struct DealtQueries : AttentionHeads {
         AttentionShape dealt = s;
         dealt.tokens = T, dealt.kv_tokens = s.tokens, dealt.mask = AttentionMask::of_dealt_queries();
         dealt.mask.choice = s.mask.choice;
-        const Inputs own{taken_rows(make, in.q, rows, T), in.k, in.v, taken_rows(make, in.dy, rows, T),
-                         tables_of(s, in.tables.documents, rows, T)};
+        Inputs own{taken_rows(make, in.q, rows, T), in.k, in.v, taken_rows(make, in.dy, rows, T),
+                   tables_of(s, in.tables.documents, rows, T)};
+        if (blocks.size > 0) own.tables.blocks = list(dealt, blocks_of_part(blocks, parts, part, T));
         const Result r = run_apart(plan_for(kind, dealt, 3, drops), own, dropout);
         EXPECT_LT(error_of(values_of(r.y), doubles_of(values_of(taken_rows(make, whole.y, rows, T))), 1),
                   tolerance::kCpuAttention)
@@ -126,6 +159,33 @@ TEST_F(DealtQueries, AreRowsOfTheWhole) {
         expect_rows_of_the_whole({2, T, 4, 16, of_documents, 1},
                                  {0, std::min(3, end - 1), end / 2, end - 1, end}, parts, dropout);
       }
+}
+
+TEST_F(DealtQueries, OfSparseBlocksAreRowsOfTheWhole) {
+  for (const Dropout& dropout : {Dropout{}, kDealtDropout})
+    for (const int64_t T : {1, 37, 193})
+      for (const int64_t size : {8, 64})
+        for (const int64_t parts : {2, 3, 5}) {
+          const auto seed = static_cast<uint32_t>(T + size + parts);
+          for (const int64_t lists : {1, 2})
+            expect_rows_of_the_whole({2, T, 4, 9, true, 2}, {}, parts, dropout,
+                                     test::random_blocks({.size = size, .lists = lists, .seed = seed}, T, T));
+          const auto end = static_cast<int32_t>(2 * T);
+          expect_rows_of_the_whole({2, T, 4, 16, AttentionMask(true, true), 1},
+                                   {0, std::min(3, end - 1), end / 2, end - 1, end}, parts, dropout,
+                                   test::random_blocks({.size = size, .seed = seed}, T, T));
+        }
+}
+
+// Kernels take whole tiles of queries for neighbours.
+TEST_F(DealtQueries, OfASparseBlockThatAreNoNeighboursAreRefused) {
+  const AttentionShape whole{1, 40, 2, 8, true};
+  AttentionShape dealt{1, 22, 2, 8, AttentionMask::of_dealt_queries(), 2, 40};
+  Inputs own = inputs_apart(dealt);
+  own.tables = tables_of(whole, {}, rows_of_part(whole, 2, 0), dealt.tokens);
+  own.tables.blocks = list(dealt, test::random_blocks({.size = 8}, dealt.tokens, dealt.kv_tokens));
+  const std::string text = message_of([&] { run_apart(plan_for(AttentionKind::kFlash, dealt), own, {}); });
+  EXPECT_TRUE(says(text, {"sparse block", "tokens 4 and 10 in block 0"})) << text;
 }
 
 // Two ranks that count as the same tokens would drop what differs from the whole by a tenth of all elements;

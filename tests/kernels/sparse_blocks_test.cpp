@@ -198,9 +198,6 @@ TEST_F(SparseBlocks, ListsThatDoNotFitAreRefused) {
   other = s;
   other.mask.blocks.lists = 2;
   refused(other, {"divide the key/value heads", "2 lists", "1 heads"});
-  other = s;
-  other.mask.dealt = true;
-  refused(other, {"dealt queries", "parallel.context=1"});
 
   const auto on_gpu = [&](AttentionKind kind, int arch, AttentionShape shape) {
     return message_of([&] {

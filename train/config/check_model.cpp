@@ -103,9 +103,6 @@ void check_sparse(const SourcedConfig& sourced) {
   if (std::ranges::any_of(runs, [](const SparseRun& run) { return run.pattern.chosen > 0; }))
     check_chosen(sourced);
   if (std::ranges::none_of(runs, [](const SparseRun& run) { return run.pattern.window > 0; })) return;
-  sourced.require(
-      config.parallel.context == 1, key, "cannot be dealt over ranks with", "parallel.context",
-      "set parallel.context=1: what a sparse block does not see costs no time on one rank either");
   // What only naive has on a GPU; on the CPU flash has all of it.
   const bool may_be_gpu = flash && config.device != DeviceRequest::kCpu;
   const char* const naive_has = "set model.attention=naive, or device=cpu, which have it";

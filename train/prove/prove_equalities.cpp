@@ -307,8 +307,6 @@ void Prover::prove_ranks() {
   show("several ranks");
   add(prove_mesh(one, {.data = R}, Shard::kOptimizer, "sequences dealt"));
   add(prove_mesh(one, {.data = R}, Shard::kWeights, "weights split"));
-  if (!base_shape().model.sparse.all_full())
-    return skip("ranks", "sparse blocks cannot be dealt: each sequence stays with one rank");
   add(prove_mesh(one, {.data = 1, .context = R}, Shard::kOptimizer, "each sequence shared"));
 }
 

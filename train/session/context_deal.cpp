@@ -1,6 +1,7 @@
 #include "train/session/context_deal.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/base/check.h"
 #include "kernels/base/no_target.h"
@@ -25,11 +26,24 @@ int64_t block_of(int64_t all_tokens, int64_t ranks) {
   return block;
 }
 
+bool is_listed(std::span<const SeenKeys> seen, int64_t tokens) {
+  return std::ranges::any_of(seen, [&](const SeenKeys& one) { return one.listed(tokens); });
+}
+
+// The tokens of a block that is dealt whole, for lists: whole blocks of every pattern have it, and a tile of
+// queries is of one. The same for all lengths
+int64_t listed_block_of(std::span<const SeenKeys> seen) {
+  int64_t block = kLargestBlock;
+  for (const SeenKeys& one : seen)
+    if (one.sparse.window > 0) block = std::gcd(block, one.sparse.block);
+  return block;
+}
+
 // Those that hide keys
 std::vector<int64_t> hiding_windows(const DealtShape& shape) {
   std::vector<int64_t> windows;
-  for (const auto& [window, blocks] : shape.windows)
-    if (window != Windows::kFull && window < shape.all_tokens) windows.push_back(window);
+  for (const SeenKeys& one : shape.seen)
+    if (one.window != Windows::kFull && one.window < shape.all_tokens) windows.push_back(one.window);
   return windows;
 }
 
@@ -144,32 +158,100 @@ void fill_orders(const DealtShape& shape, int64_t b, std::span<const int32_t> pl
     }
 }
 
+// The pairs of the queries `begin` to `end` - 1, which are of one block of every pattern, and the keys that
+// they see in one document, summed over the blocks of the model
+double listed_work(std::span<const SeenKeys> seen, int64_t begin, int64_t end) {
+  double work = 0;
+  for (const auto& [window, sparse, blocks] : seen) {
+    const int64_t row = sparse ? begin / sparse.block : 0,  // whose other blocks are seen whole
+        whole = sparse ? (sparse.blocks_seen_by(row) - 1) * sparse.block : 0, own = row * sparse.block;
+    for (int64_t token = begin; token < end; ++token) {
+      const int64_t keys = whole + token + 1 - own;
+      work += static_cast<double>(blocks * (window == Windows::kFull ? keys : std::min(keys, window)));
+    }
+  }
+  return work;
+}
+
+// For each of `rounds`, the block that each rank gets: of S blocks that follow one another one each, the one
+// with the most work for the rank with the least so far
+std::vector<int64_t> deal_in_rounds(const DealtShape& shape, int64_t block, int64_t rounds) {
+  const auto S = static_cast<size_t>(shape.ranks);
+  std::vector<double> lacks(S);  // the work so far, negative
+  std::vector<int64_t> dealt;
+  for (int64_t first = 0; first < rounds * shape.ranks; first += shape.ranks) {
+    std::vector<double> work;
+    for (int64_t i = first; i < first + shape.ranks; ++i)
+      work.push_back(listed_work(shape.seen, i * block, (i + 1) * block));
+    const std::vector<int64_t> blocks = by_falling(work), takers = by_falling(lacks);
+    dealt.resize(dealt.size() + S);
+    for (size_t i = 0; i < S; ++i) {
+      const auto rank = static_cast<size_t>(takers[i]), taken = static_cast<size_t>(blocks[i]);
+      dealt[dealt.size() - S + rank] = first + blocks[i];
+      lacks[rank] -= work[taken];
+    }
+  }
+  return dealt;
+}
+
+// Blocks that are assigned by falling work: for each rank, those that it has
+std::vector<std::vector<int64_t>> deal_by_work(const DealtShape& shape, std::span<const int32_t> documents,
+                                               int64_t block) {
+  const int64_t blocks = divided_up(shape.all_tokens, block), room = divided_up(blocks, shape.ranks);
+  std::vector<double> work(static_cast<size_t>(blocks));
+  for (int64_t token = 0; token < shape.all_tokens; ++token) {
+    const int64_t before = token + 1 - document_of(documents, token, 0, 0);
+    for (const SeenKeys& one : shape.seen)
+      work[static_cast<size_t>(token / block)] += static_cast<double>(
+          one.blocks * (one.window == Windows::kFull ? before : std::min(before, one.window)));
+  }
+  return equal_shares(work, shape.ranks, room);
+}
+
 }  // namespace
 
-int64_t dealt_tokens(int64_t all_tokens, int64_t ranks) {
+std::vector<SeenKeys> seen_keys_of(const ModelConfig& model) {
+  std::vector<SeenKeys> seen;
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    const SeenKeys own{.window = model.window.at(l), .sparse = model.sparse.at(l)};
+    const auto same = std::ranges::find_if(
+        seen, [&](const SeenKeys& one) { return one.window == own.window && one.sparse == own.sparse; });
+    if (same == seen.end())
+      seen.push_back(own);
+    else
+      ++same->blocks;
+  }
+  return seen;
+}
+
+int64_t dealt_tokens(int64_t all_tokens, int64_t ranks, std::span<const SeenKeys> seen) {
   if (ranks == 1) return all_tokens;
-  const int64_t block = block_of(all_tokens, ranks);
+  const int64_t block = is_listed(seen, all_tokens) ? listed_block_of(seen) : block_of(all_tokens, ranks);
   return divided_up(divided_up(all_tokens, block), ranks) * block;
 }
 
-std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks,
-                                 std::span<const Windows::Run> windows) {
-  const int64_t block = block_of(all_tokens, ranks), blocks = divided_up(all_tokens, block),
-                room = divided_up(blocks, ranks), T = room * block;
-  std::vector<double> work(static_cast<size_t>(blocks));
-  for (int64_t token = 0; token < all_tokens; ++token) {
-    const int64_t before = token + 1 - document_of(documents, token, 0, 0);
-    for (const auto& [window, with_it] : windows)
-      work[static_cast<size_t>(token / block)] +=
-          static_cast<double>(with_it * (window == Windows::kFull ? before : std::min(before, window)));
-  }
-  std::vector<std::vector<int64_t>> dealt = equal_shares(work, ranks, room);
-  std::vector<int32_t> places(static_cast<size_t>(ranks * T), kNoPlace);
+DealtBlocks dealt_blocks(const DealtShape& shape) {
+  DealtBlocks dealt{.ranks = shape.ranks, .rank = shape.rank};
+  if (!is_listed(shape.seen, shape.all_tokens)) return dealt;
+  dealt.size = listed_block_of(shape.seen);
+  dealt.blocks = deal_in_rounds(shape, dealt.size, shape.tokens() / dealt.size);
+  return dealt;
+}
+
+std::vector<int32_t> deal_tokens(const DealtShape& shape, std::span<const int32_t> documents) {
+  const int64_t T = shape.tokens(), all = shape.all_tokens;
+  const DealtBlocks listed = dealt_blocks(shape);
+  const int64_t block = listed.size > 0 ? listed.size : block_of(all, shape.ranks);
+  std::vector<std::vector<int64_t>> dealt(static_cast<size_t>(shape.ranks));
+  if (listed.size == 0) dealt = deal_by_work(shape, documents, block);
+  for (size_t i = 0; i < listed.blocks.size(); ++i) dealt[i % dealt.size()].push_back(listed.blocks[i]);
+  std::vector<int32_t> places(static_cast<size_t>(shape.ranks * T), kNoPlace);
   for (size_t rank = 0; rank < dealt.size(); ++rank) {
     std::ranges::sort(dealt[rank]);
     auto to = places.begin() + static_cast<std::ptrdiff_t>(rank) * T;
     for (const int64_t i : dealt[rank])
-      for (int64_t token = i * block; token < std::min((i + 1) * block, all_tokens); ++token)
+      for (int64_t token = i * block; token < std::min((i + 1) * block, all); ++token)
         *to++ = static_cast<int32_t>(token);
   }
   return places;
@@ -217,12 +299,14 @@ void deal_batch(const DealtShape& shape, const SequencesView& sequences, Dealt& 
   const size_t first = out.numbers.size();
   out.numbers.resize(first + static_cast<size_t>(shape.numbers()));
   Tables tables(shape, std::span(out.numbers).subspan(first));
+  const bool listed = is_listed(shape.seen, all);  // all sequences are dealt alike
+  std::vector<int32_t> places;
   for (int64_t b = 0; b < shape.batch; ++b) {
     const auto documents =
         sequences.documents.empty()
             ? sequences.documents
             : sequences.documents.subspan(static_cast<size_t>(2 * b * all), static_cast<size_t>(2 * all));
-    const std::vector<int32_t> places = deal_tokens(documents, all, shape.ranks, shape.windows);
+    if (b == 0 || !listed) places = deal_tokens(shape, documents);
     const std::span own =
         std::span(places).subspan(static_cast<size_t>(shape.rank * T), static_cast<size_t>(T));
     for (const int32_t place : own) {

@@ -8,6 +8,15 @@
 // work, each to the rank with the least work that has room (longest processing time first: Graham, 1969). No
 // length has to be divisible: a rank with fewer tokens has padding at the end of its rows. Padding sees
 // nothing and has no target.
+//
+// With sparse blocks by rules (model.sparse) the kernels walk lists of a rank's own query blocks, which are
+// made once for all sequences (model/sparse_lists.h). So there the division is by a fixed rule, whatever the
+// documents are. Lists for each batch would follow the documents: but then each sequence of a batch needs its
+// own, and their size changes. The rule: of every S blocks that follow one another, in their order, each of
+// the S ranks gets one, and the rank with the least work so far gets the block with the most. It does not ask
+// where the sequence ends, so that lists of the longest sequence serve all. Documents hide keys from
+// neighbouring blocks alike, so with them the work is about equal as well, within a tenth for documents of
+// thousands of tokens.
 #pragma once
 
 #include <algorithm>
@@ -20,29 +29,42 @@
 
 namespace tessera {
 
+// How many blocks of a model see which keys
+struct SeenKeys {
+  int64_t window = Windows::kFull;
+  SparsePattern sparse = {};
+  int64_t blocks = 1;
+  // Whether rules hide keys of a sequence of this many tokens, so that kernels walk lists
+  bool listed(int64_t tokens) const { return sparse.window > 0 && !sparse.shows_all(tokens); }
+};
+std::vector<SeenKeys> seen_keys_of(const ModelConfig& model);  // each once
+
 // T: the rows that each of `ranks` has of a sequence of `all_tokens` tokens, padding included
-int64_t dealt_tokens(int64_t all_tokens, int64_t ranks);
+int64_t dealt_tokens(int64_t all_tokens, int64_t ranks, std::span<const SeenKeys> seen);
 
 inline constexpr int32_t kNoPlace = -1;
-// For each rank, its T rows: the places of their tokens in the sequence, in ascending order; rows of padding,
-// at the end, have kNoPlace. [S, T]. `documents`: [all_tokens, 2] as in Sequences; empty: the sequence is one
-// document. `windows`: how many blocks of the model have which window, as Windows::counts() returns it.
-std::vector<int32_t> deal_tokens(std::span<const int32_t> documents, int64_t all_tokens, int64_t ranks,
-                                 std::span<const Windows::Run> windows);
-inline const std::vector<Windows::Run> kNoWindows{Windows::Run{}};
 
 // The batches of a rank
 struct DealtShape {
   int64_t ranks = 1, rank = 0;
-  int64_t batch;                                   // B: the number of sequences
-  int64_t all_tokens;                              // tokens of each sequence, on all ranks together
-  std::vector<Windows::Run> windows = kNoWindows;  // see deal_tokens()
+  int64_t batch;       // B: the number of sequences
+  int64_t all_tokens;  // tokens of each sequence, on all ranks together
+  std::vector<SeenKeys> seen = {SeenKeys{}};
 
-  int64_t tokens() const { return dealt_tokens(all_tokens, ranks); }  // T
-  int64_t numbers() const;                                            // int32 values in the tables of a batch
+  int64_t tokens() const { return dealt_tokens(all_tokens, ranks, seen); }  // T
+  int64_t numbers() const;  // int32 values in the tables of a batch
   // Views of the tables that deal() wrote: int32 [numbers()], on the device
   void set_tables(const Tensor& numbers, Batch& batch_of_rank) const;
 };
+
+// For each rank, its T rows: the places of their tokens in the sequence, in ascending order; rows of padding,
+// at the end, have kNoPlace. [S, T]. `documents`: [all_tokens, 2] as in Sequences; empty: the sequence is one
+// document.
+std::vector<int32_t> deal_tokens(const DealtShape& shape, std::span<const int32_t> documents);
+
+// The query blocks of the ranks, for the lists of sequences of up to shape.all_tokens tokens. Without size:
+// there are no lists.
+DealtBlocks dealt_blocks(const DealtShape& shape);
 
 // A rank's part of some sequences, for batches one after another
 struct Dealt {

@@ -89,7 +89,8 @@ struct RunShape {
   bool reduce_in_fp32 = false;      // bf16 gradients are summed over ranks in fp32
 
   int64_t tokens() const {
-    return dealt_tokens(sequence_length, mesh.context);
+    return mesh.context == 1 ? sequence_length
+                             : dealt_tokens(sequence_length, mesh.context, seen_keys_of(model));
   }                                                                    // of a sequence, at this rank
   int64_t rows() const { return micro_batch * tokens(); }              // N
   int64_t pair_rows() const { return micro_batch * sequence_length; }  // of pairs, at each rank of a context

@@ -44,6 +44,16 @@ AngleTable angle_table(const SessionShape& s) {
   return {.positions = std::max(s.sequence_length, s.longest_sample()), .sequence_length = s.sequence_length};
 }
 
+// The lists for whole sequences are for texts that are continued.
+SparseLists lists_of_rank(const Stream& stream, Arena& arena, const SessionShape& s) {
+  const DealtShape dealt{.ranks = s.context.size,
+                         .rank = s.context.rank,
+                         .batch = s.batch,
+                         .all_tokens = s.sequence_length,
+                         .seen = seen_keys_of(s.model)};
+  return {stream, arena, s.model, s.sequence_length, dealt_blocks(dealt)};
+}
+
 }  // namespace
 
 Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const ParamStore::Homes& homes,
@@ -69,6 +79,7 @@ Session::Session(Backend& be, Arena& arena, const SessionShape& shape, const Par
   const int64_t found = context ? context->size() : 1;
   check(found == shape.context.size || (shape.context.size == 1 && !context_),
         "a context of {} ranks was given a communicator of {}", shape.context.size, found);
+  if (context_) dealt_sparse_ = lists_of_rank(stream_, arena, shape);
 }
 
 void Session::initialize(uint64_t seed) {
@@ -95,15 +106,16 @@ Model Session::shared_model(int64_t batch, int64_t all_tokens, bool dropout) con
   Model model = model_;
   AttentionShape shape = attention_shape(shape_, batch, all_tokens, shape_.documents);
   if (context_) {
-    shape.tokens = dealt_tokens(all_tokens, shape_.context.size);
+    shape.tokens = dealt_tokens(all_tokens, shape_.context.size, seen_keys_of(shape_.model));
     shape.mask = AttentionMask::of_dealt_queries();
     const int64_t group = shape.group();
     shape.kv_heads = shape_.context_heads > 0 ? shape_.context_heads : heads_of_part(shape);
     shape.heads = group * shape.kv_heads;
     model.context = context_;
+    model.sparse = dealt_sparse_;
   }
   model.attention = {store_.layout().kinds,
-                     attention_request(shape_, stream_.backend().traits(), shape, dropout), sparse_};
+                     attention_request(shape_, stream_.backend().traits(), shape, dropout), model.sparse};
   return model;
 }
 
@@ -196,7 +208,7 @@ std::vector<float> Session::shared_losses(const SequencesView& sequences, int64_
                          .rank = shape_.context.rank,
                          .batch = count,
                          .all_tokens = T,
-                         .windows = shape_.model.window.counts(shape_.model.layers)};
+                         .seen = seen_keys_of(shape_.model)};
   std::vector<float> all(static_cast<size_t>(count * T));
   Dealt own;
   const auto fill = [&](Batch& batch) {

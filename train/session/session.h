@@ -78,8 +78,9 @@ class Session {
   SessionShape shape_;
   Communicator* context_;  // null: the context has one rank
   ParamStore store_;
-  SparseLists sparse_;
-  Model model_;  // for the largest batch, of whole sequences
+  SparseLists sparse_;        // for whole sequences
+  SparseLists dealt_sparse_;  // for this rank's tokens, if the context has several
+  Model model_;               // for the largest batch, of whole sequences
 };
 
 // Loads the weights of a folder: one of our checkpoints, or a folder of another program. Error: as

@@ -60,7 +60,7 @@ DealtShape StepTensors::dealt_shape() const {
           .rank = place.rank,
           .batch = shape_.micro_batch,
           .all_tokens = shape_.sequence_length,
-          .windows = shape_.model.window.counts(shape_.model.layers)};
+          .seen = seen_keys_of(shape_.model)};
 }
 
 void StepTensors::send_ids(std::span<const int32_t> tokens, std::span<const int32_t> targets) {

@@ -286,10 +286,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     if (config.model.window.pattern_blocks() > config.model.layers) config.model.window = {};
     if (!config.model.window.all_full() || config.model.sparse.pattern_blocks() > config.model.layers)
       config.model.sparse = {};
-    if (!config.model.sparse.all_full()) {
-      config.model.attention = AttentionKind::kNaive;
-      config.parallel.context = 1;
-    }
+    if (!config.model.sparse.all_full()) config.model.attention = AttentionKind::kNaive;
     if (config.memory.offload && config.memory.offload->blocks > config.model.layers)
       config.memory.offload->blocks = Offload::kAllBlocks;
     if (config.train.epochs > 0)

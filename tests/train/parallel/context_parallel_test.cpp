@@ -26,6 +26,8 @@ struct ContextParallel : ::testing::Test {
   }
 };
 
+constexpr SparsePattern kSparsePattern{.window = 1, .global = 1, .random = 1, .seed = 3, .block = 2};
+
 constexpr int kManySteps = 50, kFewSteps = 4;
 
 struct ContextCase {
@@ -86,8 +88,12 @@ TEST_F(ContextParallel, TwoToFiveRanks) {
 }
 TEST_F(ContextParallel, TwiceTheSameBits) {
   on_ranks(3, [](const Ranks& ranks) {
-    const SharedRun run = run_of({.context = 3, .longest_document = 9}, false, kFewSteps);
-    EXPECT_EQ(run_shared(ranks, run), run_shared(ranks, run));
+    ModelConfig sparse = kSharedModel;
+    sparse.sparse = SparseBlocks(kSparsePattern);
+    for (const ModelConfig& model : {kSharedModel, sparse}) {
+      const SharedRun run = run_of({.context = 3, .model = model, .longest_document = 9}, false, kFewSteps);
+      EXPECT_EQ(run_shared(ranks, run), run_shared(ranks, run));
+    }
   });
 }
 TEST_F(ContextParallel, Documents) {
@@ -132,6 +138,36 @@ TEST_F(ContextParallel, WindowsByBlock) {
   expect_one_rank({.data = 2, .context = 2, .model = gpt2});
   gpt2.dropout.attention = 0.2;
   expect_one_rank({.context = 2, .model = gpt2, .keep = kKeepAttention});
+}
+// Lists of the blocks that a rank has: blocks that do not divide the sequence, patterns of several sizes, ranks
+// with fewer tokens and with none, beside windows and blocks that see all
+TEST_F(ContextParallel, SparseBlocks) {
+  ModelConfig qwen3 = families_of(kSharedModel).back().model, gpt2 = kSharedModel, chosen = gpt2;
+  qwen3.heads = 4, qwen3.kv_heads = 2;
+  qwen3.sparse = SparseBlocks(
+      {{.pattern = {.window = 1, .global = 1, .random = 1, .seed = 3, .block = 4}}, {.pattern = {}}});
+  gpt2.layers = 3;
+  gpt2.sparse = SparseBlocks({{.pattern = {.window = 2, .stride = 3, .block = 2}},
+                              {.pattern = {.window = 1, .block = 6}},
+                              {.pattern = {}}});
+  gpt2.window = Windows({{Windows::kFull}, {Windows::kFull}, {5}});
+  chosen.sparse =
+      SparseBlocks({{.pattern = {.window = 1, .block = 4}}, {.pattern = {.block = 2, .chosen = 2}}});
+  for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
+    for (const int64_t longest : {0, 9})
+      for (const ModelConfig& model : {qwen3, gpt2, chosen})
+        for (const int context : {2, 3})
+          expect_one_rank(
+              {.context = context, .model = model, .longest_document = longest, .attention = attention});
+  expect_one_rank({.context = 2, .model = qwen3, .steps = kManySteps});
+  expect_one_rank({.data = 2, .context = 2, .model = qwen3, .longest_document = 9, .shard = Shard::kWeights});
+  for (const int64_t tokens : {5, 7, 16})
+    expect_one_rank({.context = 4, .model = qwen3, .sequence_length = tokens});
+  for (const Keep keep : {Keep::nothing(), kKeepAttention})
+    expect_one_rank({.context = 3, .model = gpt2, .longest_document = 11, .keep = keep});
+  gpt2.dropout = {.attention = 0.2};
+  expect_one_rank({.context = 3, .model = gpt2, .longest_document = 9});
+  expect_one_rank({.context = 2, .model = gpt2, .attention = AttentionKind::kNaive});
 }
 TEST_F(ContextParallel, Recomputation) {
   for (const Keep keep : {Keep::nothing(), kKeepAttention, kKeepOutputs})
@@ -180,7 +216,9 @@ TEST_F(ContextParallel, SomeHeadsAtATimeChangeNoBit) {
   ModelConfig dropping = kSharedModel, grouped = families_of(kSharedModel).back().model;
   dropping.dropout = {.attention = 0.2};
   grouped.heads = 4, grouped.kv_heads = 2;
-  for (const ModelConfig& model : {dropping, grouped})
+  ModelConfig sparse = grouped;
+  sparse.sparse = SparseBlocks(kSparsePattern);
+  for (const ModelConfig& model : {dropping, grouped, sparse})
     for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
       for (const int64_t heads : {1, 2}) {
         ASSERT_GT(model.kv_heads, 1);
@@ -249,7 +287,9 @@ TEST_F(ContextParallel, EveryGradientIsThatOfOneRank) {
   const ModelConfig qwen3 = families_of(kSharedModel).back().model;
   ModelConfig dropping = kSharedModel;
   dropping.dropout = {.embedding = 0.05, .residual = 0.1, .attention = 0.2};
-  for (const ModelConfig& model : {kSharedModel, qwen3, dropping})
+  ModelConfig sparse = qwen3;
+  sparse.sparse = SparseBlocks(kSparsePattern);
+  for (const ModelConfig& model : {kSharedModel, qwen3, dropping, sparse})
     for (const int64_t longest : {0, 9})
       on_ranks(3, [&](const Ranks& ranks) {
         const ContextCase c{.context = 3, .model = model, .longest_document = longest, .shard = Shard::kNone};
@@ -304,10 +344,13 @@ TEST_F(ContextParallel, PartialGradientsAreSummedInF32) {
 
 TEST_F(ContextParallel, ThePlanOfARankIsItsLedger) {
   on_ranks(4, [](const Ranks& ranks) {
+    ModelConfig sparse = kSharedModel;  // whose lists are longer on one rank than on the other
+    sparse.sparse = SparseBlocks(SparsePattern{.window = 1, .global = 1, .stride = 3, .block = 1});
     for (const int64_t longest : {0, 9})
       for (const Shard shard : {Shard::kOptimizer, Shard::kWeights}) {
         const RunShape shape = shape_of({.data = 2,
                                          .context = 2,
+                                         .model = shard == Shard::kWeights ? sparse : kSharedModel,
                                          .longest_document = longest,
                                          .shard = shard,
                                          .heads = longest > 0 ? 1 : 0},

@@ -12,14 +12,16 @@
 namespace tessera::testing {
 namespace {
 
+const std::vector<SeenKeys> kWhole{SeenKeys{}};
 constexpr int64_t kLengths[] = {1, 2, 5, 17, 64, 127, 128, 129, 1000, 4096, 8191};
 
 TEST(ContextDeal, EveryTokenHasOnePlace) {
   for (const int64_t all : kLengths)
     for (const int64_t ranks : {2, 3, 5, 8}) {
       SCOPED_TRACE(fmt::format("{} tokens, {} ranks", all, ranks));
-      const int64_t T = dealt_tokens(all, ranks);
-      const std::vector<int32_t> places = deal_tokens({}, all, ranks, kNoWindows);
+      const DealtShape shape{.ranks = ranks, .batch = 1, .all_tokens = all};
+      const int64_t T = shape.tokens();
+      const std::vector<int32_t> places = deal_tokens(shape, {});
       ASSERT_EQ(std::ssize(places), ranks * T);
       std::vector<int> seen(static_cast<size_t>(all));
       for (int64_t rank = 0; rank < ranks; ++rank)
@@ -36,22 +38,38 @@ TEST(ContextDeal, EveryTokenHasOnePlace) {
       for (const int count : seen) ASSERT_EQ(count, 1);
       EXPECT_LE(ranks * T - all, std::max(all / 64, ranks - 1)) << "padding";
     }
-  EXPECT_EQ(dealt_tokens(12345, 1), 12345);
-  EXPECT_EQ(dealt_tokens(131072, 8), 16384);
+  EXPECT_EQ(dealt_tokens(12345, 1, kWhole), 12345);
+  EXPECT_EQ(dealt_tokens(131072, 8, kWhole), 16384);
 }
 
 // The most work of a rank over the mean
 double imbalance(std::span<const int32_t> documents, int64_t all, int64_t ranks,
-                 const std::vector<Windows::Run>& windows = kNoWindows) {
-  const int64_t T = dealt_tokens(all, ranks);
-  const std::vector<int32_t> places = deal_tokens(documents, all, ranks, windows);
+                 const std::vector<SeenKeys>& kinds = kWhole) {
+  const DealtShape shape{.ranks = ranks, .batch = 1, .all_tokens = all, .seen = kinds};
+  const int64_t T = shape.tokens();
+  const std::vector<int32_t> places = deal_tokens(shape, documents);
+  std::vector<std::vector<std::vector<int64_t>>> lists;  // of each kind, of its query blocks
+  for (const SeenKeys& kind : kinds) {
+    std::vector<std::vector<int64_t>>& of_kind = lists.emplace_back();
+    for (int64_t row = 0; kind.sparse && row * kind.sparse.block < all; ++row)
+      of_kind.push_back(kind.sparse.keys_of(row));
+  }
   std::vector<double> work(static_cast<size_t>(ranks));
   for (size_t i = 0; i < places.size(); ++i)
     if (const int32_t place = places[i]; place != kNoPlace) {
-      const int64_t seen = place + 1 - (documents.empty() ? 0 : documents[2 * static_cast<size_t>(place)]);
-      for (const auto& [window, blocks] : windows)
-        work[i / static_cast<size_t>(T)] +=
-            static_cast<double>(blocks * (window == Windows::kFull ? seen : std::min(seen, window)));
+      const int64_t begin = documents.empty() ? 0 : documents[2 * static_cast<size_t>(place)];
+      for (size_t k = 0; k < kinds.size(); ++k) {
+        const auto& [window, sparse, blocks] = kinds[k];
+        int64_t seen = place + 1 - begin;
+        if (window != Windows::kFull) seen = std::min(seen, window);
+        if (sparse) {
+          seen = 0;
+          for (const int64_t block : lists[k][static_cast<size_t>(place / sparse.block)])
+            seen += std::max<int64_t>(0, std::min<int64_t>(place + 1, (block + 1) * sparse.block) -
+                                             std::max(begin, block * sparse.block));
+        }
+        work[i / static_cast<size_t>(T)] += static_cast<double>(blocks * seen);
+      }
     }
   const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(ranks);
   return *std::ranges::max_element(work) / mean;
@@ -66,12 +84,66 @@ TEST(ContextDeal, WorkIsEqual) {
       EXPECT_LT(imbalance(documents, 131072, ranks), 1.01) << ranks << " ranks, documents up to " << longest;
     }
     // Five blocks with a window to one without
-    EXPECT_LT(imbalance({}, 131072, ranks, {{Windows::kFull, 1}, {1024, 5}}), 1.001) << ranks;
-    EXPECT_LT(imbalance({}, 131072, ranks, {{1024, 7}}), 1.005) << ranks;  // as many blocks, of unequal work
+    EXPECT_LT(imbalance({}, 131072, ranks, {{.blocks = 1}, {.window = 1024, .blocks = 5}}), 1.001) << ranks;
+    EXPECT_LT(imbalance({}, 131072, ranks, {{.window = 1024, .blocks = 7}}), 1.005)
+        << ranks;  // as many blocks, of unequal work
     // One long document among short ones: by length alone its rank would have most of the work.
     DocumentLengths one_long{{100000}};
     for (int64_t left = 131072 - 100000; left > 0; left -= 32) one_long[0].push_back(32);
     EXPECT_LT(imbalance(documents_of(one_long), 131072, ranks), 1.01) << ranks;
+  }
+}
+
+const std::vector<SparsePattern> kPatterns{
+    {.window = 8, .global = 1},
+    {.window = 8, .global = 2, .stride = 8, .random = 4},
+    {.window = 2, .global = 1, .stride = 4, .block = 512},
+    {.window = 1, .random = 3, .seed = 7, .block = 256},
+};
+
+// With sparse blocks the deal does not ask where documents are, and is about equal all the same.
+TEST(ContextDeal, WorkOfSparseBlocksIsEqual) {
+  for (const SparsePattern& pattern : kPatterns)
+    for (const int64_t ranks : {2, 3, 4, 8}) {
+      SCOPED_TRACE(fmt::format("{}, {} ranks", SparseRun::text(pattern), ranks));
+      const std::vector<SeenKeys> alone{{.sparse = pattern}},
+          with_whole{{.blocks = 1}, {.sparse = pattern, .blocks = 3}, {.window = 1024, .blocks = 1}};
+      for (const std::vector<SeenKeys>& kinds : {alone, with_whole}) {
+        EXPECT_LT(imbalance({}, 131072, ranks, kinds), 1.005);
+        // Of short documents all ranks have little work in attention.
+        for (const int64_t longest : {300, 5000, 100000})
+          EXPECT_LT(imbalance(documents_of(random_documents(5, 1, 131072, longest)), 131072, ranks, kinds),
+                    longest == 300 ? 1.2 : 1.1)
+              << "documents up to " << longest;
+      }
+    }
+}
+
+// Whole blocks, for lists; those of a longer sequence are those of a shorter one as far as it goes.
+TEST(ContextDeal, RanksHaveWholeBlocksOfSparsePatterns) {
+  std::vector<SeenKeys> seen{{.blocks = 2}};
+  for (const SparsePattern& pattern : kPatterns) seen.push_back({.sparse = pattern});
+  for (const int64_t ranks : {2, 3, 8}) {
+    const DealtBlocks longest = dealt_blocks({.ranks = ranks, .batch = 1, .all_tokens = 20000, .seen = seen});
+    ASSERT_EQ(longest.size, 128);
+    ASSERT_EQ(std::ssize(longest.blocks) % ranks, 0);
+    for (const int64_t all : {1025, 1100, 5000, 20000}) {
+      SCOPED_TRACE(fmt::format("{} tokens, {} ranks", all, ranks));
+      const DealtShape shape{.ranks = ranks, .batch = 1, .all_tokens = all, .seen = seen};
+      const int64_t T = shape.tokens();
+      ASSERT_EQ(T % 128, 0);
+      ASSERT_LE(T * ranks, all + ranks * 128);
+      const std::vector<int32_t> places = deal_tokens(shape, {});
+      for (int64_t i = 0; i < ranks * T; ++i) {
+        const int64_t token =
+            longest.blocks[static_cast<size_t>(i % T / 128 * ranks + i / T)] * 128 + i % 128;
+        ASSERT_EQ(places[static_cast<size_t>(i)], token < all ? token : kNoPlace) << i;
+      }
+    }
+    // Patterns that hide nothing of a sequence do not change its division.
+    const DealtShape small{.ranks = ranks, .batch = 1, .all_tokens = 128, .seen = seen};
+    EXPECT_EQ(dealt_blocks(small).size, 0);
+    EXPECT_EQ(small.tokens(), dealt_tokens(128, ranks, kWhole));
   }
 }
 
@@ -139,8 +211,15 @@ TEST_P(DealtTables, SayWhichKeysAQuerySees) {
         const DealtShape shape{.ranks = ranks, .rank = rank, .batch = batch, .all_tokens = all};
         expect_tables(shape, sequences);
         DealtShape windowed = shape;
-        windowed.windows = {{Windows::kFull, 1}, {1, 3}, {5, 2}, {100, 1}};
+        windowed.seen = {{.blocks = 1},
+                         {.window = 1, .blocks = 3},
+                         {.window = 5, .blocks = 2},
+                         {.window = 100, .blocks = 1}};
         expect_tables(windowed, sequences);
+        DealtShape listed = windowed;
+        listed.seen.push_back({.sparse = {.window = 1, .random = 1, .block = 12}});
+        listed.seen.push_back({.sparse = {.window = 2, .global = 1, .block = 8}});
+        expect_tables(listed, sequences);
       }
     }
 }

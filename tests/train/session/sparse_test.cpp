@@ -95,18 +95,6 @@ TEST(SparseTraining, TwoRanksHaveTheLossesOfOne) {
     });
 }
 
-TEST(SparseTraining, RanksOfAContextAreRefused) {
-  RunShape shape = sparse_shape();
-  shape.mesh = {.context = 2};
-  std::string why;
-  try {
-    plan_memory(shape, {});
-  } catch (const Error& error) {
-    why = error.what();
-  }
-  EXPECT_TRUE(says(why, {"sparse blocks", "parallel.context=1"})) << why;
-}
-
 TEST(SparseTraining, AResumedRunHasTheSameBits) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("tessera_sparse_{}", ::getpid());
   RunShape shape = shared_shape(1);
