@@ -97,15 +97,17 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     queries[i] = i / D < rows ? static_cast<float>(own_q.row_begin(of.query(first + i / D))[i % D]) : 0.0f;
   const float slope = of.alibi ? of.alibi.slope(h) : 0;
   int position[kRows];
-  [[maybe_unused]] int listed_place[kRows];
   attention::Span seen[kRows], all{mask.keys, 0};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     seen[r] = r < rows ? mask.keys_of(of.query(first + r)) : attention::Span{0, 0};
     position[r] = r < rows ? mask.position_of(of.query(first + r)) : 0;
-    if constexpr (kListed) listed_place[r] = r < rows ? mask.listed_place_of(of.query(first + r)) : 0;
     if (!seen[r].empty()) all = {min(all.begin, seen[r].begin), max(all.end, seen[r].end)};
   }
+  // Among the queries that lists count: dealt ones have other places than among the keys.
+  [[maybe_unused]] const auto listed_place = [&](int r) {
+    return mask.query_tokens == nullptr ? position[r] : mask.listed_place_of(of.query(first + r));
+  };
   __syncthreads();  // the queries are there
   Found scores[kRows];
   for (int key = all.begin + static_cast<int>(threadIdx.x); key < all.end; key += kThreads) {
@@ -122,7 +124,7 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-      if (seen[r].contains(key) && (!kListed || blocks.sees(blocks.list_of(h), listed_place[r], key))) {
+      if (seen[r].contains(key) && (!kListed || blocks.sees(blocks.list_of(h), listed_place(r), key))) {
         float score = Score::value(of.score, dot[r]);
         if (of.cap > 0) score = of.cap * tanhf(score / of.cap);
         scores[r].add(score + attention::alibi_bias(slope, position[r], key));

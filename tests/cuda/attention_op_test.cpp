@@ -5,6 +5,7 @@
 #include "tests/attention_reference.h"
 #include "tests/cuda/twin.h"
 #include "tests/documents.h"
+#include "tests/random_blocks.h"
 #include "train/session/context_deal.h"
 
 namespace tessera {
@@ -13,11 +14,14 @@ namespace {
 enum class Layout { kPacked, kApart };
 
 struct MaskTwins {
-  Twin documents = {}, seen_by = {}, query_tokens = {};
+  Twin documents = {}, seen_by = {}, query_tokens = {}, blocks = {};
 
   template <class On>
   MaskTables tables(const On& on) const {
-    return {.documents = on(documents), .seen_by = on(seen_by), .query_tokens = on(query_tokens)};
+    return {.documents = on(documents),
+            .seen_by = on(seen_by),
+            .query_tokens = on(query_tokens),
+            .blocks = on(blocks)};
   }
 };
 
@@ -131,10 +135,13 @@ class CudaAttention : public CudaTest {
                 indices({s.batch, s.tokens, 2}, [&](int64_t i) { return spans[static_cast<size_t>(i)]; })};
   }
 
-  // Every rank of a context of some sequences, whose documents have up to `longest` tokens; 0: one document
+  // Every rank of a context of some sequences, whose documents have up to `longest` tokens; 0: one document.
+  // s.mask.blocks.size: of sparse blocks, whose lists are by chance
   void compare_dealt(AttentionKind kind, DType dtype, AttentionShape s, int64_t ranks, int64_t longest,
                      const Dropout& dropout) {
+    const int64_t block = s.mask.blocks.size;
     DealtShape deal{.ranks = ranks, .rank = 0, .batch = s.batch, .all_tokens = s.kv_tokens};
+    if (block > 0) deal.seen = {{.sparse = {.window = 1, .block = block}}};
     const std::vector<int32_t> ids(static_cast<size_t>(s.batch * s.kv_tokens));
     std::vector<int32_t> documents;
     if (longest > 0)
@@ -150,8 +157,16 @@ class CudaAttention : public CudaTest {
       const auto twin = [&](const Tensor& table) {
         return indices(table.shape, [&](int64_t i) { return table.as<int32_t>()[i]; });
       };
-      compare(kind, dtype, s, Layout::kApart, dropout,
-              {twin(batch.documents), twin(batch.seen_by), twin(batch.places)});
+      MaskTwins tables{twin(batch.documents), twin(batch.seen_by), twin(batch.places)};
+      if (block > 0) {
+        const test::BlockCase shown = test::random_blocks(
+            {.size = block, .lists = 2, .seed = static_cast<uint32_t>(deal.rank + 1)}, s.tokens, s.kv_tokens);
+        const BlockLists lists = test::lists_of(shown, s.tokens, s.kv_tokens);
+        s.mask.blocks = lists.shape();
+        tables.blocks = indices({lists.shape().numbers()},
+                                [&](int64_t i) { return lists.numbers()[static_cast<size_t>(i)]; });
+      }
+      compare(kind, dtype, s, Layout::kApart, dropout, tables);
     }
   }
 
@@ -260,6 +275,22 @@ TEST_F(CudaAttention, OfDealtQueries) { compare_all_dealt({}); }
 TEST_F(CudaAttention, OfDealtQueriesWithDropout) {
   compare_all_dealt(
       {.threshold = 51, .key = 0x123456789abcdef, .place = 3 * Dropout::kHeads, .first_sequence = 77});
+}
+
+// Rows of a rank's query blocks. Dropout and ALiBi ask which tokens they are, lists do not.
+TEST_F(CudaAttention, OfDealtQueriesAndSparseBlocks) {
+  AttentionMask mask(true);
+  mask.blocks.size = 128;
+  for (const DType dtype : kReal)
+    for (const int64_t longest : {0, 90}) {
+      AttentionShape s{.batch = 2, .tokens = 0, .heads = 4, .head_dim = 64, .mask = mask, .kv_heads = 2};
+      s.kv_tokens = 450;
+      compare_dealt(AttentionKind::kFlash, dtype, s, 3, longest, {});
+      compare_dealt(AttentionKind::kNaive, dtype, s, 3, longest, {});
+      compare_dealt(AttentionKind::kNaive, dtype, s, 2, longest, {.threshold = 51, .key = 9});
+      s.scores.alibi_heads = 4;
+      compare_dealt(AttentionKind::kNaive, dtype, s, 3, longest, {});
+    }
 }
 
 TEST_F(CudaAttention, NaiveSurvivesLargeScores) {

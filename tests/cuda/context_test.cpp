@@ -75,6 +75,31 @@ TEST_F(CudaContextParallel, LossesInFp32AreThoseOfOneGpu) {
   });
 }
 
+// Lists of each GPU's own query blocks, beside blocks that see all: of 700 tokens GPUs have unequal parts.
+TEST_F(CudaContextParallel, LossesOfSparseBlocksAreThoseOfOneGpu) {
+  on_gpus([](const Ranks& ranks, const DeviceTraits& device) {
+    for (const DType dtype : {DType::kF32, DType::kBF16})
+      for (const AttentionKind attention : {AttentionKind::kFlash, AttentionKind::kNaive})
+        for (const int64_t longest : {0, 300}) {
+          SCOPED_TRACE(fmt::format("{} {} documents up to {}", name_of(dtype), name_of(attention), longest));
+          const auto run = [&](const Ranks& of, int context) {
+            RunShape shape = context_shape(dtype, of.size / context, context, 700);
+            shape.model.sparse = read_sparse("window:1+global:1+random:1+seed:3,full");
+            shape.attention = attention, shape.documents = longest > 0;
+            return run_shared(of,
+                              {.device = device, .shape = shape, .steps = 10, .longest_document = longest});
+          };
+          const std::vector<double> one = run({}, 1), ours = run(ranks, ranks.size);
+          const bool f32 = dtype == DType::kF32;
+          EXPECT_LT(largest_difference({ours[0]}, {one[0]}),
+                    f32 ? tolerance::kFirstLossOfRanks : tolerance::kBf16ModelLoss);
+          EXPECT_LT(largest_difference(ours, one),
+                    f32 ? tolerance::kLossesOfRanks : tolerance::kBf16ModelLoss);
+          EXPECT_EQ(run(ranks, ranks.size), ours) << "twice the same run";
+        }
+  });
+}
+
 double error_beside(const std::vector<std::vector<float>>& got, const std::vector<std::vector<float>>& want) {
   double squares = 0, all = 0;
   for (size_t b = 0; b < want.size(); ++b)

@@ -186,6 +186,29 @@ TEST_F(CudaLargestScores, OfDocumentsDealtQueriesBiasesAndCaps) {
     }
 }
 
+// Blocks of dealt queries: lists count them as they come, the bias and the mask by their tokens.
+TEST_F(CudaLargestScores, OfDealtQueriesAndSparseBlocks) {
+  for (const DType dtype : kReal)
+    for (const int64_t alibi_heads : {0, 4}) {
+      test::AttentionCase c = attention(1, 256, 4, 2, 64, test::MaskCase(false));
+      c.kv_tokens = 640, c.alibi_heads = alibi_heads;
+      const auto token_of = [](int32_t row) { return row < 128 ? 128 + row : 384 + row - 128; };
+      for (int32_t row = 0; row < 256; ++row) {
+        c.mask.query_tokens.push_back(token_of(row));
+        c.mask.documents.push_back(0), c.mask.documents.push_back(token_of(row) + 1);
+      }
+      for (int32_t key = 0; key < 640; ++key) {
+        int32_t first = 0;
+        while (first < 256 && token_of(first) < key) ++first;
+        c.mask.seen_by.push_back(first), c.mask.seen_by.push_back(256);
+      }
+      for (const uint32_t seed : {1u, 2u, 3u}) {
+        c.blocks = test::random_blocks({.size = 128, .lists = 2, .seed = seed}, c.tokens, c.kv_tokens);
+        expect_fp64({.c = c, .dtype = dtype});
+      }
+    }
+}
+
 TEST_F(CudaLargestScores, OfSparseBlocks) {
   for (const DType dtype : kReal)
     for (const int head_dim : {64, 128, 256})

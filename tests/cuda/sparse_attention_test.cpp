@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tests/cuda/attention_problem.h"
+#include "train/session/context_deal.h"
 
 namespace tessera::test {
 namespace {
@@ -28,13 +29,46 @@ class SparseAttention : public AttentionKernels, public ::testing::WithParamInte
     c.blocks = random_blocks(blocks, c.kv_tokens, c.kv_tokens);
     return c;
   }
+  // What a rank of a context has of sequences of `keys` tokens: whole blocks of queries, padding behind them
+  struct Rank {
+    int64_t rank, ranks;
+  };
+  static AttentionCase dealt(int64_t batch, int64_t keys, const std::vector<int32_t>& documents,
+                             const Rank& of, const RandomBlocks& blocks, int64_t kv_heads = 2,
+                             int64_t group = 2) {
+    const DealtShape deal{.ranks = of.ranks,
+                          .rank = of.rank,
+                          .batch = batch,
+                          .all_tokens = keys,
+                          .seen = {{.sparse = {.window = 1, .block = blocks.size}}}};
+    const std::vector<int32_t> ids(batch * keys);
+    Dealt own;
+    deal_batch(deal, {.tokens = ids, .targets = ids, .documents = documents}, own);
+    Batch tables;
+    deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, tables);
+    const auto numbers = [](const Tensor& t) {
+      return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
+    };
+    AttentionCase c{.batch = batch,
+                    .tokens = deal.tokens(),
+                    .heads = kv_heads * group,
+                    .kv_heads = kv_heads,
+                    .head_dim = head_dim(),
+                    .mask = {false, numbers(tables.documents)},
+                    .scale = 1 / std::sqrt(head_dim()),
+                    .kv_tokens = keys};
+    c.mask.seen_by = numbers(tables.seen_by), c.mask.query_tokens = numbers(tables.places);
+    c.blocks = random_blocks(blocks, c.tokens, keys);
+    return c;
+  }
   static std::vector<int> archs() { return archs_here(bf16()); }
   static std::string text_of(const AttentionCase& c, int arch) {
     std::ostringstream text;
     text << "arch " << arch << ", " << c.batch << " x " << c.tokens << ", " << c.heads << " heads of "
          << c.head_dim << ", " << c.kv_heads << " of keys" << (c.mask.causal ? ", causal" : "") << ", window "
          << c.mask.window << ", offset " << c.mask.offset << (c.mask.documents.empty() ? "" : ", documents")
-         << ", blocks of " << c.blocks.size << ", " << c.blocks.lists << " lists";
+         << (c.mask.seen_by.empty() ? "" : ", dealt") << ", blocks of " << c.blocks.size << ", "
+         << c.blocks.lists << " lists";
     return text.str();
   }
   // A query without keys: out = 0, LSE = -inf, dQ = 0. A key without queries: dK = dV = 0. To the bit.
@@ -137,6 +171,38 @@ TEST_P(SparseAttention, GivesTheSameBits) {
     const std::vector<uint8_t> bits = problem.run_for_bits();
     for (int repeat = 0; repeat < 5; ++repeat)
       ASSERT_TRUE(problem.run_for_bits() == bits) << text_of(c, arch);
+  }
+}
+
+// Lists of a rank's own query blocks. Of 200 tokens three ranks have a whole block, a piece of one, and none.
+TEST_P(SparseAttention, DealtQueriesAgreeWithFp64) {
+  uint32_t seed = 20;
+  for (int64_t keys : {200, 640, 901})
+    for (int64_t rank = 0; rank < 3; ++rank) {
+      if (!whole() && keys == 640) continue;
+      for (int64_t lists : {1, 2})
+        expect_fp64(
+            dealt(keys < 300 ? 2 : 1, keys, {}, {rank, 3}, {.size = 128, .lists = lists, .seed = ++seed}));
+      for (int32_t length : {77, 128, 300})
+        expect_fp64(
+            dealt(2, keys, documents_every(length, 2, keys), {rank, 3}, {.size = 128, .seed = ++seed}, 1));
+    }
+}
+
+TEST_P(SparseAttention, ManyTilesOfDealtQueriesAgreeWithFp32) {
+  if (!bf16() || !whole()) return;
+  for (int64_t rank = 0; rank < 2; ++rank) {
+    const AttentionCase c =
+        dealt(4, 2900, documents_every(1100, 4, 2900), {rank, 2}, {.size = 128, .lists = 4, .seed = 6}, 4);
+    const Inputs inputs(c, true);
+    const Outputs fp32 = Problem(c, false, Packing::kSeparate, inputs, device_arch()).run();
+    const AttentionReference want = {fp32.out, {fp32.lse.begin(), fp32.lse.end()}, fp32.dq, fp32.dk, fp32.dv};
+    for (int arch : archs()) {
+      SCOPED_TRACE(text_of(c, arch));
+      Problem problem(c, true, Packing::kSeparate, inputs, arch);
+      expect_within(errors_of(problem.run(), want, cancelled_terms(c, inputs)), limits(true));
+      EXPECT_TRUE(problem.run_for_bits() == problem.run_for_bits());
+    }
   }
 }
 

@@ -10,8 +10,8 @@ namespace {
 constexpr Dropout kDealtDropout{
     .threshold = 51, .key = 0x0123456789abcdef, .place = 7 * Dropout::kHeads, .first_sequence = 1000};
 
-// The tokens of each sequence that one of `parts` has: blocks of five, each sequence from another part on; with
-// sparse blocks whole ones of these, of each sequence the same
+// The tokens of each sequence that one of `parts` has: blocks of five, each sequence from another part on;
+// with sparse blocks whole ones of these, of each sequence the same
 using DealtRows = std::vector<std::vector<int32_t>>;
 DealtRows rows_of_part(const AttentionShape& whole, int64_t parts, int64_t part) {
   DealtRows rows(static_cast<size_t>(whole.batch));

@@ -139,8 +139,8 @@ TEST_F(ContextParallel, WindowsByBlock) {
   gpt2.dropout.attention = 0.2;
   expect_one_rank({.context = 2, .model = gpt2, .keep = kKeepAttention});
 }
-// Lists of the blocks that a rank has: blocks that do not divide the sequence, patterns of several sizes, ranks
-// with fewer tokens and with none, beside windows and blocks that see all
+// Lists of the blocks that a rank has: blocks that do not divide the sequence, patterns of several sizes,
+// ranks with fewer tokens and with none, beside windows and blocks that see all
 TEST_F(ContextParallel, SparseBlocks) {
   ModelConfig qwen3 = families_of(kSharedModel).back().model, gpt2 = kSharedModel, chosen = gpt2;
   qwen3.heads = 4, qwen3.kv_heads = 2;

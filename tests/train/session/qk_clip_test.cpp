@@ -199,11 +199,15 @@ TEST_F(QkClipRanks, TrainWithTheLossesOfOne) {
 
 TEST_F(QkClipRanks, ThatShareASequenceFindTheScoresOfOne) {
   on_ranks(2, [&](const Ranks& ranks) {
-    RunShape one = clipping(1, grouped()), shape = clipping(2, grouped());
-    shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = one.micro_steps;
-    const std::vector<double> expected = run_shared({}, {.shape = one, .steps = 6});
-    EXPECT_LT(largest_difference(run_shared(ranks, {.shape = shape, .steps = 6}), expected),
-              tolerance::kLossesOfRanks);
+    ModelConfig sparse = grouped();
+    sparse.sparse = SparseBlocks(SparsePattern{.window = 1, .global = 1, .block = 2});
+    for (const ModelConfig& model : {grouped(), sparse}) {
+      RunShape one = clipping(1, model), shape = clipping(2, model);
+      shape.mesh = {.data = 1, .context = 2}, shape.micro_steps = one.micro_steps;
+      const std::vector<double> expected = run_shared({}, {.shape = one, .steps = 6});
+      EXPECT_LT(largest_difference(run_shared(ranks, {.shape = shape, .steps = 6}), expected),
+                tolerance::kLossesOfRanks);
+    }
   });
 }
 
