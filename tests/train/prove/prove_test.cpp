@@ -68,11 +68,18 @@ TEST_F(Prove, ACheckpointWithItsDataAndWithAdapters) {
 }
 
 TEST_F(Prove, RanksAgree) {
-  const ProcessResult result =
-      program({"--config", "small.yaml", "--device", "cpu", "--ranks", "2", "--only", "ranks"});
-  EXPECT_EQ(result.status, 0) << result.out << result.error;
-  for (const char* what : {"sequences dealt", "weights split", "each sequence shared", "ok: ranks\n"})
-    EXPECT_NE(result.out.find(what), std::string::npos) << what << result.out;
+  const std::vector<std::string> sparse{
+      "--set", "model.context=300",   "--set", "train.tokens_per_step=1200",
+      "--set", "train.micro_batch=2", "--set", "model.sparse=window:1+global:1,full"};
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, sparse}) {
+    std::vector<std::string> arguments{"--config", "small.yaml", "--device", "cpu",
+                                       "--ranks",  "2",          "--only",   "ranks"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ProcessResult result = program(arguments);
+    EXPECT_EQ(result.status, 0) << result.out << result.error;
+    for (const char* what : {"sequences dealt", "weights split", "each sequence shared", "ok: ranks\n"})
+      EXPECT_NE(result.out.find(what), std::string::npos) << what << result.out;
+  }
 }
 
 TEST_F(Prove, FindsAHeadThatIsWrongByOnePartInAHundred) {
