@@ -142,6 +142,9 @@ TEST_P(AttentionRefusals, DealtQueriesAndSomeHeadsAreServed) {
         p.dropout.threshold = threshold, p.dropout.place = 65536 + 65528;  // heads 65528 to 65535
         EXPECT_EQ(attn_supports(&p, GetParam()), ATTN_OK);
         EXPECT_GT(attn_backward_workspace(&p, GetParam()), 0u);
+        p.mask.blocks.size = 128, p.mask.blocks.lists = 1;
+        p.mask.blocks.query_blocks = 1, p.mask.blocks.key_blocks = 3;
+        EXPECT_EQ(attn_supports(&p, GetParam()), threshold > 0 ? ATTN_BAD_BLOCKS : ATTN_OK);
       }
 }
 
