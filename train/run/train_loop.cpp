@@ -1,7 +1,5 @@
 #include "train/run/train_loop.h"
 
-#include <array>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/base/clock.h"
@@ -10,11 +8,8 @@
 #include "kernels/base/signals.h"
 #include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
-#include "train/config/print_config.h"
 #include "train/memory/memory_profile.h"
 #include "train/memory/memory_report.h"
-#include "train/run/bad_step_folder.h"
-#include "train/run/checkpoint_folder.h"
 #include "train/run/collective_walk.h"
 #include "train/run/data_loss.h"
 #include "train/run/epochs.h"
@@ -29,16 +24,11 @@
 namespace tessera {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr double kSecondsBeforeTrainingGoesOn = 1;  // a small checkpoint is on the disk by then
-
 // What the ranks add up of their sequences of a step: the tokens that count, or the pairs of a loss of these,
 // their weights, and the attention span of each token. Of the ranks that share sequences, the first counts.
 constexpr size_t kCounts = 3;
-std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape& shape,
-                                      const AxisPlace& context) {
-  if (context.rank > 0) return {};
+std::vector<double> counts_of(const Sequences& sequences, const RunShape& shape, const AxisPlace& context) {
+  if (context.rank > 0) return std::vector<double>(kCounts);
   const int64_t T = shape.sequence_length;
   double spans = 0;
   for (int64_t first = 0; first < std::ssize(sequences.tokens); first += T) {
@@ -55,9 +45,10 @@ std::array<double, kCounts> counts_of(const Sequences& sequences, const RunShape
 TrainLoop::TrainLoop(OpenRun& run)
     : run_(run),
       stopping_(run.ranks, [this](int number) { run_.log.signal(number); }),
-      saved_(run.now.step) {}
+      checkpoints_(run),
+      bad_steps_(run, checkpoints_) {}
 
-// `counts`: the sums of counts_of() over all ranks
+// `counts` begins with the sums of counts_of() over all ranks
 void TrainLoop::count_next(std::span<const double> counts) {
   next_tokens_ = {.counted = static_cast<int64_t>(counts[0]),
                   .weight = counts[1],
@@ -147,73 +138,6 @@ void TrainLoop::sample() {
   if (text) run_.log.sample(*text, seconds_since(start));
 }
 
-CheckpointOptions TrainLoop::checkpoint_options() const {
-  return {.config = print_config(run_.config),
-          .dtype = run_.config.checkpoint.dtype,
-          .copied = run_.copied,
-          .token_ids = &run_.token_ids,
-          .base = run_.config.train.init_from,
-          .base_is_kept = run_.base_is_kept,
-          .file_bytes = run_.config.checkpoint.file_gib << 30,
-          .replaces = run_.own_checkpoints().contains(run_.now.step),
-          .check_folder = [this] { run_.check_folder(); },
-          .barrier = [this] { run_.ranks.sum({0}); },
-          .disks = run_.disks,
-          .exchange = [this](std::string_view mine) { return run_.ranks.exchange(mine); }};
-}
-
-// Training goes on while a large checkpoint is written. One is written at a time.
-void TrainLoop::save() {
-  Arena::Phase arena_phase(phase().arena(), "checkpoint", MemoryRecording::kNone,
-                           Arena::Phase::kRecordFirstFew);
-  run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
-  set_stopping_point("this checkpoint");
-  finish_saving(/*waits=*/true);
-  const Clock::time_point start = Clock::now();
-  run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
-  saved_ = run_.now.step;
-  auto checkpoint =
-      std::make_unique<PendingCheckpoint>(run_.checkpoints, phase().state(), run_.now, checkpoint_options());
-  const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
-  saving_ = {.checkpoint = std::move(checkpoint),
-             .keep = {.newest = run_.config.checkpoint.keep,
-                      .every = run_.config.checkpoint.keep_every,
-                      .best = keeps_best ? std::optional(present(run_.now.best).step) : std::nullopt,
-                      .before_bad_steps = run_.now.before_bad_steps},
-             .step = run_.now.step,
-             .is_best = keeps_best && present(run_.now.best).step == run_.now.step,
-             .start = start};
-  if (saved_within(kSecondsBeforeTrainingGoesOn)) finish_saving(/*waits=*/true);
-}
-
-// Ranks with several disks finish a checkpoint together: all have to agree.
-bool TrainLoop::saved_within(double seconds) {
-  const bool mine = saving_->checkpoint->done_within(seconds);
-  if (!run_.disks.several()) return mine;
-  return run_.ranks.sum({mine ? 1.0 : 0.0})[0] == static_cast<double>(run_.ranks.size());
-}
-
-void TrainLoop::finish_saving(bool waits) {
-  if (!saving_ || (!waits && !saved_within(0))) return;
-  if (waits) run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
-  const Saving saving = std::move(*saving_);
-  saving_.reset();
-  const fs::path path = saving.checkpoint->finish();
-  if (!run_.disks.leads(run_.ranks.rank())) return;
-  run_.own_checkpoints().insert(saving.step);
-  std::vector<std::string> left =
-      prune_checkpoints(run_.checkpoints, saving.keep,
-                        {.own = &run_.own_checkpoints(), .check = [this] { run_.check_folder(); }});
-  left.insert(left.begin(), saving.checkpoint->leftovers().begin(), saving.checkpoint->leftovers().end());
-  run_.log.checkpoint(path, saving.step, seconds_since(saving.start), saving.is_best);
-  for (const std::string& failure : left)
-    if (told_.insert(failure).second)
-      run_.log.line().notice(
-          fmt::format("an older checkpoint could not be removed: {}. {} is whole, and the run goes on. It "
-                      "tries again with each checkpoint, and takes more space until then",
-                      failure, path.string()));
-}
-
 void TrainLoop::write_profile() {
   run_.check_folder();  // it may lie there
   write_memory_profile(
@@ -258,7 +182,7 @@ void TrainLoop::report_ranks() {
 // A step without any token that counts has no loss and no gradient: it is skipped, weights and optimizer stay
 // as they are, and the log says so.
 TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
-  if (run_.now.step == saved_) at_saved_ = run_.now;
+  checkpoints_.step_begins();
   run_.ranks.enter_phase(fmt::format("step {}", step));
   run_.ranks.take_past_waits();  // of what came before
   const Clock::time_point start = Clock::now();
@@ -284,9 +208,8 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   TrainState::StepResult result{};
   if (!skips) result = phase().state().finish_step();
   const double seconds_of_step = seconds_since(start);
-  std::vector<double> mine{result.loss, seconds_of_step};
-  for (const double count : counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext)))
-    mine.push_back(count);
+  std::vector<double> mine = counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
+  mine.insert(mine.end(), {result.loss, seconds_of_step});
   // A step that is skipped has none.
   result.figures.resize(shape().loss.pairs ? PreferenceFigures::kCount : 0);
   mine.insert(mine.end(), result.figures.begin(), result.figures.end());
@@ -294,151 +217,46 @@ TrainLoop::Outcome TrainLoop::train_step(int64_t step) {
   mine.resize(times + static_cast<size_t>(run_.ranks.size()));
   mine[times + static_cast<size_t>(run_.ranks.rank())] = seconds_of_step - run_.ranks.take_past_waits();
   const std::vector<double> all = stopping_.sum(mine);
-  count_next(std::span(all).subspan(2));
+  count_next(all);
+  const double all_loss = all[kCounts], all_seconds = all[kCounts + 1];
   if (shape().loss.pairs)
     result.figures =
-        mean_figures({all.begin() + 2 + kCounts, all.begin() + static_cast<std::ptrdiff_t>(times)},
+        mean_figures({all.begin() + kCounts + 2, all.begin() + static_cast<std::ptrdiff_t>(times)},
                      static_cast<double>(tokens.counted), tokens.weight);
   const std::span own_times = std::span(all).subspan(times);
   if (!skips) tell_of_slow_ranks(own_times);
   const double ranks = static_cast<double>(run_.ranks.size()), own_loss = result.loss;
-  result.loss = without_sign_if_nan(all[0] / ranks);
+  result.loss = without_sign_if_nan(all_loss / ranks);
   arena_phase.end();
   if (result.verdict != StepVerdict::kUpdate)
-    return handle({.step = step,
-                   .verdict = result.verdict,
-                   .loss = result.loss,
-                   .grad_norm = result.grad_norm,
-                   .own_loss = own_loss,
-                   .counted_tokens = tokens.weight,
-                   .learning_rate = learning_rate,
-                   .limits = limits},
-                  seconds_since(start));
+    return take_bad_step({.step = step,
+                          .verdict = result.verdict,
+                          .loss = result.loss,
+                          .grad_norm = result.grad_norm,
+                          .own_loss = own_loss,
+                          .counted_tokens = tokens.weight,
+                          .learning_rate = learning_rate,
+                          .limits = limits},
+                         seconds_since(start));
   run_.now.step = step;
   run_.now.data_position = position;
-  if (!skips) step_seconds_ = all[1] / ranks;
+  if (!skips) step_seconds_ = all_seconds / ranks;
   if (!skips && run_.config.train.on_bad_step.judges_spikes())
     run_.now.recent.add(result.loss, result.grad_norm);
   run_.log.step(result, tokens, learning_rate,
                 {.all = seconds_since(start),
-                 .waited = (all[1] - std::accumulate(own_times.begin(), own_times.end(), 0.0)) / ranks,
+                 .waited = (all_seconds - std::accumulate(own_times.begin(), own_times.end(), 0.0)) / ranks,
                  .wait_for_slowest = wait_for_slowest(own_times)},
                 phase().arena().ledger());
   if (const auto inside = skips ? std::nullopt : phase().state().inside()) run_.log.inside(*inside);
   return Outcome::kDone;
 }
 
-// A step that took `seconds` and made no update
-TrainLoop::Outcome TrainLoop::handle(BadStep bad, double seconds) {
-  Sequences own;
-  phase().fetch_step(run_.now.data_position, run_.ranks.place(Axis::kData), own);
-  const StepInputs inputs{
-      .ranks = run_.ranks,
-      .state = phase().state(),
-      .own = own,
-      .own_positions = phase().positions_of_step(run_.now.data_position, run_.ranks.place(Axis::kData)),
-      .position = run_.now.data_position,
-      .optimizer = optimizer_config(run_.config),
-      .origin = [this](int64_t position, std::optional<int64_t> token) {
-        return phase().data().origin(position, token);
-      }};
-  bad.worst = worst_sequences(inputs);
-  if (bad.is_spike()) bad.scores = scores_of(run_.now.recent, bad.loss, bad.grad_norm);
-  if (saved_ > 0) run_.now.before_bad_steps.insert(saved_);
-  const OnBadStep& rule = run_.config.train.on_bad_step;
-  const bool spike = bad.is_spike();
-  if (spike ? rule.spike == OnSpike::kSkip : rule.nonfinite == OnNonfinite::kSkip) {
-    if (run_.now.skipped_updates >= rule.most_skips)
-      stop_at(
-          bad, inputs,
-          fmt::format("skipped {} steps, as many as train.on_bad_step.most_skips", run_.now.skipped_updates));
-    skip(bad, seconds);
-    return Outcome::kDone;
-  }
-  if (spike ? rule.spike == OnSpike::kRewind : rule.nonfinite == OnNonfinite::kRewind) {
-    if (run_.now.rewinds >= rule.most_rewinds)
-      stop_at(
-          bad, inputs,
-          fmt::format("gone back {} times, as often as train.on_bad_step.most_rewinds", run_.now.rewinds));
-    go_back(bad, seconds);
-    return Outcome::kWentBack;
-  }
-  stop_at(bad, inputs, "");
-}
-
-void TrainLoop::skip(const BadStep& bad, double seconds) {
-  phase().state().take_back_step();
-  run_.now.step = bad.step;
-  run_.now.data_position += shape().sequences_per_step();
-  ++run_.now.skipped_updates;
-  run_.log.skipped_step(bad, seconds);
-}
-
-// To the newest checkpoint, or to the start of a run that has none. The data goes on after the bad step: the
-// sequences since the checkpoint would lead to the same weights again, since the bad step made no update.
-void TrainLoop::go_back(const BadStep& bad, double seconds) {
-  finish_saving(/*waits=*/true);
-  RunState to = at_saved_;
-  to.data_position = run_.now.data_position + shape().sequences_per_step();
-  to.passed_over_tokens += (to.data_position - at_saved_.data_position) * shape().sequence_length;
-  ++to.rewinds;
-  to.before_bad_steps = run_.now.before_bad_steps;
-  run_.go_back(to);
-  if (positions_.step > to.step) positions_ = {};
-  run_.log.go_back(bad, seconds);
+TrainLoop::Outcome TrainLoop::take_bad_step(const BadStep& bad, double seconds) {
+  if (bad_steps_.handle(bad, seconds) == BadStepHandler::Done::kSkipped) return Outcome::kDone;
+  if (positions_.step > run_.now.step) positions_ = {};
   expect_steps();
-}
-
-// `used_up`: what the run may not do again, if the rule is not to stop
-void TrainLoop::stop_at(const BadStep& bad, const StepInputs& inputs, const std::string& used_up) {
-  finish_saving(/*waits=*/true);
-  std::string why = compute_again(inputs, bad).text;
-  if (bad.is_spike()) why += "\nThe sequences with the highest losses:";
-  for (const std::string& worst : bad.worst)
-    if (bad.is_spike()) why += "\n  " + worst;
-  if (!used_up.empty())
-    why += fmt::format("\nThe run has {} allows", used_up);
-  else if (saved_ > 0)
-    why +=
-        fmt::format("\nTo go on without its sequences: --resume --set train.on_bad_step.{}=skip", bad.kind());
-  const std::string message = fmt::format(
-      "step {}: {}. The weights were not changed by this step; the last checkpoint is {}. A lower "
-      "optimizer.learning_rate, a longer warm-up or clipping (optimizer.max_grad_norm) usually helps.\n{}",
-      bad.step, bad.figures(), latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
-  fs::path kept;
-  try {
-    kept = keep(bad, message);
-  } catch (const CommunicationError&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail("{}\nThe step is not kept for ./train --replay: {}", message, error_text(error));
-  }
-  fail("{}\nTo compute the step once more: ./train --replay {}", message, kept.string());
-}
-
-// In a folder; see bad_step_folder.h
-fs::path TrainLoop::keep(const BadStep& bad, const std::string& report) {
-  const int64_t n = shape().sequences_per_step(), first = run_.now.data_position;
-  KeptStep kept{.bad = bad,
-                .position = first,
-                .sequence_length = shape().sequence_length,
-                .origins = {},
-                .ranks = run_.ranks.size(),
-                .device = run_.device.traits.name,
-                .last_checkpoint = saved_};
-  Sequences batch;
-  if (run_.disks.leads(run_.ranks.rank())) {
-    phase().data().train().fetch(first, n, batch);
-    for (int64_t i = 0; i < n; ++i) kept.origins.push_back(phase().data().origin(first + i));
-  }
-  return write_bad_step({.ranks = run_.ranks,
-                         .state = phase().state(),
-                         .before = run_.now,
-                         .options = checkpoint_options(),
-                         .run = run_.folder,
-                         .kept = kept,
-                         .batch = batch,
-                         .report = report});
+  return Outcome::kWentBack;
 }
 
 bool TrainLoop::is_out_of_patience() const {
@@ -466,16 +284,17 @@ bool TrainLoop::has_last_sample() const {
 }
 
 void TrainLoop::work(const Due& due) {
-  bool samples = due.sample, saves = due.checkpoint && run_.now.step > saved_;
+  bool samples = due.sample, saves = due.checkpoint && run_.now.step > checkpoints_.newest();
   if (due.evaluation)
     if (const std::optional<double> loss = evaluate()) {
       const bool is_best = note_evaluation(run_.now, *loss);
       // The evaluation of a step that a signal had saved goes into that checkpoint's state.json.
-      saves |= run_.config.checkpoint.keep_best && run_.now.step > 0 && (is_best || run_.now.step == saved_);
+      saves |= run_.config.checkpoint.keep_best && run_.now.step > 0 &&
+               (is_best || run_.now.step == checkpoints_.newest());
       samples |= has_last_sample();
     }
   if (samples && stopping_.signal() == 0) sample();
-  if (saves) save();
+  if (saves) checkpoints_.save();
   if (due.evaluation || due.sample || due.checkpoint) stopping_.agreed();  // these tasks may have taken long
 }
 
@@ -505,12 +324,11 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
-  std::vector<double> mine{expected_step_seconds(shape(), run_.peak_flops)};
-  for (const double count : counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext)))
-    mine.push_back(count);
+  std::vector<double> mine = counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
+  mine.push_back(expected_step_seconds(shape(), run_.peak_flops));
   const std::vector<double> all = run_.ranks.sum(mine);
-  step_seconds_ = all[0] / static_cast<double>(run_.ranks.size());
-  count_next(std::span(all).subspan(1));
+  count_next(all);
+  step_seconds_ = all[kCounts] / static_cast<double>(run_.ranks.size());
 }
 
 // Before the first step of a run, or of a phase of train.context_schedule
@@ -521,8 +339,8 @@ bool TrainLoop::evaluates_first() const {
 // The next phase of train.context_schedule starts from a checkpoint of the last step, as a run that was
 // stopped there does.
 void TrainLoop::begin_phase() {
-  if (run_.now.step > saved_) save();
-  finish_saving(/*waits=*/true);
+  checkpoints_.save_if_new();
+  checkpoints_.finish(/*waits=*/true);
   run_.begin_next_phase();
   run_.log.begin_phase(run_.description());
   expect_steps();
@@ -551,15 +369,15 @@ void TrainLoop::train_all() {
       Arena::Phase writing(phase().arena(), "memory profile");
       write_profile();
     }
-    finish_saving(/*waits=*/false);
+    checkpoints_.finish(/*waits=*/false);
     work(due_after(step));
     if (run_.config.begins_phase(step) && stopping_.signal() == 0 && !is_out_of_patience()) begin_phase();
   }
   if (outcome == Outcome::kDropped)
     run_.log.line().print(fmt::format("step {} is not finished; it is dropped", run_.now.step + 1));
-  if (run_.now.step > saved_) save();  // the last step, or the last before the signal
+  checkpoints_.save_if_new();  // the last step, or the last before the signal
   run_.ranks.enter_phase("a checkpoint", Timeout::kNone);
-  finish_saving(/*waits=*/true);
+  checkpoints_.finish(/*waits=*/true);
   end();
 }
 
@@ -596,8 +414,8 @@ void TrainLoop::run() {
     train_all();
   } catch (const std::exception& error) {
     try {
-      if (!run_.disks.several()) finish_saving(/*waits=*/true);  // the others may never come
-    } catch (const std::exception&) {                            // the first error is reported
+      if (!run_.disks.several()) checkpoints_.finish(/*waits=*/true);  // the others may never come
+    } catch (const std::exception&) {                                  // the first error is reported
     }
     try {
       run_.log.stop("error", error_text(error));
