@@ -1,4 +1,4 @@
-// Runs in this process whose steps go bad, on any device: what is planted into weights or operations.
+// Runs in this process, on any device, with what is planted into weights or operations: their steps go bad.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,6 +17,7 @@ struct BadStepRun {
   std::vector<std::string> settings = {};
   std::function<void(OpenRun&)> spoils = {};
   Fault::Run fault = {};  // after each operation
+  TrainerOptions options = {.overwrite = true};
 };
 
 // The message with which the run of small.yaml, on text.txt of the folder `in`, stops; "": it does not
@@ -33,7 +34,7 @@ inline std::string message_of(RankGroup& group, const std::filesystem::path& in,
   config.ranks = group.size();
   std::string message;
   Fault fault({}, with.fault);
-  OpenRun run(config, {.overwrite = true}, group);
+  OpenRun run(config, with.options, group);
   if (with.spoils) with.spoils(run);
   run.backend->add_observer(fault);
   try {

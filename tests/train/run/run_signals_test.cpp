@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "kernels/base/descriptor.h"
+#include "kernels/base/signals.h"
+#include "tests/bad_step_run.h"
 #include "tests/train_ranks.h"
 
 namespace tessera::testing {
@@ -76,16 +78,29 @@ TEST_F(Signals, AStepOfManyMinutesIsAnnouncedAndStopped) {
   }
 }
 
+// The signal arrives in the second of three micro-batches of step 2, which ends later than
+// Stopping::kPromptSeconds after the step's beginning.
 TEST_F(Signals, ADroppedStepLeavesTheBitsOfARunThatWasNeverStopped) {
-  const Words settings = steps_of_seconds({});
-  Process process(TRAIN_BINARY, with_config(settings), {.folder = folder});
-  wait_for_steps("out", 1);
-  process.signal(SIGHUP);
-  const ProcessResult result = process.finish();
-  ASSERT_EQ(result.status, 0) << result.error;
-  EXPECT_NE(result.out.find("step 2 is not finished"), std::string::npos) << result.out;
+  const auto signal_in_step_2 = [updated = false](const AnyOp& op, Backend& be, const Launch&) mutable {
+    if (std::holds_alternative<const AdamW*>(op)) updated = true;
+    if (!updated || stop_signal() != 0 || be.place().micro_batch != 1) return;
+    raise(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::duration<double>(Stopping::kPromptSeconds + 0.1));
+  };
+  const auto run = [&](const std::string& name, const BadStepRun& with) {
+    EXPECT_EQ(message_of(folder, {.settings = {"train.folder=" + (folder / name).string(), "train.steps=3",
+                                               "train.tokens_per_step=192"},
+                                  .fault = with.fault,
+                                  .options = with.options}),
+              "");
+  };
+  run("whole", {});
+  run("out", {.fault = signal_in_step_2});
+  forget_stop_signal();
   EXPECT_EQ(checkpoints("out"), std::vector{1});
-  trains(with(settings, {"--resume"}));
+  EXPECT_EQ(events("out", "step").size(), 1u);
+  EXPECT_EQ(events("out", "stop").at(0).at("reason"), "signal");
+  run("out", {.options = {.resume = true}});
   EXPECT_EQ(losses("out"), losses("whole"));
 }
 
