@@ -147,11 +147,16 @@ Options& add_step(Options& app, Command& c) {
   Options& step = app.add_subcommand(
       "step",
       "A training step: tokens/s, TFLOP/s, share of the GEMM peak, milliseconds by operation.\n"
-      "One step is one micro-batch (train.micro_batch, train.sequence_length) and an optimizer update.");
+      "The step is the configuration's; of many micro-batches only a few are made.");
   add_common_options(step, c, c.step.json);
-  step.add("--steps", c.step.steps, "Steps to time").positive().show_default();
+  step.add("--steps", c.step.steps,
+           "Steps to time. As many, but at most 3, follow for the milliseconds by operation")
+      .positive()
+      .show_default();
   add_rank_options(step, c.asked);
-  step.add("--warmup", c.step.warmup, "Steps before the clock starts").non_negative().show_default();
+  step.add("--warmup", c.step.warmup, "Steps before the clock starts; before those by operation, at most one")
+      .non_negative()
+      .show_default();
   step.add_flag("--roofline", c.step.roofline,
                 "Also print each kind of operation beside the time that its bytes need at the speed of a "
                 "copy, and its arithmetic at the GEMM peak");

@@ -76,22 +76,24 @@ std::string text_of_micro_batches(int64_t count) {
 
 using Measure = std::function<StepTimes(const TimedSteps&)>;
 
-OpTimes times_by_operation(Backend& be, int64_t steps, const Measure& measure) {
+OpTimes times_by_operation(Backend& be, TimedSteps steps, const Measure& measure) {
   OpTimer timer(be);
-  measure({.warmup = 1, .steps = steps, .before_step = [&](int64_t step) {
-             if (step == 0) timer.clear();
-           }});
+  steps.before_step = [&](int64_t step) {
+    if (step == 0) timer.clear();
+  };
+  measure(steps);
   return timer.times();
 }
 
-std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model, int64_t steps,
+std::vector<RooflineRow> rows_of_roofline(Backend& be, const ModelConfig& model, TimedSteps steps,
                                           const Measure& measure) {
   OpRecorder recorder(be, model);
-  measure({.warmup = 1, .steps = steps, .before_step = [&](int64_t step) {
-             if (step == 0) recorder.clear();
-             recorder.let_host_get_ahead();
-           }});
-  return recorder.rows(steps);
+  steps.before_step = [&](int64_t step) {
+    if (step == 0) recorder.clear();
+    recorder.let_host_get_ahead();
+  };
+  measure(steps);
+  return recorder.rows(steps.steps);
 }
 
 struct TracedStep {
@@ -248,11 +250,12 @@ void measure_step(Config config, const BenchStepOptions& options, RankGroup& ran
   if (!limit.others.empty()) line.notice(limit.others);
   const std::unique_ptr<Backend> be = make_backend(device);
   const double peak = gemm_peak(*be, bool(shape.fp8));
-  const int64_t timed_steps = std::min<int64_t>(options.steps, kStepsByOperation);
+  const TimedSteps of_single{.warmup = std::min<int64_t>(options.warmup, 1),
+                             .steps = std::min<int64_t>(options.steps, kStepsByOperation)};
   const bool times_single = options.roofline && shape.micro_steps > 1;
   Progress progress(line, expected_step_seconds(timed_shape, peak),
                     (options.warmup + options.steps) * (shape.ranks() > 1 ? 2 : 1) +
-                        (1 + timed_steps) * (1 + options.roofline + times_single) +
+                        (of_single.warmup + of_single.steps) * (1 + options.roofline + times_single) +
                         (options.trace.empty() ? 0 : 2));
   const GemmChoices gemms = use_chosen_gemms(*be, config, {shape}, {}, ranks, line);
   const MemoryPlan plan = plan_stages(shape, device);
@@ -288,7 +291,7 @@ void measure_step(Config config, const BenchStepOptions& options, RankGroup& ran
   const TimedSteps timed{.warmup = options.warmup, .steps = options.steps, .axes = axes};
   const StepTimes all = ranks.size() > 1 && fits_alone ? measure(timed_shape, timed) : one;
   const std::vector<double> waited = ranks.gather(all.waited);
-  const OpTimes times = times_by_operation(*be, timed_steps, measure_single);
+  const OpTimes times = times_by_operation(*be, of_single, measure_single);
   Roofline roofline{.what = text_of(alone(single)), .device = device.name};
   if (options.roofline || !options.trace.empty()) {
     roofline.bytes_per_second = measure_bandwidth(*be);
@@ -300,9 +303,8 @@ void measure_step(Config config, const BenchStepOptions& options, RankGroup& ran
     traced = trace_step(*be, single, ranks, roofline, timed,
                         [&](const TimedSteps& steps) { return measure(single, steps); });
   if (options.roofline) {
-    roofline.step_ms =
-        1e3 * (times_single ? measure_single({.warmup = 1, .steps = timed_steps}) : one).median();
-    roofline.rows = rows_of_roofline(*be, shape.model, timed_steps, measure_single);
+    roofline.step_ms = 1e3 * (times_single ? measure_single(of_single) : one).median();
+    roofline.rows = rows_of_roofline(*be, shape.model, of_single, measure_single);
     sort_by_time(roofline);
   }
   line.clear();
@@ -318,7 +320,7 @@ void measure_step(Config config, const BenchStepOptions& options, RankGroup& ran
   if (!gemms.summary.empty()) fmt::print("  GEMMs         {}\n", gemms.summary);
   print_notices(gemms.notices, plan.attention);
   if (!options.trace.empty()) write_trace(traced, options.trace, be->device());
-  const nlohmann::ordered_json by_op = print_by_operation(times, shape, timed_steps);
+  const nlohmann::ordered_json by_op = print_by_operation(times, shape, of_single.steps);
   if (options.roofline) {
     fmt::print("{}", table_of(roofline));
     write_output(options.markdown, to_markdown(roofline));

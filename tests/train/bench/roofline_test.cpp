@@ -331,6 +331,14 @@ struct BenchRoofline : TrainProgram {
   }
 };
 
+// One that is timed as a whole, and one by operation
+TEST_F(BenchRoofline, OneStepWithoutWarmUpMakesTwo) {
+  const ProcessResult result =
+      run_process(BENCH_BINARY, {"step", "small.yaml", "--steps", "1", "--warmup", "0"}, {.folder = folder});
+  ASSERT_EQ(result.status, 0) << result.error;
+  EXPECT_NE(result.out.find("for the 2 steps that are made"), std::string::npos) << result.out;
+}
+
 // A timed step makes only a few of many micro-batches; the figures describe the whole step.
 TEST_F(BenchRoofline, AStepIsTheOneThatTheConfigurationDescribes) {
   for (const int64_t micro_batches : {1, 2, 3, 8}) {
