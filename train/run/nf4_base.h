@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/formats/folder.h"
+#include "model/formats/weights.h"
 #include "train/config/config.h"
 #include "train/session/train_state.h"
 
@@ -13,34 +13,35 @@ namespace tessera {
 
 bool is_nf4(LoraBase base);  // nf4 or nf4_double
 
-// What a run that stores `base` finds in a folder, of all matrices that it stores so
+// What a run that stores its base in one form finds in a folder, of all matrices that it stores so
 struct Nf4Base {
   int64_t kept = 0;        // their bytes are
   int64_t others = 0;      // in other numbers than NF4
   std::string difference;  // of the first one in NF4 that is stored otherwise; empty: there is none
   bool is_kept() const { return difference.empty() && others == 0; }
 };
-struct BaseForm {
-  LoraBase form;
-  bool experts_only;
+// The same of an opened folder, for nf4 and for nf4_double
+struct Nf4Folder {
+  Nf4Base nf4, nf4_double;
+  bool is_double() const { return nf4_double.kept > 0 && nf4_double.difference.empty(); }
 };
-Nf4Base compare_nf4_base(const std::filesystem::path& folder, const ModelConfig& model, const BaseForm& base,
-                         const FolderOptions& options);
+Nf4Folder compare_nf4_base(const WeightsFolder& weights, const ModelConfig& model, bool experts_only);
 
 // The form in which `folder`, the train.init_from of adapters, is stored, beside that in which the run stores
-// its base. Error: the run would round scales of NF4 again.
+// its base. Error: as compare_with_nf4().
 struct BaseForms {
   bool is_kept = false;  // the base has the values of the folder
   std::vector<std::string> notices = {};
 };
 BaseForms compare_forms(const std::filesystem::path& folder, const Config& config);
 
-// The notice about another folder that is stored in NF4, if it is one and its values are widened. Error: its
-// scales would be rounded again.
+// What a run that stores the weights of a folder as `key` says tells about it, if it is in NF4: a notice
+// where its values are widened. Error: its scales would be rounded again.
 struct StoredFolder {
-  const std::string& folder;
-  const char* key;  // that has it stored so
-  bool scales_in_8_bits, widened;
+  std::string folder;
+  const char* key;
+  bool scales_in_8_bits, widened;   // the values nf4_double and auto of `key`
+  const Nf4Folder* kept = nullptr;  // null: the run takes its values, not its bytes
 };
 std::vector<std::string> compare_with_nf4(const StoredFolder& of);
 

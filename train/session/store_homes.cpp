@@ -6,18 +6,15 @@
 namespace tessera {
 namespace {
 
-const StoredFormat& format_of(LoraBase base) {
-  switch (base) {
-    case LoraBase::kAuto:
-      return fp8_format();
-    case LoraBase::kNf4:
-      return four_bit_format(FourBits::kNf4);
-    case LoraBase::kNf4Double:
-      return nf4_double_format();
-    case LoraBase::kMxfp4:
-      return four_bit_format(FourBits::kMxfp4);
-  }
-  fail("no such train.lora.base");
+// Of train.lora.base or train.teacher_base
+template <class Base>
+const StoredFormat& format_of(Base base) {
+  if (base == Base::kNf4) return four_bit_format(FourBits::kNf4);
+  if (base == Base::kNf4Double) return nf4_double_format();
+  if (base == Base::kMxfp4) return four_bit_format(FourBits::kMxfp4);
+  const std::string_view name = name_of(base);
+  check(name == "auto" || name == "fp8", "weights have no format for a base in {}", name);
+  return fp8_format();  // of what is multiplied in FP8
 }
 
 // The ranks that split the parameters
@@ -33,21 +30,6 @@ void check_axes(const RunShape& shape, const StepAxes& axes) {
   check_size(Axis::kContext, axes.context);
   check_size(Axis::kShard, shard_of(axes));
   check_size(Axis::kReplica, axes.replica);
-}
-
-const StoredFormat& format_of(TeacherBase base) {
-  switch (base) {
-    case TeacherBase::kAuto:
-    case TeacherBase::kFp8:
-      return fp8_format();
-    case TeacherBase::kNf4:
-      return four_bit_format(FourBits::kNf4);
-    case TeacherBase::kNf4Double:
-      return nf4_double_format();
-    case TeacherBase::kMxfp4:
-      return four_bit_format(FourBits::kMxfp4);
-  }
-  fail("no such train.teacher_base");
 }
 
 }  // namespace

@@ -41,13 +41,18 @@ double loss_of(const fs::path& folder) {
   return session.evaluate(Text().view(), 1);
 }
 
+Nf4Base found_as(LoraBase form, const fs::path& folder, const ModelConfig& model) {
+  const Nf4Folder found = compare_nf4_base(WeightsFolder(folder, model.base()), model, false);
+  return form == LoraBase::kNf4 ? found.nf4 : found.nf4_double;
+}
+
 // A run with the base in `form` has the folder's values, to the bit, and so its loss.
 void expect_kept(const fs::path& folder, LoraBase form) {
   for (const bool on_host : {false, true}) {
     SCOPED_TRACE(fmt::format("{}, {}", name_of(form), on_host ? "on the host" : "on the device"));
     RunShape shape = shape_of(folder);
     shape.model = with_adapters(shape.model, 4), shape.offload.weights = on_host;
-    const Nf4Base found = compare_nf4_base(folder, shape.model, {.form = form, .experts_only = false}, {});
+    const Nf4Base found = found_as(form, folder, shape.model);
     EXPECT_TRUE(found.is_kept()) << found.difference;
     EXPECT_GT(found.kept, 0);
     LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, form));
@@ -76,9 +81,7 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
 }
 
 std::string difference(const fs::path& folder, LoraBase form) {
-  return compare_nf4_base(folder, with_adapters(read_model_config(folder).model, 4),
-                          {.form = form, .experts_only = false}, {})
-      .difference;
+  return found_as(form, folder, with_adapters(read_model_config(folder).model, 4)).difference;
 }
 
 TEST(Nf4Folder, ScalesInFp32WouldBeRounded) {
