@@ -64,16 +64,12 @@ constinit const Family kBloom{
                  .norm_embeddings = true,
                  .positions = Positions::kAlibi},
     .fields = kBloomFields,
-    .mlps = {},
-    .biases = {},
     .harmless = kHarmlessInBloom,
     .refused = kBloomRefused,
     .dropouts = kBloomDropouts,
-    .default_dropout = 0,
     .lead = "transformer.",
     .block = "h.{}.",
     .tensors = kBloomTensors,
-    .buffers = "",
 };
 
 }  // namespace tessera

@@ -45,24 +45,46 @@ constexpr std::string_view kHarmlessBesideText[] = {
     "boi_token_id",   "boi_token_index",   "eoi_token_id",        "eoi_token_index",
     "image_token_id", "image_token_index", "mm_tokens_per_image", "vision_config"};
 
-// As kLlamaTensors, with a norm before and after each of attention and the MLP; norms of queries and keys are
-// of Gemma 3
-constexpr TensorNames kGemmaTensors[] = {
-    {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
-    {.ours = "head.", .theirs = {{{"lm_head."}}}},
-    {.ours = "norm.", .theirs = {{{"model.norm."}}}},
-    {.ours = "norm1.", .theirs = {{{"input_layernorm."}}}},
-    {.ours = "attention.qkv.",
-     .theirs = {{{"self_attn.q_proj."}, {"self_attn.k_proj."}, {"self_attn.v_proj."}}}},
-    {.ours = "attention.q_norm.", .theirs = {{{"self_attn.q_norm."}}}},
-    {.ours = "attention.k_norm.", .theirs = {{{"self_attn.k_norm."}}}},
-    {.ours = "attention.out.", .theirs = {{{"self_attn.o_proj."}}}},
+// A norm before and after each of attention and the MLP
+constexpr TensorNames kGemmaOwnTensors[] = {
     {.ours = "norm1_after.", .theirs = {{{"post_attention_layernorm."}}}},
     {.ours = "norm2.", .theirs = {{{"pre_feedforward_layernorm."}}}},
-    {.ours = "mlp.expand.", .theirs = {{{"mlp.gate_proj."}, {"mlp.up_proj."}}}},
-    {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
     {.ours = "norm2_after.", .theirs = {{{"post_feedforward_layernorm."}}}},
 };
+constexpr auto kGemmaTensors = joined(kGemmaOwnTensors, kLlamaTensors);
+
+constexpr ModelConfig gemma2_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.vocab_size = 256000;
+  model.context = 8192;
+  model.layers = 26;
+  model.heads = 8;
+  model.channels = 2304;
+  model.kv_heads = 4;
+  model.head_dim = 256;
+  model.mlp_width = 9216;
+  model.norm_place = NormPlace::kBoth;
+  model.norm_plus_one = true;
+  model.rope.theta = 1e4;
+  model.mlp = Mlp::kGeglu;
+  model.tied = true;
+  model.scale_embeddings = true;
+  model.logit_cap = 30;
+  model.attention_cap = 50;
+  model.query_scalar = 256;
+  return model;
+}
+
+constexpr ModelConfig gemma3_defaults() {
+  ModelConfig model = gemma2_defaults();
+  model.vocab_size = 262208;
+  model.context = 131072;
+  model.rope.theta = 1e6;
+  model.rope.local_theta = 1e4;
+  model.qk_norm = QkNorm::kHeads;
+  model.logit_cap = model.attention_cap = 0;
+  return model;
+}
 
 }  // namespace
 
@@ -70,27 +92,7 @@ constinit const Family kGemma2 = like_llama({
     .name = "gemma2",
     .title = "Gemma 2",
     .architecture = "Gemma2ForCausalLM",
-    .defaults = {.vocab_size = 256000,
-                 .context = 8192,
-                 .layers = 26,
-                 .heads = 8,
-                 .channels = 2304,
-                 .kv_heads = 4,
-                 .head_dim = 256,
-                 .mlp_width = 9216,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-6f,
-                 .norm_place = NormPlace::kBoth,
-                 .norm_plus_one = true,
-                 .positions = Positions::kRope,
-                 .rope = {.theta = 1e4},
-                 .mlp = Mlp::kGeglu,
-                 .bias = Bias::kNone,
-                 .tied = true,
-                 .scale_embeddings = true,
-                 .logit_cap = 30,
-                 .attention_cap = 50,
-                 .query_scalar = 256},
+    .defaults = gemma2_defaults(),
     .fields = kGemma2Fields,
     .mlps = kGemmaMlps,
     .biases = {.attention = "attention_bias"},
@@ -106,26 +108,7 @@ constinit const Family kGemma3 = like_llama({
     .name = "gemma3_text",
     .title = "Gemma 3",
     .architecture = "Gemma3ForCausalLM",
-    .defaults = {.vocab_size = 262208,
-                 .context = 131072,
-                 .layers = 26,
-                 .heads = 8,
-                 .channels = 2304,
-                 .kv_heads = 4,
-                 .head_dim = 256,
-                 .mlp_width = 9216,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-6f,
-                 .norm_place = NormPlace::kBoth,
-                 .norm_plus_one = true,
-                 .positions = Positions::kRope,
-                 .rope = {.theta = 1e6, .local_theta = 1e4},
-                 .mlp = Mlp::kGeglu,
-                 .bias = Bias::kNone,
-                 .qk_norm = QkNorm::kHeads,
-                 .tied = true,
-                 .scale_embeddings = true,
-                 .query_scalar = 256},
+    .defaults = gemma3_defaults(),
     .fields = kGemma3Fields,
     .mlps = kGemmaMlps,
     .biases = {.attention = "attention_bias"},

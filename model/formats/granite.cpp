@@ -22,28 +22,21 @@ constexpr TensorNames kGraniteMoeOwnTensors[] = {
 };
 constexpr auto kGraniteMoeTensors = joined(kLlamaTensors, kGraniteMoeOwnTensors);
 
+constexpr ModelConfig granite_moe_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.mlp_width = 0;
+  model.experts = {.count = 8, .active = 2, .width = 11008, .router = Router::kSoftmaxOfChosen};
+  model.query_scalar = 1;
+  return model;
+}
+
 }  // namespace
 
 constinit const Family kGraniteMoe = like_llama({
     .name = "granitemoe",
     .title = "Granite with experts",
     .architecture = "GraniteMoeForCausalLM",
-    .defaults = {.vocab_size = 32000,
-                 .context = 2048,
-                 .layers = 32,
-                 .heads = 32,
-                 .channels = 4096,
-                 .kv_heads = 0,
-                 .head_dim = 0,
-                 .mlp_width = 0,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-6f,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kSwiglu,
-                 .experts = {.count = 8, .active = 2, .width = 11008, .router = Router::kSoftmaxOfChosen},
-                 .bias = Bias::kNone,
-                 .tied = false,
-                 .query_scalar = 1},
+    .defaults = granite_moe_defaults(),
     .fields = kGraniteMoeFields,
     .biases = {.attention = "attention_bias"},
     .harmless = kExpertHarmless,

@@ -45,6 +45,23 @@ inline constexpr Field kLlamaExpertFields[] = {
     {.name = "rms_norm_eps", .key = "model.norm_epsilon"},
     {.name = "tie_word_embeddings", .key = "model.tied"},
 };
+
+// transformers' defaults of Llama, some of which other families change
+inline constexpr ModelConfig kLlamaDefaults{.vocab_size = 32000,
+                                            .context = 2048,
+                                            .layers = 32,
+                                            .heads = 32,
+                                            .channels = 4096,
+                                            .kv_heads = 0,
+                                            .head_dim = 0,
+                                            .mlp_width = 11008,
+                                            .norm = NormKind::kRmsNorm,
+                                            .norm_epsilon = 1e-6f,
+                                            .positions = Positions::kRope,
+                                            .mlp = Mlp::kSwiglu,
+                                            .bias = Bias::kNone,
+                                            .tied = false};
+
 inline constexpr MlpWord kLlamaMlps[] = {{"silu", Mlp::kSwiglu}};
 
 inline constexpr DropoutField kLlamaDropouts[] = {{"attention_dropout", "model.dropout.attention"}};

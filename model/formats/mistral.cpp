@@ -23,26 +23,30 @@ constexpr TensorNames kMixtralOwnTensors[] = {
 };
 constexpr auto kMixtralTensors = joined(kLlamaTensors, kMixtralOwnTensors);
 
+constexpr ModelConfig mistral_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.context = 131072;
+  model.kv_heads = 8;
+  model.mlp_width = 14336;
+  return model;
+}
+
+constexpr ModelConfig mixtral_defaults() {
+  ModelConfig model = mistral_defaults();
+  model.mlp_width = 0;
+  model.norm_epsilon = 1e-5f;
+  model.rope.theta = 1e6;
+  model.experts = {.count = 8, .active = 2, .width = 14336, .renormalise = true};
+  return model;
+}
+
 }  // namespace
 
 constinit const Family kMistral = like_llama({
     .name = "mistral",
     .title = "Mistral",
     .architecture = "MistralForCausalLM",
-    .defaults = {.vocab_size = 32000,
-                 .context = 131072,
-                 .layers = 32,
-                 .heads = 32,
-                 .channels = 4096,
-                 .kv_heads = 8,
-                 .head_dim = 0,
-                 .mlp_width = 14336,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-6f,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kSwiglu,
-                 .bias = Bias::kNone,
-                 .tied = false},
+    .defaults = mistral_defaults(),
     .refused = kMistralRefused,
     .windows = WindowFields::kAllLayers,
     .default_window = 4096,
@@ -52,22 +56,7 @@ constinit const Family kMixtral = like_llama({
     .name = "mixtral",
     .title = "Mixtral",
     .architecture = "MixtralForCausalLM",
-    .defaults = {.vocab_size = 32000,
-                 .context = 131072,
-                 .layers = 32,
-                 .heads = 32,
-                 .channels = 4096,
-                 .kv_heads = 8,
-                 .head_dim = 0,
-                 .mlp_width = 0,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-5f,
-                 .positions = Positions::kRope,
-                 .rope = {.theta = 1e6},
-                 .mlp = Mlp::kSwiglu,
-                 .experts = {.count = 8, .active = 2, .width = 14336, .renormalise = true},
-                 .bias = Bias::kNone,
-                 .tied = false},
+    .defaults = mixtral_defaults(),
     .fields = kLlamaExpertFields,
     .harmless = kExpertHarmless,
     .refused = kMixtralRefused,

@@ -37,28 +37,33 @@ constexpr Field kOlmoeFields[] = {
 };
 constexpr auto kOlmoeTensors = joined(kLlamaTensors, kExpertTensors);
 
+constexpr ModelConfig olmo2_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.vocab_size = 50304;
+  model.norm_epsilon = 1e-5f;
+  model.norm_place = NormPlace::kAfter;
+  model.qk_norm = QkNorm::kAllHeads;
+  return model;
+}
+
+constexpr ModelConfig olmoe_defaults() {
+  ModelConfig model = olmo2_defaults();
+  model.context = 4096;
+  model.layers = model.heads = 16;
+  model.channels = 2048;
+  model.mlp_width = 0;
+  model.norm_place = NormPlace::kBefore;
+  model.experts = {.count = 64, .active = 8, .width = 2048};
+  return model;
+}
+
 }  // namespace
 
 constinit const Family kOlmo2 = like_llama({
     .name = "olmo2",
     .title = "OLMo 2",
     .architecture = "Olmo2ForCausalLM",
-    .defaults = {.vocab_size = 50304,
-                 .context = 2048,
-                 .layers = 32,
-                 .heads = 32,
-                 .channels = 4096,
-                 .kv_heads = 0,
-                 .head_dim = 0,
-                 .mlp_width = 11008,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-5f,
-                 .norm_place = NormPlace::kAfter,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kSwiglu,
-                 .bias = Bias::kNone,
-                 .qk_norm = QkNorm::kAllHeads,
-                 .tied = false},
+    .defaults = olmo2_defaults(),
     .biases = {.attention = "attention_bias"},
     .refused = kOlmo2Refused,
     .tensors = kOlmo2Tensors,
@@ -69,22 +74,7 @@ constinit const Family kOlmoe = like_llama({
     .name = "olmoe",
     .title = "OLMoE",
     .architecture = "OlmoeForCausalLM",
-    .defaults = {.vocab_size = 50304,
-                 .context = 4096,
-                 .layers = 16,
-                 .heads = 16,
-                 .channels = 2048,
-                 .kv_heads = 0,
-                 .head_dim = 0,
-                 .mlp_width = 0,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-5f,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kSwiglu,
-                 .experts = {.count = 64, .active = 8, .width = 2048},
-                 .bias = Bias::kNone,
-                 .qk_norm = QkNorm::kAllHeads,
-                 .tied = false},
+    .defaults = olmoe_defaults(),
     .fields = kOlmoeFields,
     .biases = {.attention = "attention_bias"},
     .harmless = kExpertHarmless,

@@ -27,17 +27,21 @@ constexpr RefusedField kRefusedInPhi3[] = {
 constexpr DropoutField kPhi3Dropouts[] = {{"attention_dropout", "model.dropout.attention"},
                                           {"resid_pdrop", "model.dropout.residual"}};
 
-constexpr TensorNames kPhi3Tensors[] = {
-    {.ours = "token_table", .theirs = {{{"model.embed_tokens.weight"}}}},
-    {.ours = "head.", .theirs = {{{"lm_head."}}}},
-    {.ours = "norm.", .theirs = {{{"model.norm."}}}},
-    {.ours = "norm1.", .theirs = {{{"input_layernorm."}}}},
+constexpr TensorNames kPhi3OwnTensors[] = {
     {.ours = "attention.qkv.", .theirs = {{{"self_attn.qkv_proj."}}}},
-    {.ours = "attention.out.", .theirs = {{{"self_attn.o_proj."}}}},
-    {.ours = "norm2.", .theirs = {{{"post_attention_layernorm."}}}},
     {.ours = "mlp.expand.", .theirs = {{{"mlp.gate_up_proj."}}}},
-    {.ours = "mlp.contract.", .theirs = {{{"mlp.down_proj."}}}},
 };
+constexpr auto kPhi3Tensors = joined(kPhi3OwnTensors, kLlamaTensors);
+
+constexpr ModelConfig phi3_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.vocab_size = 32064;
+  model.context = 4096;
+  model.channels = 3072;
+  model.mlp_width = 8192;
+  model.norm_epsilon = 1e-5f;
+  return model;
+}
 
 }  // namespace
 
@@ -45,20 +49,7 @@ constinit const Family kPhi3 = like_llama({
     .name = "phi3",
     .title = "Phi-3",
     .architecture = "Phi3ForCausalLM",
-    .defaults = {.vocab_size = 32064,
-                 .context = 4096,
-                 .layers = 32,
-                 .heads = 32,
-                 .channels = 3072,
-                 .kv_heads = 0,
-                 .head_dim = 0,
-                 .mlp_width = 8192,
-                 .norm = NormKind::kRmsNorm,
-                 .norm_epsilon = 1e-5f,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kSwiglu,
-                 .bias = Bias::kNone,
-                 .tied = false},
+    .defaults = phi3_defaults(),
     .fields = kPhi3Fields,
     .harmless = kHarmlessInPhi3,
     .refused = kRefusedInPhi3,

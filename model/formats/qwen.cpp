@@ -22,24 +22,18 @@ constexpr RefusedField kQwen3MoeRefused[] = {kNoMlpBias, kNoPartialRotation, kNo
 constexpr std::string_view kQwen3MoeOwnHarmless[] = {"max_window_layers"};
 constexpr auto kQwen3MoeHarmless = joined(kExpertHarmless, kQwen3MoeOwnHarmless);
 
-// What transformers' defaults of both have in common
-constexpr ModelConfig kDefaults{.vocab_size = 151936,
-                                .context = 32768,
-                                .layers = 32,
-                                .heads = 32,
-                                .channels = 4096,
-                                .kv_heads = 32,
-                                .head_dim = 0,
-                                .mlp_width = 22016,
-                                .norm = NormKind::kRmsNorm,
-                                .norm_epsilon = 1e-6f,
-                                .positions = Positions::kRope,
-                                .mlp = Mlp::kSwiglu,
-                                .bias = Bias::kQkv,
-                                .tied = false};
+constexpr ModelConfig qwen2_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.vocab_size = 151936;
+  model.context = 32768;
+  model.kv_heads = 32;
+  model.mlp_width = 22016;
+  model.bias = Bias::kQkv;
+  return model;
+}
 
 constexpr ModelConfig qwen3_defaults() {
-  ModelConfig model = kDefaults;
+  ModelConfig model = qwen2_defaults();
   model.head_dim = 128;
   model.bias = Bias::kNone;
   model.qk_norm = QkNorm::kHeads;
@@ -47,7 +41,7 @@ constexpr ModelConfig qwen3_defaults() {
 }
 
 constexpr ModelConfig qwen2_moe_defaults() {
-  ModelConfig model = kDefaults;
+  ModelConfig model = qwen2_defaults();
   model.layers = 24;
   model.heads = model.kv_heads = 16;
   model.channels = 2048;
@@ -95,7 +89,7 @@ constinit const Family kQwen2 = like_llama({
     .name = "qwen2",
     .title = "Qwen2",
     .architecture = "Qwen2ForCausalLM",
-    .defaults = kDefaults,
+    .defaults = qwen2_defaults(),
     .harmless = kQwen2Harmless,
     .refused = kQwen2Refused,
     .windows = WindowFields::kByLayer,

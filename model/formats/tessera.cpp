@@ -34,29 +34,28 @@ constexpr TensorNames kTesseraOwnTensors[] = {
 };
 constexpr auto kTesseraTensors = joined(kLlamaTensors, kTesseraOwnTensors);
 
+constexpr ModelConfig tessera_defaults() {
+  ModelConfig model = kLlamaDefaults;
+  model.vocab_size = 50257;
+  model.context = 1024;
+  model.layers = model.heads = 12;
+  model.channels = 768;
+  model.mlp_width = 0;
+  model.norm_epsilon = 1e-5f;
+  model.mlp = Mlp::kRelu2;
+  return model;
+}
+
 }  // namespace
 
 constinit const Family kTessera = like_llama({
     .name = "tessera",
     .title = "Tessera model",
     .architecture = "TesseraForCausalLM",
-    .defaults = {.vocab_size = 50257,
-                 .context = 1024,
-                 .layers = 12,
-                 .heads = 12,
-                 .channels = 768,
-                 .kv_heads = 0,
-                 .head_dim = 0,
-                 .mlp_width = 0,
-                 .norm = NormKind::kRmsNorm,
-                 .positions = Positions::kRope,
-                 .mlp = Mlp::kRelu2,
-                 .bias = Bias::kNone,
-                 .tied = false},
+    .defaults = tessera_defaults(),
     .fields = kTesseraFields,
     .mlps = kTesseraMlps,
     .biases = {.attention = "attention_bias", .mlp = "mlp_bias"},
-    .refused = {},
     .windows = WindowFields::kByPattern,
     .default_window = 4096,
     .tensors = kTesseraTensors,
