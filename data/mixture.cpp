@@ -78,10 +78,6 @@ Mixture::Place Mixture::place(int64_t position) const {
   return {place.part, block * counts_[static_cast<size_t>(place.part)] + place.position};
 }
 
-double Mixture::share(int64_t part) const {
-  return static_cast<double>(counts_[static_cast<size_t>(part)]) / static_cast<double>(block_.size());
-}
-
 std::vector<SequencePiece> Mixture::pieces(int64_t position) const {
   const auto [part, at] = place(position);
   return parts_[static_cast<size_t>(part)].source->pieces(at);

@@ -37,7 +37,6 @@ class Mixture : public SequenceSource {
     bool operator==(const Place&) const = default;
   };
   Place place(int64_t position) const;  // Error: position < 0
-  double share(int64_t part) const;     // of the sequences
 
  private:
   std::vector<Part> parts_;

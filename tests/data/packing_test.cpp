@@ -367,7 +367,6 @@ TEST(MixtureTest, HasExactSharesInTheSmallestBlock) {
   std::map<int64_t, int64_t> times;
   for (int64_t position = 0; position < 10; ++position) ++times[mixture.place(position).part];
   EXPECT_EQ(times, (std::map<int64_t, int64_t>{{0, 7}, {1, 3}}));
-  EXPECT_EQ(mixture.share(0), 0.7);
   EXPECT_EQ(mixture_of({7, 3}).place(123'456'789'012), mixture.place(123'456'789'012));
   EXPECT_EQ(mixture.place(1'000'000'000'000), (Mixture::Place{0, 700'000'000'000}));
 }

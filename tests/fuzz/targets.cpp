@@ -698,7 +698,6 @@ Target metrics() {
                 write(folder / "metrics.jsonl", bytes);
                 const RunRecord record = read_run(folder);
                 record.tokens_per_second();
-                record.fact("parameters");
               },
           .seeds = {R"({"type":"start","step":0,"time":"2024-01-01T00:00:00Z","parameters":5})"
                     "\n"

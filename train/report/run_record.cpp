@@ -246,8 +246,6 @@ double RunRecord::tokens_per_second() const {
   return step_seconds_ > 0 ? step_tokens_ / step_seconds_ : kNone;
 }
 
-double RunRecord::fact(const char* key) const { return number(facts_, key); }
-
 RunRecord read_run(const fs::path& folder_or_file) {
   const bool is_folder = fs::is_directory(folder_or_file);
   const fs::path file = is_folder ? folder_or_file / "metrics.jsonl" : folder_or_file;

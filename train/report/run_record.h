@@ -83,8 +83,7 @@ class RunRecord {
   const std::deque<Sample>& samples() const { return samples_; }
   const std::map<std::string, double>& memory() const { return memory_; }  // bytes of each tag, at the peak
   double tokens_per_second() const;                       // only in steps, over the whole run; NaN: unknown
-  double fact(const char* key) const;                     // a number of the newest start or resume; NaN: none
-  const nlohmann::json& facts() const { return facts_; }  // that whole line
+  const nlohmann::json& facts() const { return facts_; }  // the line of the newest start or resume
   // "running" if no end is recorded, else "finished", "patience", "signal" or "error"
   const std::string& state() const { return state_; }
   const std::string& message() const { return message_; }

@@ -119,7 +119,7 @@ TEST_F(MetricsLines, OfEachTypeAreTaken) {
            "\n");
   EXPECT_EQ(run.name, "mine");
   EXPECT_EQ(run.state(), "signal");
-  EXPECT_EQ(run.fact("steps"), 9);
+  EXPECT_EQ(run.facts().at("steps"), 9);
   EXPECT_EQ(run.last().step, 2);
   EXPECT_EQ(run.last().tokens, 200);
   EXPECT_EQ(run.last().seconds, 10);
