@@ -6,7 +6,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
-#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "train/config/config.h"
 #include "train/config/config_keys.h"
@@ -233,12 +232,5 @@ int main(int argc, char** argv) {
                                               : option_is_a_key(word);
   };
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
-  try {
-    return run(command, argv);
-  } catch (const PeerFailed&) {
-    return kExitPeerFailed;
-  } catch (const std::exception& error) {
-    std::cerr << "train: error: " << error_text(error) << '\n';
-    return 1;
-  }
+  return exit_code_of("train", [&] { return run(command, argv); });
 }

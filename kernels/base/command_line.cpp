@@ -287,13 +287,10 @@ std::optional<int> parse_command_line(const CommandLine& line) {
   }
 }
 
-int run_program(const char* name, int (*run)(int, char**), int argc, char** argv) try {
+int run_program(const char* name, int (*run)(int, char**), int argc, char** argv) {
   start_process();
   outlive_readers();
-  return run(argc, argv);
-} catch (const std::exception& error) {
-  print_stderr(fmt::format("{}: error: {}\n", name, error_text(error)));
-  return 1;
+  return exit_code_of(name, [&] { return run(argc, argv); });
 }
 
 }  // namespace tessera

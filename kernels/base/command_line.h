@@ -26,10 +26,7 @@ struct CommandLine {
 //   train: error: there is no option --confg; did you mean --config? (see ./train --help)
 std::optional<int> parse_command_line(const CommandLine& line);
 
-// A whole main(): calls `run` and returns its exit code. The program goes on when the readers of its output
-// have exited. If `run` throws, the error is printed on stderr as
-//   prepare: error: the input a.txt does not exist
-// and the exit code is 1.
+// A whole main(): exit_code_of() of `run`. The program goes on when the readers of its output have exited.
 int run_program(const char* name, int (*run)(int, char**), int argc, char** argv);
 
 }  // namespace tessera

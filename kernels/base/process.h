@@ -1,4 +1,4 @@
-// The first calls of every program.
+// The first and the last calls of every program.
 #pragma once
 
 #include <fcntl.h>
@@ -38,5 +38,24 @@ inline void start_process() {
 
 // The program continues when the reader of its output exits.
 inline void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
+
+// An error that another process prints: the program that it ends prints nothing.
+struct PrintedElsewhere : Error {
+  PrintedElsewhere(const std::string& text, int code) : Error(text), exit_code(code) {}
+  int exit_code;
+};
+
+// What `run` returns. If it throws, the error is printed on stderr as
+//   prepare: error: the input a.txt does not exist
+// and the exit code is 1.
+template <class Run>
+int exit_code_of(const char* program, Run&& run) try {
+  return run();
+} catch (const PrintedElsewhere& error) {
+  return error.exit_code;
+} catch (const std::exception& error) {
+  print_stderr(fmt::format("{}: error: {}\n", program, error_text(error)));
+  return 1;
+}
 
 }  // namespace tessera

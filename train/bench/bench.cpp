@@ -1,14 +1,12 @@
 // ./bench step --config gpt2_small.yaml
 #include "train/bench/bench.h"
 
-#include <iostream>
 #include <optional>
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
-#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "model/kv_cache.h"
 #include "train/bench/sequence_lengths.h"
@@ -383,7 +381,7 @@ int main(int argc, char** argv) {
     return attention.parsed() || needle.parsed() || links.parsed() ? "" : option_is_a_key(word);
   };
   if (const auto exit_code = parse_command_line({app, argc, argv, advice})) return *exit_code;
-  try {
+  return exit_code_of("bench", [&] {
     if (step.parsed()) run_step(command, argv);
     if (gemm.parsed()) bench_gemm(config_of(command), command.gemm);
     if (memory.parsed()) run_memory(command);
@@ -394,10 +392,5 @@ int main(int argc, char** argv) {
     if (links.parsed())
       bench_links(command.links, start_ranks(command.links.device, command.links_ranks, argv));
     return 0;
-  } catch (const PeerFailed&) {
-    return kExitPeerFailed;
-  } catch (const std::exception& error) {
-    std::cerr << "bench: error: " << error_text(error) << '\n';
-    return 1;
-  }
+  });
 }

@@ -1,5 +1,4 @@
 // ./evaluate --model FOLDER
-#include <iostream>
 
 #include "data/log_probs.h"
 #include "data/teacher_logits.h"
@@ -7,7 +6,6 @@
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
-#include "kernels/base/system_error.h"
 #include "train/evaluate/evaluate.h"
 #include "train/launch/process_group.h"
 #include "train/run/ignored_fields.h"
@@ -114,13 +112,8 @@ int main(int argc, char** argv) {
   Command command;
   add_options(app, command);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
-  try {
+  return exit_code_of("evaluate", [&] {
     run(command, argv);
     return 0;
-  } catch (const PeerFailed&) {
-    return kExitPeerFailed;
-  } catch (const std::exception& error) {
-    std::cerr << "evaluate: error: " << error_text(error) << '\n';
-    return 1;
-  }
+  });
 }

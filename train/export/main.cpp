@@ -2,10 +2,7 @@
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
-#include "kernels/base/process.h"
 #include "kernels/base/signals.h"
-#include "kernels/base/status_line.h"
-#include "kernels/base/system_error.h"
 #include "train/export/export_folder.h"
 #include "train/run/ignored_fields.h"
 #include "train/run/threads.h"
@@ -73,12 +70,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace tessera
 
-int main(int argc, char** argv) try {
-  tessera::start_process();
-  tessera::outlive_readers();
+int main(int argc, char** argv) {
   tessera::wait_without_spinning(argv);
-  return tessera::run(argc, argv);
-} catch (const std::exception& error) {
-  tessera::print_stderr(fmt::format("export: error: {}\n", tessera::error_text(error)));
-  return 1;
+  return tessera::run_program("export", tessera::run, argc, argv);
 }

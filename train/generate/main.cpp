@@ -8,7 +8,6 @@
 #include "kernels/base/process.h"
 #include "kernels/base/signals.h"
 #include "kernels/base/status_line.h"
-#include "kernels/base/system_error.h"
 #include "kernels/base/text.h"
 #include "model/formats/folder.h"
 #include "train/generate/conversation.h"
@@ -258,10 +257,5 @@ int main(int argc, char** argv) {
   GenerateOptions options;
   add_generate_options(app, options);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
-  try {
-    return run(options);
-  } catch (const std::exception& error) {
-    print_stderr(fmt::format("generate: error: {}\n", error_text(error)));
-    return 1;
-  }
+  return exit_code_of("generate", [&] { return run(options); });
 }

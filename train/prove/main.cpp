@@ -1,12 +1,10 @@
 // ./prove runs/quickstart
-#include <iostream>
 
 #include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/check.h"
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
 #include "kernels/base/signals.h"
-#include "kernels/base/system_error.h"
 #include "kernels/base/version.h"
 #include "train/launch/process_group.h"
 #include "train/prove/other_build.h"
@@ -114,12 +112,5 @@ int main(int argc, char** argv) {
   Command command;
   add_options(app, command);
   if (const auto exit_code = parse_command_line({app, argc, argv})) return *exit_code;
-  try {
-    return run(command, argv) ? 0 : 1;
-  } catch (const PeerFailed&) {
-    return kExitPeerFailed;
-  } catch (const std::exception& error) {
-    std::cerr << "prove: error: " << error_text(error) << '\n';
-    return 1;
-  }
+  return exit_code_of("prove", [&] { return run(command, argv) ? 0 : 1; });
 }

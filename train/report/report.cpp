@@ -1,9 +1,6 @@
 // ./report runs/a runs/b --output compare.html
-#include <iostream>
-
 #include "kernels/base/command_line.h"
 #include "kernels/base/process.h"
-#include "kernels/base/system_error.h"
 #include "train/report/report_command.h"
 
 int main(int argc, char** argv) {
@@ -33,11 +30,8 @@ int main(int argc, char** argv) {
       "  ./report runs/a runs/b --validation-svg losses.svg\n\n"
       "Exit code 1: the command line is wrong, a run cannot be read, or a file cannot be written.");
   if (const auto exit_code = tessera::parse_command_line({app, argc, argv})) return *exit_code;
-  try {
+  return tessera::exit_code_of("report", [&] {
     tessera::report_command(options);
     return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "report: error: " << tessera::error_text(error) << '\n';
-    return 1;
-  }
+  });
 }
