@@ -32,16 +32,18 @@ class AdaptedParts {
   unsigned parts_ = 0;  // a bit for each Adapted
 };
 
-// The stored form of the frozen matrices of the blocks: the words of train.lora.base
-enum class LoraBase : uint8_t {
+// What the frozen matrices of blocks are stored in: the words of train.teacher_base, and without fp8 those of
+// train.lora.base
+enum class BaseForm : uint8_t {
   kAuto,  // the type in which they are multiplied: train.precision, or FP8 with train.gemm_dtype=fp8
+  kFp8,   // only widened: they are multiplied in train.precision
   kNf4,
   kNf4Double,  // NF4 with scales in 8 bits
   kMxfp4,
 };
-constexpr auto words_of(LoraBase) {
-  return std::array{Word{"auto", LoraBase::kAuto}, Word{"nf4", LoraBase::kNf4},
-                    Word{"nf4_double", LoraBase::kNf4Double}, Word{"mxfp4", LoraBase::kMxfp4}};
+constexpr auto words_of(BaseForm) {
+  return std::array{Word{"auto", BaseForm::kAuto}, Word{"fp8", BaseForm::kFp8}, Word{"nf4", BaseForm::kNf4},
+                    Word{"nf4_double", BaseForm::kNf4Double}, Word{"mxfp4", BaseForm::kMxfp4}};
 }
 
 // The matrices that a base in 4 bits applies to: the words of train.lora.base_parts

@@ -333,7 +333,7 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze) {
   return flops;
 }
 
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base,
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, BaseForm base,
                         bool base_of_experts) {
   const auto count = [](int64_t value) { return format_count(static_cast<double>(value)); };
   const char* const parts = base_of_experts ? "experts" : "matrices of blocks";
@@ -341,9 +341,9 @@ std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBas
     return fmt::format(
         "{}: {} parameters are trained, beside {} frozen{}", text_of(config.lora),
         count(config.parameters() - frozen_parameters(config, freeze)), count(config.base().parameters()),
-        base == LoraBase::kNf4         ? fmt::format(", {} in NF4", parts)
-        : base == LoraBase::kNf4Double ? fmt::format(", {} in NF4 with scales in 8 bits", parts)
-        : base == LoraBase::kMxfp4     ? fmt::format(", {} in MXFP4", parts)
+        base == BaseForm::kNf4         ? fmt::format(", {} in NF4", parts)
+        : base == BaseForm::kNf4Double ? fmt::format(", {} in NF4 with scales in 8 bits", parts)
+        : base == BaseForm::kMxfp4     ? fmt::format(", {} in MXFP4", parts)
                                        : "");
   const bool classifier = config.tied && freeze.names(ParamPart::kEmbeddings);
   return fmt::format("{}: {} of {} parameters{}", text_of(freeze), count(frozen_parameters(config, freeze)),

@@ -184,7 +184,7 @@ double frozen_flops_per_token(const ModelConfig& config, const Freeze& freeze);
 
 // "embeddings: 38.6M of 124M parameters; ...". For a model with adapters: how many parameters they have, and
 // how the others are stored
-std::string frozen_text(const ModelConfig& config, const Freeze& freeze, LoraBase base = LoraBase::kAuto,
+std::string frozen_text(const ModelConfig& config, const Freeze& freeze, BaseForm base = BaseForm::kAuto,
                         bool base_of_experts = false);
 
 // Receives the values of one parameter, fp32 on the host.

@@ -7,17 +7,17 @@
 
 namespace tessera::testing {
 
-inline constexpr TeacherBase kFewBits[] = {TeacherBase::kFp8, TeacherBase::kNf4, TeacherBase::kNf4Double,
-                                           TeacherBase::kMxfp4};
+inline constexpr BaseForm kFewBits[] = {BaseForm::kFp8, BaseForm::kNf4, BaseForm::kNf4Double,
+                                        BaseForm::kMxfp4};
 
 // With biases, with heads that share keys, and where they can be stored with experts
-inline std::vector<ModelConfig> small_teachers(TeacherBase base) {
+inline std::vector<ModelConfig> small_teachers(BaseForm base) {
   ModelConfig gpt2{.vocab_size = 61, .context = 24, .layers = 3, .heads = 2, .channels = 64};
   gpt2.head_dim = 64;
   ModelConfig qwen3 = with_qwen3_parts(gpt2);
   qwen3.kv_heads = 1, qwen3.mlp_width = 192;
   std::vector<ModelConfig> all{gpt2, qwen3};
-  if (base == TeacherBase::kFp8) return all;
+  if (base == BaseForm::kFp8) return all;
   ModelConfig experts = with_experts(with_llama_parts(gpt2));
   experts.experts.width = 64;
   all.push_back(experts);
@@ -25,7 +25,7 @@ inline std::vector<ModelConfig> small_teachers(TeacherBase base) {
 }
 
 // A small student of that teacher
-inline RunShape distilled_shape(const ModelConfig& teacher, TeacherBase base, DType dtype) {
+inline RunShape distilled_shape(const ModelConfig& teacher, BaseForm base, DType dtype) {
   const ModelConfig student{.vocab_size = 61, .context = 24, .layers = 2, .heads = 1, .channels = 64};
   return {.model = student,
           .micro_batch = 2,
@@ -42,13 +42,13 @@ inline RunShape distilled_shape(const ModelConfig& teacher, TeacherBase base, DT
 // A teacher whose values are stored, and one in the dtype of the activations that has these values, widened:
 // the same steps, to the bit.
 inline void expect_teachers_of_widened_values(const DeviceTraits& device, DType dtype) {
-  for (const TeacherBase base : kFewBits)
+  for (const BaseForm base : kFewBits)
     for (const ModelConfig& teacher : small_teachers(base)) {
       SCOPED_TRACE(fmt::format("{}, {}", name_of(base), teacher.experts ? "experts" : name_of(teacher.mlp)));
       HostTensors make;
       LoraSteps stored(device, distilled_shape(teacher, base, dtype)),
-          plain(device, distilled_shape(teacher, TeacherBase::kAuto, dtype)),
-          unrounded(device, distilled_shape(teacher, TeacherBase::kAuto, dtype));
+          plain(device, distilled_shape(teacher, BaseForm::kAuto, dtype)),
+          unrounded(device, distilled_shape(teacher, BaseForm::kAuto, dtype));
       Session &from = stored.state.teacher(), &to = plain.state.teacher();
       from.initialize(5), unrounded.state.teacher().initialize(5);
       const std::vector<NamedTensor> values = weights_read(from.store(), from.stream(), make);

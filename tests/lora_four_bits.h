@@ -9,12 +9,12 @@
 
 namespace tessera::testing {
 
-inline constexpr LoraBase kFourBitBases[] = {LoraBase::kNf4, LoraBase::kNf4Double, LoraBase::kMxfp4};
-inline FourBits format_of(LoraBase base) {
-  return base == LoraBase::kMxfp4 ? FourBits::kMxfp4 : FourBits::kNf4;
+inline constexpr BaseForm kFourBitBases[] = {BaseForm::kNf4, BaseForm::kNf4Double, BaseForm::kMxfp4};
+inline FourBits format_of(BaseForm base) {
+  return base == BaseForm::kMxfp4 ? FourBits::kMxfp4 : FourBits::kNf4;
 }
 
-inline RunShape lora_four_bits_shape(RunShape shape, LoraBase base) {
+inline RunShape lora_four_bits_shape(RunShape shape, BaseForm base) {
   shape.freeze = Freeze::all_but_adapters();
   shape.base = base;
   return shape;
@@ -67,7 +67,7 @@ inline void round_scales(std::span<float> scales) {
   }
 }
 // `rows`: the rows of each matrix that the weight is made of
-inline void round_to_four_bits(LoraBase base, const Tensor& weight, const LayerParts& rows) {
+inline void round_to_four_bits(BaseForm base, const Tensor& weight, const LayerParts& rows) {
   const std::span<float> all = floats(weight);
   const auto count = static_cast<size_t>(block_of(format_of(base)));
   std::vector<float> largest, scales;
@@ -79,17 +79,17 @@ inline void round_to_four_bits(LoraBase base, const Tensor& weight, const LayerP
   scales = largest;
   auto begin = scales.begin();
   for (const int64_t of_matrix : scales_of_each(rows, weight.shape[-1])) {
-    if (base == LoraBase::kNf4Double && of_matrix > 0)
+    if (base == BaseForm::kNf4Double && of_matrix > 0)
       round_scales({begin, static_cast<size_t>(of_matrix)}), begin += of_matrix;
   }
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t b = i / count;
-    all[i] = base == LoraBase::kMxfp4 ? to_mxfp4(all[i], largest[b]) : to_nf4(all[i], largest[b], scales[b]);
+    all[i] = base == BaseForm::kMxfp4 ? to_mxfp4(all[i], largest[b]) : to_nf4(all[i], largest[b], scales[b]);
   }
 }
 
 // Random values, written to both: to `plain` those that are left in 4 bits. Returns the latter.
-inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plain, LoraBase base,
+inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plain, BaseForm base,
                                               HostTensors& make) {
   std::vector<NamedTensor> rounded;
   for (const ParamPlace& place : kept.store().layout().places) {
@@ -111,7 +111,7 @@ inline std::vector<NamedTensor> write_rounded(TrainState& kept, TrainState& plai
 }
 
 // A run with the base in 4 bits has the bits of one whose base has these values.
-inline void expect_bits_of_rounded_weights(const DeviceTraits& device, const RunShape& shape, LoraBase base) {
+inline void expect_bits_of_rounded_weights(const DeviceTraits& device, const RunShape& shape, BaseForm base) {
   HostTensors make;
   LoraSteps kept(device, lora_four_bits_shape(shape, base)), plain(device, shape);
   write_rounded(kept.state, plain.state, base, make);

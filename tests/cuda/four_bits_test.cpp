@@ -42,7 +42,7 @@ TEST_F(CudaFourBits, TakeTheNearestValue) {
 }
 
 TEST_F(CudaFourBits, HaveTheBitsOfRoundedWeights) {
-  for (const LoraBase base : kFourBitBases)
+  for (const BaseForm base : kFourBitBases)
     for (const ModelConfig& model : models_for_four_bits(128, 3))
       for (const DType dtype : {DType::kF32, DType::kBF16})
         for (const bool graphs : {false, true}) {
@@ -59,13 +59,13 @@ TEST_F(CudaFourBits, OfExpertsOnlyHaveTheBitsOfTheirRoundedWeights) {
     if (!model.experts) continue;
     RunShape shape = lora_shape(model, DType::kBF16);
     shape.base_of_experts = true;
-    for (const LoraBase base : kFourBitBases)
+    for (const BaseForm base : kFourBitBases)
       expect_bits_of_rounded_weights(cuda().backend().traits(), shape, base);
   }
 }
 
 TEST_F(CudaFourBits, OnTheHostChangeNoBit) {
-  for (const LoraBase base : kFourBitBases)
+  for (const BaseForm base : kFourBitBases)
     for (const Keep keep : {kKeepAll, kKeepOutputs}) {
       RunShape shape = lora_four_bits_shape(lora_shape(models_with_adapters(128, 3)[1], DType::kBF16), base);
       shape.model.mlp_width = 192, shape.keep = keep, shape.model.layers = 5;

@@ -25,7 +25,7 @@ TEST_F(CudaPreference, TeachersHaveTheBitsOfTheirWidenedValues) {
 }
 
 TEST_F(CudaPreference, ThePlanOfATeacherIsTheStep) {
-  for (const TeacherBase base : kFewBits)
+  for (const BaseForm base : kFewBits)
     for (const ModelConfig& teacher : small_teachers(base))
       expect_plan_is_the_step(device, distilled_shape(teacher, base, DType::kBF16));
 }

@@ -114,16 +114,16 @@ void check_lora(const SourcedConfig& sourced) {
                   "train.lora.rank", "attention+mlp names all");
   sourced.require(!train.lora || train.lora.rank <= channels, "train.lora.rank", "is more than",
                   "model.channels", "8 to 64 are usual");
-  sourced.require(train.lora || train.lora_base.form == LoraBase::kAuto, "train.lora.base",
+  sourced.require(train.lora || train.lora_base.form == BaseForm::kAuto, "train.lora.base",
                   "has no effect with", "train.lora.rank",
                   "set the rank too, such as --set train.lora.rank=16");
-  sourced.require(train.lora_base.form != LoraBase::kAuto || train.lora_base.parts == LoraBaseParts::kAuto,
+  sourced.require(train.lora_base.form != BaseForm::kAuto || train.lora_base.parts == LoraBaseParts::kAuto,
                   "train.lora.base_parts", "has no effect with", "train.lora.base",
                   "set the form too, such as --set train.lora.base=mxfp4");
   sourced.require(train.lora_base.parts != LoraBaseParts::kExperts || sourced.config.model.experts,
                   "train.lora.base_parts", "has no effect with", "model.experts.count",
                   "the model has no experts: set train.lora.base_parts=blocks");
-  sourced.require(train.lora_base.form == LoraBase::kAuto || !train.fp8, "train.lora.base",
+  sourced.require(train.lora_base.form == BaseForm::kAuto || !train.fp8, "train.lora.base",
                   "is widened to train.precision, and is given together with", "train.gemm_dtype",
                   "set train.lora.base=auto for weights in FP8, or train.gemm_dtype=bf16");
   sourced.require(!train.lora || !train.freeze, "train.freeze", "is given together with", "train.lora.rank",
@@ -199,7 +199,7 @@ void check_pairs(const SourcedConfig& sourced) {
                   "train.loss", "only dpo, ipo and kto have a reference");
   sourced.require(train.needs_reference() || !train.stored_reference, "train.stored_reference",
                   "has no effect with", "train.loss", "only dpo, ipo and kto have a reference");
-  sourced.require(!train.stored_reference || train.lora_base.form == LoraBase::kAuto,
+  sourced.require(!train.stored_reference || train.lora_base.form == BaseForm::kAuto,
                   "train.stored_reference", with, "train.lora.base",
                   "set train.lora.base=auto: stored numbers are of weights that are not rounded");
   sourced.require(!train.stored_reference || !train.fp8, "train.stored_reference", with, "train.gemm_dtype",
@@ -223,7 +223,7 @@ void check_teacher(const SourcedConfig& sourced) {
   sourced.require(!teacher || config.model.logit_cap == 0, key, with, "model.logit_cap");
   sourced.require(!teacher || !(train.fp8 && train.fp8.head), key, with, "train.fp8.head",
                   "set train.fp8.head=false");
-  sourced.require(train.runs_teacher() || train.teacher_base == TeacherBase::kAuto, "train.teacher_base",
+  sourced.require(train.runs_teacher() || train.teacher_base == BaseForm::kAuto, "train.teacher_base",
                   "has no effect with", stored ? "train.teacher_logits" : "train.teacher",
                   stored ? "no teacher is in memory: set train.teacher_base=auto"
                          : "name the teacher too, with --set train.teacher=FOLDER");

@@ -27,7 +27,6 @@
 #include "model/offload.h"
 #include "model/presets.h"
 #include "model/shards.h"
-#include "model/teacher_config.h"
 #include "model/update_rule.h"
 #include "train/config/data_sources.h"
 
@@ -181,12 +180,12 @@ struct Config {
     Freeze freeze = {};
     LoraConfig lora = {};
     struct StoredBase {                 // see model/lora_config.h
-      LoraBase form = LoraBase::kAuto;  // train.lora.base
+      BaseForm form = BaseForm::kAuto;  // train.lora.base
       LoraBaseParts parts = LoraBaseParts::kAuto;
       bool operator==(const StoredBase&) const = default;
       bool of_experts(const ModelConfig& model) const {
         return parts == LoraBaseParts::kExperts ||
-               (parts == LoraBaseParts::kAuto && form == LoraBase::kMxfp4 && model.experts);
+               (parts == LoraBaseParts::kAuto && form == BaseForm::kMxfp4 && model.experts);
       }
     };
     StoredBase lora_base = {};
@@ -201,7 +200,7 @@ struct Config {
     std::string reference = "";     // a folder; empty: see trains_pairs()
     bool stored_reference = false;  // log-probabilities are stored next to the data, see data/log_probs.h
     std::string teacher = "";       // a folder; empty: none
-    TeacherBase teacher_base = TeacherBase::kAuto;
+    BaseForm teacher_base = BaseForm::kAuto;
     int64_t teacher_logits = 0;  // of each token, that lie beside the data: see data/teacher_logits.h
     struct Distillation {
       double temperature = 1, cross_entropy = 0, reverse = 0;

@@ -294,7 +294,8 @@ void visit_lora(Section& lora, Base& base, Visit& visit) {
         "LoRA: the layers that get adapters: those of attention, of the MLP, which are also experts, of the "
         "router of experts");
   visit(
-      "train.lora.base", base.form, OneOf<LoraBase>{},
+      "train.lora.base", base.form,
+      OneOf<BaseForm>{{BaseForm::kAuto, BaseForm::kNf4, BaseForm::kNf4Double, BaseForm::kMxfp4}},
       "LoRA: what the blocks' frozen matrices are stored in; auto: what they are multiplied in, "
       "train.precision or FP8; nf4, nf4_double (with scales in 8 bits) and mxfp4: 4.5, 4.127 and 4.25 bits a "
       "number, widened to train.precision a block at a time");
@@ -342,7 +343,7 @@ void visit_losses(Section& train, Visit& visit) {
   visit("train.teacher", train.teacher, Text{},
         "Distillation: a folder with the weights of a model of the same tokenizer, whose probabilities the "
         "training comes near; \"\": none");
-  visit("train.teacher_base", train.teacher_base, OneOf<TeacherBase>{},
+  visit("train.teacher_base", train.teacher_base, OneOf<BaseForm>{},
         "Distillation: what the matrices of the teacher's blocks are stored in; auto: train.precision; fp8, "
         "nf4, nf4_double and mxfp4: 8, 4.5, 4.127 and 4.25 bits a number, widened to train.precision a block "
         "at a time; mxfp4 of a model with experts: only those");

@@ -113,7 +113,7 @@ void write_params(const Writing& to, TrainState& state, const TensorFile& file) 
 
 // What frozen matrices are rounded to
 std::string stored_form_of(const RunShape& shape) {
-  return shape.base != LoraBase::kAuto ? name_of(shape.base) : shape.fp8 ? "fp8" : "";
+  return shape.base != BaseForm::kAuto ? name_of(shape.base) : shape.fp8 ? "fp8" : "";
 }
 
 void write_adapter(const Writing& to, TrainState& state, const TensorFile& file,

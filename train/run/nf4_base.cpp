@@ -10,18 +10,18 @@
 namespace tessera {
 namespace {
 
-LayerParts small_scales_of(LoraBase base, const ModelConfig& model, const ParamPlace& place) {
-  return base == LoraBase::kNf4Double ? stored_rows(place.info, model.lora) : LayerParts{};
+LayerParts small_scales_of(BaseForm base, const ModelConfig& model, const ParamPlace& place) {
+  return base == BaseForm::kNf4Double ? stored_rows(place.info, model.lora) : LayerParts{};
 }
 
 }  // namespace
 
-bool is_nf4(LoraBase base) { return base == LoraBase::kNf4 || base == LoraBase::kNf4Double; }
+bool is_nf4(BaseForm base) { return base == BaseForm::kNf4 || base == BaseForm::kNf4Double; }
 
 Nf4Folder compare_nf4_base(const WeightsFolder& weights, const ModelConfig& model, bool experts_only) {
   const ParamLayout layout(model, 1, Freeze::all_but_adapters(),
                            {.frozen_blocks = true, .experts_only = experts_only});
-  const auto found_as = [&](LoraBase form) {
+  const auto found_as = [&](BaseForm form) {
     Nf4Base found;
     for (const ParamPlace& place : layout.places) {
       if (place.stored != StoredAs::kOnly) continue;
@@ -37,24 +37,22 @@ Nf4Folder compare_nf4_base(const WeightsFolder& weights, const ModelConfig& mode
     }
     return found;
   };
-  return {.nf4 = found_as(LoraBase::kNf4), .nf4_double = found_as(LoraBase::kNf4Double)};
+  return {.nf4 = found_as(BaseForm::kNf4), .nf4_double = found_as(BaseForm::kNf4Double)};
 }
 
 BaseForms compare_forms(const std::filesystem::path& folder, const Config& config) {
   const auto& base = config.train.lora_base;
   const bool of_experts = base.of_experts(config.model);
   if (!is_in_nf4(folder))
-    return {.is_kept = base.form == LoraBase::kMxfp4 && of_experts && is_in_mxfp4(folder)};
+    return {.is_kept = base.form == BaseForm::kMxfp4 && of_experts && is_in_mxfp4(folder)};
   const ModelConfig model = model_config(config);
   const Nf4Folder found =
       compare_nf4_base(WeightsFolder(folder, model.base(), folder_options(config)), model, of_experts);
-  BaseForms forms{.notices = compare_with_nf4({.folder = folder.string(),
-                                               .key = "train.lora.base",
-                                               .scales_in_8_bits = base.form == LoraBase::kNf4Double,
-                                               .widened = base.form == LoraBase::kAuto,
-                                               .kept = &found})};
-  if (base.form == LoraBase::kNf4Double) forms.is_kept = found.nf4_double.is_kept();
-  if (base.form != LoraBase::kNf4) return forms;
+  BaseForms forms{
+      .notices = compare_with_nf4(
+          {.folder = folder.string(), .key = "train.lora.base", .form = base.form, .kept = &found})};
+  if (base.form == BaseForm::kNf4Double) forms.is_kept = found.nf4_double.is_kept();
+  if (base.form != BaseForm::kNf4) return forms;
   forms.is_kept = found.nf4.is_kept();
   if (!found.nf4.difference.empty())
     forms.notices.push_back(
@@ -71,10 +69,10 @@ BaseForms compare_forms(const std::filesystem::path& folder, const Config& confi
 std::vector<std::string> compare_with_nf4(const StoredFolder& of) {
   if (of.folder.empty() || !is_in_nf4(of.folder)) return {};
   const Nf4Folder* kept = of.kept;
-  check(!of.scales_in_8_bits || (kept && kept->nf4_double.difference.empty()),
+  check(of.form != BaseForm::kNf4Double || (kept && kept->nf4_double.difference.empty()),
         "{} is stored in NF4, and {}=nf4_double would round scales again{}: set {}=nf4, which keeps them",
         of.folder, of.key, kept ? fmt::format(" ({})", kept->nf4_double.difference) : "", of.key);
-  if (!of.widened || (kept && !kept->nf4.difference.empty())) return {};
+  if (of.form != BaseForm::kAuto || (kept && !kept->nf4.difference.empty())) return {};
   const bool is_double = kept && kept->is_double();
   return {
       fmt::format("{} is stored in NF4, and {}=auto widens it: set {}={} to keep the same values in {} bits",

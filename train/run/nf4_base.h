@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-bool is_nf4(LoraBase base);  // nf4 or nf4_double
+bool is_nf4(BaseForm base);  // nf4 or nf4_double
 
 // What a run that stores its base in one form finds in a folder, of all matrices that it stores so
 struct Nf4Base {
@@ -40,7 +40,7 @@ BaseForms compare_forms(const std::filesystem::path& folder, const Config& confi
 struct StoredFolder {
   std::string folder;
   const char* key;
-  bool scales_in_8_bits, widened;   // the values nf4_double and auto of `key`
+  BaseForm form;                    // the value of `key`
   const Nf4Folder* kept = nullptr;  // null: the run takes its values, not its bytes
 };
 std::vector<std::string> compare_with_nf4(const StoredFolder& of);

@@ -94,10 +94,8 @@ void OpenRun::check_other_weights() {
     add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
                               folder_options(config)));
   if (config.train.runs_teacher())
-    add_notices(compare_with_nf4({.folder = config.train.teacher,
-                                  .key = "train.teacher_base",
-                                  .scales_in_8_bits = config.train.teacher_base == TeacherBase::kNf4Double,
-                                  .widened = config.train.teacher_base == TeacherBase::kAuto}));
+    add_notices(compare_with_nf4(
+        {.folder = config.train.teacher, .key = "train.teacher_base", .form = config.train.teacher_base}));
   if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
   if (config.train.stored_reference && !resumed.empty()) return;
   const std::string& reference = config.train.reference_folder();
@@ -108,12 +106,9 @@ void OpenRun::check_other_weights() {
   ModelConfig model = model_config(config);
   model.lora = {};
   add_notices(check_weights(reference, model, folder_options(config)));
-  const LoraBase form = config.train.lora_base.form;
   if (config.train.lora)
-    add_notices(compare_with_nf4({.folder = reference,
-                                  .key = "train.lora.base",
-                                  .scales_in_8_bits = form == LoraBase::kNf4Double,
-                                  .widened = form == LoraBase::kAuto}));
+    add_notices(compare_with_nf4(
+        {.folder = reference, .key = "train.lora.base", .form = config.train.lora_base.form}));
 }
 
 // All ranks were started alike, and find the same folder.

@@ -14,7 +14,6 @@
 #include "model/params.h"
 #include "model/saved.h"
 #include "model/shards.h"
-#include "model/teacher_config.h"
 #include "model/update_rule.h"
 #include "train/parallel/mesh_shape.h"
 #include "train/session/context_deal.h"
@@ -57,7 +56,7 @@ struct RunShape {
   UpdateRule rule = adamw();  // its moments: optimizer.moments
   LossRule loss = cross_entropy();
   std::optional<ModelConfig> teacher = {};  // where the loss needs one
-  TeacherBase teacher_base = TeacherBase::kAuto;
+  BaseForm teacher_base = BaseForm::kAuto;
   bool reference_without_adapters = false;  // the loss's reference is the model with its adapters left out
   bool weights = false;                     // the data has weights for the losses
   RouterLosses router_losses = {};          // train.experts
@@ -73,7 +72,7 @@ struct RunShape {
   uint64_t seed = 0;                // for the masks of model.dropout
   bool cuda_graphs = false;         // train.cuda_graphs
   Fp8Config fp8 = {};               // train.gemm_dtype and train.fp8
-  LoraBase base = LoraBase::kAuto;  // train.lora.base
+  BaseForm base = BaseForm::kAuto;  // train.lora.base
   bool base_of_experts = false;     // only of experts: train.lora.base_parts
   bool fused_head = false;          // see Model
   int64_t inside_every = 0;         // train.inside_every

@@ -6,15 +6,19 @@
 namespace tessera {
 namespace {
 
-// Of train.lora.base or train.teacher_base
-template <class Base>
-const StoredFormat& format_of(Base base) {
-  if (base == Base::kNf4) return four_bit_format(FourBits::kNf4);
-  if (base == Base::kNf4Double) return nf4_double_format();
-  if (base == Base::kMxfp4) return four_bit_format(FourBits::kMxfp4);
-  const std::string_view name = name_of(base);
-  check(name == "auto" || name == "fp8", "weights have no format for a base in {}", name);
-  return fp8_format();  // of what is multiplied in FP8
+const StoredFormat& format_of(BaseForm base) {
+  switch (base) {
+    case BaseForm::kAuto:
+    case BaseForm::kFp8:
+      return fp8_format();
+    case BaseForm::kNf4:
+      return four_bit_format(FourBits::kNf4);
+    case BaseForm::kNf4Double:
+      return nf4_double_format();
+    case BaseForm::kMxfp4:
+      return four_bit_format(FourBits::kMxfp4);
+  }
+  fail("no such form of a base");
 }
 
 // The ranks that split the parameters
@@ -66,7 +70,7 @@ ParamStore::Homes reference_homes(const RunShape& shape) {
 }
 
 ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teacher) {
-  const bool in_fp8 = shape.teacher_base == TeacherBase::kFp8;
+  const bool in_fp8 = shape.teacher_base == BaseForm::kFp8;
   check(!in_fp8 || !teacher.experts,
         "train.teacher_base=fp8 stores no matrices of experts, and the teacher has {}: set "
         "train.teacher_base=mxfp4 or nf4",
@@ -74,7 +78,7 @@ ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teache
   return {.freeze = Freeze::all_but_adapters(),
           .fp8 = {.gemm_dtype = in_fp8 ? GemmDtype::kFp8 : GemmDtype::kBf16, .edges = true},
           .weights = {.format = &format_of(shape.teacher_base),
-                      .experts_only = shape.teacher_base == TeacherBase::kMxfp4 && teacher.experts}};
+                      .experts_only = shape.teacher_base == BaseForm::kMxfp4 && teacher.experts}};
 }
 
 SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher) {

@@ -268,7 +268,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
       config.model.context = context;
       lora = {}, config.train.freeze = {};
     }
-    if (!lora || config.train.lora_base.form == LoraBase::kAuto) config.train.lora_base = {};
+    if (!lora || config.train.lora_base.form == BaseForm::kAuto) config.train.lora_base = {};
     if (!config.model.experts && config.train.lora_base.parts == LoraBaseParts::kExperts)
       config.train.lora_base.parts = LoraBaseParts::kBlocks;
     if (config.model.qk_norm != QkNorm::kNone || config.model.attention_cap > 0 || lora ||
@@ -277,7 +277,7 @@ TEST_F(ConfigOutput, PrintedConfigurationsReadBackTheSame) {
     config.train.loss = LossKind::kCrossEntropy;  // others need data of pairs, and folders that exist
     config.train.preference = {}, config.train.distillation = {};
     config.train.reference.clear(), config.train.teacher.clear(), config.train.stored_reference = false;
-    config.train.teacher_logits = 0, config.train.teacher_base = TeacherBase::kAuto;
+    config.train.teacher_logits = 0, config.train.teacher_base = BaseForm::kAuto;
     auto& recompute = config.train.recompute;
     if (config.model.mlp != Mlp::kSwiglu && recompute)
       recompute = recompute->changed(

@@ -102,7 +102,7 @@ TEST(DistilledFromFewBits, ATeacherHasTheBitsOfItsWidenedValues) {
 }
 
 TEST(DistilledFromFewBits, ThePlanIsTheStep) {
-  for (const TeacherBase base : kFewBits)
+  for (const BaseForm base : kFewBits)
     for (const ModelConfig& teacher : small_teachers(base))
       expect_plan_is_the_step({}, distilled_shape(teacher, base, DType::kF32));
 }
@@ -111,16 +111,16 @@ TEST(DistilledFromFewBits, ThePlanIsTheStep) {
 // bf16
 TEST(DistilledFromFewBits, PlansSoManyBitsANumber) {
   const ModelConfig teacher{.vocab_size = 61, .context = 64, .layers = 12, .heads = 4, .channels = 256};
-  const auto weights = [&](TeacherBase base) {
+  const auto weights = [&](BaseForm base) {
     return plan_memory(distilled_shape(teacher, base, DType::kBF16), {.device = Device::kCuda, .arch = 90})
         .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
   };
   const int64_t block = 12 * 256 * 256, slack = 5 * 4096;
-  for (const auto& [base, bits] : {std::pair{TeacherBase::kFp8, 8.0},
-                                   {TeacherBase::kNf4, 4.5},
-                                   {TeacherBase::kNf4Double, 4 + 8.0 / 64 + 32.0 / 64 / 256},
-                                   {TeacherBase::kMxfp4, 4.25}})
-    EXPECT_NEAR(static_cast<double>(weights(TeacherBase::kAuto) - weights(base)),
+  for (const auto& [base, bits] : {std::pair{BaseForm::kFp8, 8.0},
+                                   {BaseForm::kNf4, 4.5},
+                                   {BaseForm::kNf4Double, 4 + 8.0 / 64 + 32.0 / 64 / 256},
+                                   {BaseForm::kMxfp4, 4.25}})
+    EXPECT_NEAR(static_cast<double>(weights(BaseForm::kAuto) - weights(base)),
                 static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * block, slack)
         << name_of(base);
 }
@@ -128,7 +128,7 @@ TEST(DistilledFromFewBits, PlansSoManyBitsANumber) {
 TEST(DistilledFromFewBits, WhatCannotBeStoredIsRefused) {
   const std::unique_ptr<Backend> be = make_cpu_backend();
   Arena arena = Arena::host();
-  const auto refused = [&](const ModelConfig& teacher, TeacherBase base,
+  const auto refused = [&](const ModelConfig& teacher, BaseForm base,
                            const std::vector<std::string_view>& parts) {
     try {
       TrainState(*be, arena, distilled_shape(teacher, base, DType::kF32));
@@ -137,10 +137,10 @@ TEST(DistilledFromFewBits, WhatCannotBeStoredIsRefused) {
       EXPECT_TRUE(says(error.what(), parts)) << error.what();
     }
   };
-  ModelConfig narrow = small_teachers(TeacherBase::kNf4)[0];
+  ModelConfig narrow = small_teachers(BaseForm::kNf4)[0];
   narrow.channels = 40, narrow.head_dim = 20;
-  refused(narrow, TeacherBase::kNf4, {"40 inputs", "multiples of 64", "train.teacher_base=auto"});
-  refused(with_experts(narrow), TeacherBase::kFp8, {"train.teacher_base=fp8", "experts", "mxfp4"});
+  refused(narrow, BaseForm::kNf4, {"40 inputs", "multiples of 64", "train.teacher_base=auto"});
+  refused(with_experts(narrow), BaseForm::kFp8, {"train.teacher_base=fp8", "experts", "mxfp4"});
 }
 
 // What a session of the teacher finds of each row, the sequences given to a training

@@ -16,7 +16,7 @@ const DeviceTraits kCpu{.device = Device::kCpu};
 
 std::vector<ModelConfig> small_models() { return models_for_four_bits(64, 3); }
 
-class LoraFourBits : public ::testing::TestWithParam<LoraBase> {
+class LoraFourBits : public ::testing::TestWithParam<BaseForm> {
  protected:
   static RunShape in_four_bits(const RunShape& shape) { return lora_four_bits_shape(shape, GetParam()); }
 };
@@ -37,7 +37,7 @@ TEST_P(LoraFourBits, HasTheBitsOfRoundedWeights) {
 
 // Values that are in 4 bits already are kept: rounding them again changes nothing, unless scales have a mean.
 TEST(LoraOverFourBits, RoundsWhatIsRoundedToItself) {
-  for (const LoraBase base : {LoraBase::kNf4, LoraBase::kMxfp4}) {
+  for (const BaseForm base : {BaseForm::kNf4, BaseForm::kMxfp4}) {
     HostTensors make;
     const RunShape shape = lora_four_bits_shape(lora_shape(small_models()[1]), base);
     LoraSteps first(kCpu, shape), second(kCpu, shape);
@@ -80,8 +80,8 @@ TEST_P(LoraFourBits, PlansSoManyBitsANumber) {
         .peak_of_each()[static_cast<int>(MemoryTag::kWeights)];
   };
   const int64_t block = 12 * 256 * 256, slack = 5 * 4096;
-  const double bits = GetParam() == LoraBase::kNf4         ? 4.5
-                      : GetParam() == LoraBase::kNf4Double ? 4 + 8.0 / 64 + 32.0 / 64 / 256
+  const double bits = GetParam() == BaseForm::kNf4         ? 4.5
+                      : GetParam() == BaseForm::kNf4Double ? 4 + 8.0 / 64 + 32.0 / 64 / 256
                                                            : 4.25;
   EXPECT_NEAR(static_cast<double>(weights(plain) - weights(in_four_bits(plain))),
               static_cast<double>(12 * block) * (2 - bits / 8) - 2.0 * block, slack);
@@ -105,7 +105,7 @@ TEST(LoraOverMxfp4, ExpertsOfAFolderKeepTheirValues) {
   RunShape shape = lora_shape(with_adapters(read_model_config(folder).model, 3));
   for (const bool experts_only : {false, true}) {
     shape.base_of_experts = experts_only;
-    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, LoraBase::kMxfp4));
+    LoraSteps kept({.device = Device::kCpu}, lora_four_bits_shape(shape, BaseForm::kMxfp4));
     load_base(folder, kept.state, {});
     HostTensors make;
     const std::vector<NamedTensor> found = weights_read(kept.state, make);

@@ -41,13 +41,13 @@ double loss_of(const fs::path& folder) {
   return session.evaluate(Text().view(), 1);
 }
 
-Nf4Base found_as(LoraBase form, const fs::path& folder, const ModelConfig& model) {
+Nf4Base found_as(BaseForm form, const fs::path& folder, const ModelConfig& model) {
   const Nf4Folder found = compare_nf4_base(WeightsFolder(folder, model.base()), model, false);
-  return form == LoraBase::kNf4 ? found.nf4 : found.nf4_double;
+  return form == BaseForm::kNf4 ? found.nf4 : found.nf4_double;
 }
 
 // A run with the base in `form` has the folder's values, to the bit, and so its loss.
-void expect_kept(const fs::path& folder, LoraBase form) {
+void expect_kept(const fs::path& folder, BaseForm form) {
   for (const bool on_host : {false, true}) {
     SCOPED_TRACE(fmt::format("{}, {}", name_of(form), on_host ? "on the host" : "on the device"));
     RunShape shape = shape_of(folder);
@@ -75,17 +75,17 @@ TEST(Nf4Folder, HasTheLossOfTransformers) {
     const double loss = loss_of(kFolders / name);
     EXPECT_NEAR(loss, expected[name].get<double>(), 1e-5);
     EXPECT_GT(std::abs(loss - expected["before"].get<double>()), 1e-3);
-    expect_kept(kFolders / name, LoraBase::kNf4);
+    expect_kept(kFolders / name, BaseForm::kNf4);
   }
-  expect_kept(kFolders / "nested", LoraBase::kNf4Double);
+  expect_kept(kFolders / "nested", BaseForm::kNf4Double);
 }
 
-std::string difference(const fs::path& folder, LoraBase form) {
+std::string difference(const fs::path& folder, BaseForm form) {
   return found_as(form, folder, with_adapters(read_model_config(folder).model, 4)).difference;
 }
 
 TEST(Nf4Folder, ScalesInFp32WouldBeRounded) {
-  EXPECT_TRUE(says(difference(kFolders / "plain", LoraBase::kNf4Double), {"q_proj.weight", "fp32"}));
+  EXPECT_TRUE(says(difference(kFolders / "plain", BaseForm::kNf4Double), {"q_proj.weight", "fp32"}));
 }
 
 TEST(Nf4Folder, SaysHowItIsStored) {
@@ -144,7 +144,7 @@ TEST_F(DamagedNf4, OtherBlocksOfScalesAreRefused) {
 // Scales below 0, which no rounding of values makes
 TEST_F(DamagedNf4, OtherMeansOfScalesAreKept) {
   replace("\"nested_offset\": 0", "\"nested_offset\":-0");
-  for (const LoraBase form : {LoraBase::kNf4, LoraBase::kNf4Double}) expect_kept(folder_, form);
+  for (const BaseForm form : {BaseForm::kNf4, BaseForm::kNf4Double}) expect_kept(folder_, form);
 }
 TEST_F(DamagedNf4, OtherCodesOfScalesAreNotKept) {
   const float before = small_scale_value(200), other = 0.5f;
@@ -153,8 +153,8 @@ TEST_F(DamagedNf4, OtherCodesOfScalesAreNotKept) {
   };
   replace(text(before), text(other));
   EXPECT_TRUE(
-      says(difference(folder_, LoraBase::kNf4Double), {"code 200", "0.5", fmt::format("{}", before)}));
-  expect_kept(folder_, LoraBase::kNf4);
+      says(difference(folder_, BaseForm::kNf4Double), {"code 200", "0.5", fmt::format("{}", before)}));
+  expect_kept(folder_, BaseForm::kNf4);
 }
 TEST_F(DamagedNf4, OtherKindsOfQuantisationAreRefused) {
   nlohmann::json config = read_json(folder_ / "config.json");
