@@ -67,9 +67,8 @@ void CudaBackend::run_op(const ExpertsForward& a, const Launch& on) {
                              .width = O,
                              .terms = C,
                              .matrix = O * C,
-                             .offsets = a.offsets.as<int32_t>(),
-                             .experts = static_cast<int>(a.weight.shape[0])};
-    launch_rows<T, false>(args, of(a.offsets), on.stream);
+                             .experts = experts_of(a.offsets)};
+    launch_rows<T, false>(args, on.stream);
   });
 }
 
@@ -114,9 +113,8 @@ void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
                                .height = O,
                                .width = C,
                                .matrix = O * C,
-                               .offsets = a.offsets.as<int32_t>(),
-                               .experts = experts};
-      launch_weights<T>(args, of(a.offsets), on.stream);
+                               .experts = experts_of(a.offsets)};
+      launch_weights<T>(args, on.stream);
     }
     if (a.dbias)
       launch_biases(BiasArgs<T, T>{.dy = operand<T>(a.dy, a.dy_rows, k, a.weights),
@@ -133,9 +131,8 @@ void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
                              .width = C,
                              .terms = O,
                              .matrix = O * C,
-                             .offsets = a.offsets.as<int32_t>(),
-                             .experts = experts};
-    launch_rows<T, true>(args, of(a.offsets), on.stream);
+                             .experts = experts_of(a.offsets)};
+    launch_rows<T, true>(args, on.stream);
   });
 }
 

@@ -189,20 +189,33 @@ struct Sums<float> {  // a thread 8 x 4
   }
 };
 
+// The rows of expert e are offsets[e] to offsets[e + 1] - 1. No offsets: a single expert has all rows.
+struct Experts {
+  const int32_t* offsets = nullptr;  // [count + 1]
+  int64_t count = 1;
+
+  // The most tiles of `side` rows that so many rows make
+  int64_t most_tiles(int64_t rows, int64_t side) const {
+    return offsets ? rows / side + std::min(count, rows) : divide_up(rows, side);
+  }
+};
+inline Experts experts_of(const Tensor& offsets) {
+  return offsets ? Experts{offsets.as<int32_t>(), offsets.shape[0] - 1} : Experts{};
+}
+
 template <class SA, class SB, class D>
 struct Args {
   Operand<SA> a;
   Operand<SB> b;
   D* d;
-  const D* add = nullptr;            // like d; may be d itself; null: nothing
-  const SB* bias = nullptr;          // [width] of each expert; null: 0
-  float scale = 1;                   // of the sums of products of rows
-  int64_t height, width;             // of an expert's result, or of all rows
-  int64_t terms = 0;                 // of a sum over columns, or over all rows
-  int64_t matrix = 0;                // elements from an expert's b, or d, to the next
-  const int32_t* offsets = nullptr;  // null: one expert with all rows
-  int experts = 1;
-  int64_t part = 0;  // above 0, of weights: block z has so many of the terms
+  const D* add = nullptr;    // like d; may be d itself; null: nothing
+  const SB* bias = nullptr;  // [width] of each expert; null: 0
+  float scale = 1;           // of the sums of products of rows
+  int64_t height, width;     // of an expert's result, or of all rows
+  int64_t terms = 0;         // of a sum over columns, or over all rows
+  int64_t matrix = 0;        // elements from an expert's b, or d, to the next
+  Experts experts = {};
+  int64_t part = 0;  // above 0, of weights of a single expert: block z has so many of the terms
 };
 
 // The expert and the tile of kRows rows of a block; no expert: there is no such tile
@@ -211,12 +224,16 @@ struct Found {
   int64_t first = 0, rows = 0, row = 0;
 };
 template <int kRows>
-__device__ __forceinline__ Found find_tile(const int32_t* offsets, int experts, int64_t tile) {
+__device__ __forceinline__ Found find_tile(const Experts& experts, int64_t all_rows, int64_t tile) {
+  if (!experts.offsets) return {0, 0, all_rows, tile * kRows};
+  const int32_t* const offsets = experts.offsets;
+  const auto count_of_experts = static_cast<int>(experts.count);
   const int lane = threadIdx.x % kWarp;
   int64_t before = 0;
-  for (int base = 0; base < experts; base += kWarp) {
+  for (int base = 0; base < count_of_experts; base += kWarp) {
     const int e = base + lane;
-    const int first = e < experts ? offsets[e] : 0, count = e < experts ? offsets[e + 1] - first : 0;
+    const int first = e < count_of_experts ? offsets[e] : 0,
+              count = e < count_of_experts ? offsets[e + 1] - first : 0;
     const int own = (count + kRows - 1) / kRows;
     int through = own;  // tiles of the warp's experts up to this one
 #pragma unroll
@@ -241,8 +258,7 @@ template <class T, bool kTurned, class SA, class SB, class D>
 __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
   __shared__ __align__(16) T of_a[kSide * kStride<T>];
   __shared__ __align__(16) T of_b[kSide * kStride<T>];
-  Found at{0, 0, args.height, static_cast<int64_t>(blockIdx.x) * kSide};
-  if (args.offsets) at = find_tile<kSide>(args.offsets, args.experts, blockIdx.x);
+  const Found at = find_tile<kSide>(args.experts, args.height, blockIdx.x);
   if (at.expert < 0) return;  // all threads of the block
   Operand<SB> b = args.b;
   b.data += at.expert * args.matrix;
@@ -278,8 +294,9 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(Args<SA, SB, D> args)
   __shared__ __align__(16) T of_a[kSide * kStride<T>];
   __shared__ __align__(16) T of_b[kSide * kStride<T>];
   const int expert = blockIdx.z;
-  const int64_t first = args.offsets ? args.offsets[expert] : expert * args.part,
-                terms = args.offsets    ? args.offsets[expert + 1] - first
+  const int32_t* const offsets = args.experts.offsets;
+  const int64_t first = offsets ? offsets[expert] : expert * args.part,
+                terms = offsets         ? offsets[expert + 1] - first
                         : args.part > 0 ? min(args.part, args.terms - first)
                                         : args.terms,
                 row = static_cast<int64_t>(blockIdx.y) * kSide,
@@ -337,40 +354,35 @@ __global__ __launch_bounds__(kWarp* kBiasRows) void biases_kernel(BiasArgs<S, D>
   to = static_cast<D>(args.accumulate ? static_cast<float>(to) + sum : sum);
 }
 
+// Whether rows begin at packs, and are whole packs
+template <class S>
+bool has_packs(const Tensor& matrix) {
+  return matrix.shape[-1] % kPackWidth<S> == 0 && reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0;
+}
+
 template <class S>
 Operand<S> operand(const Tensor& matrix, const Tensor& row_numbers = {}, int64_t active = 1,
                    const Tensor& weights = {}) {
-  return {
-      .data = matrix.as<S>(),
-      .columns = matrix.shape[-1],
-      .row_numbers = row_numbers.as<int32_t>(),
-      .active = static_cast<int>(active),
-      .weights = weights.as<float>(),
-      .packed = matrix.shape[-1] % kPackWidth<S> == 0 && reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0};
+  return {.data = matrix.as<S>(),
+          .columns = matrix.shape[-1],
+          .row_numbers = row_numbers.as<int32_t>(),
+          .active = static_cast<int>(active),
+          .weights = weights.as<float>(),
+          .packed = has_packs<S>(matrix)};
 }
 
 inline unsigned tiles(int64_t count) { return static_cast<unsigned>(divide_up(count, kSide)); }
 
-// [rows, columns] of all rows
-struct Offsets {
-  const int32_t* data = nullptr;
-  int64_t experts = 1;
-  // The most tiles that so many rows make
-  unsigned most_tiles(int64_t rows) const {
-    return data ? static_cast<unsigned>(rows / kSide + std::min(experts, rows)) : tiles(rows);
-  }
-};
-inline Offsets of(const Tensor& offsets) { return {offsets.as<int32_t>(), offsets.shape[0] - 1}; }
-
 template <class T, bool kTurned, class SA, class SB, class D>
-void launch_rows(const Args<SA, SB, D>& args, const Offsets& offsets, cudaStream_t stream) {
-  const dim3 grid(offsets.most_tiles(args.height), tiles(args.width));
+void launch_rows(const Args<SA, SB, D>& args, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(args.experts.most_tiles(args.height, kSide)), tiles(args.width));
   rows_kernel<T, kTurned, SA, SB, D><<<grid, kThreads, 0, stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
 }
 template <class T, class SA, class SB, class D>
-void launch_weights(const Args<SA, SB, D>& args, const Offsets& offsets, cudaStream_t stream) {
-  const dim3 grid(tiles(args.width), tiles(args.height), static_cast<unsigned>(offsets.experts));
+void launch_weights(const Args<SA, SB, D>& args, cudaStream_t stream) {
+  const int64_t sums = args.part > 0 ? divide_up(args.terms, args.part) : args.experts.count;
+  const dim3 grid(tiles(args.width), tiles(args.height), static_cast<unsigned>(sums));
   weights_kernel<T, SA, SB, D><<<grid, kThreads, 0, stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
 }

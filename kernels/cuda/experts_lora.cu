@@ -1,5 +1,5 @@
-// The products of the adapters of experts and of their router: those of thin_gemm.cuh in bf16 and up to its
-// ranks, else the plain ones.
+// The products of the adapters of experts and of routers. The kernels of thin_gemm.cuh compute what they
+// serve, the plain ones the rest.
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/router_gemm.cuh"
 #include "kernels/cuda/thin_rows.cuh"
@@ -29,21 +29,9 @@ Gathered gathered(const Tensor& matrix, const Tensor& numbers, int64_t rows) {
   return {matrix, numbers, numbers ? rows / matrix.shape[0] : 1};
 }
 
-Offsets plain_offsets(const Tensor& offsets) { return offsets ? of(offsets) : Offsets{}; }
-// The plain arguments with the matrices of `factor`, [E, ..] with offsets
-template <class SA, class SB, class D>
-Args<SA, SB, D> with_experts(Args<SA, SB, D> args, const Tensor& offsets, const Tensor& factor) {
-  if (!offsets) return args;
-  args.matrix = factor.numel() / factor.shape[0], args.offsets = offsets.as<int32_t>();
-  args.experts = static_cast<int>(factor.shape[0]);
-  return args;
-}
-thin::Experts thin_experts(const Tensor& offsets, const Tensor& factor, int64_t rows) {
-  if (!offsets) return {.rows = rows, .matrix = 0};
-  return {.offsets = offsets.as<int32_t>(),
-          .count = static_cast<int>(factor.shape[0]),
-          .rows = rows,
-          .matrix = factor.numel() / factor.shape[0]};
+// The elements of an expert's matrix among `all`, which without offsets is a single one
+int64_t matrix_of(const Tensor& all, const Tensor& offsets) {
+  return all.numel() / (offsets ? all.shape[0] : 1);
 }
 
 // u = scale x m^T, m [r, columns of x], or with kTurned scale x m, m [columns of x, r]
@@ -52,7 +40,9 @@ void to_rank(const Gathered& x, const Tensor& m, float scale, const Tensor& u, c
              cudaStream_t stream) {
   const int64_t R = u.shape[0], r = u.shape[1];
   if (r <= thin::kMostRank && thin::has_packs(x.matrix) && thin::has_packs(m) && thin::has_packs(u))
-    return thin::launch_thin<kTurned>({.experts = thin_experts(offsets, m, R),
+    return thin::launch_thin<kTurned>({.experts = experts_of(offsets),
+                                       .all_rows = R,
+                                       .matrix = matrix_of(m, offsets),
                                        .x = x.rows(),
                                        .m = m.as<bf16>(),
                                        .u = u.as<bf16>(),
@@ -65,8 +55,10 @@ void to_rank(const Gathered& x, const Tensor& m, float scale, const Tensor& u, c
                            .scale = scale,
                            .height = R,
                            .width = r,
-                           .terms = x.matrix.shape[1]};
-  launch_rows<S, kTurned>(with_experts(args, offsets, m), plain_offsets(offsets), stream);
+                           .terms = x.matrix.shape[1],
+                           .matrix = matrix_of(m, offsets),
+                           .experts = experts_of(offsets)};
+  launch_rows<S, kTurned>(args, stream);
 }
 
 // y += u m^T, m [columns of y, r], or with kTurned y += u m, m [r, columns of y]
@@ -75,7 +67,9 @@ void from_rank(const Tensor& u, const Tensor& m, const Tensor& y, const Tensor& 
                cudaStream_t stream) {
   const int64_t R = u.shape[0], r = u.shape[1], width = y.shape[1];
   if (r <= thin::kMostRank && thin::has_packs(u) && thin::has_packs(m) && thin::has_packs(y))
-    return thin::launch_wide<kTurned>(thin::WideArgs<bf16>{.experts = thin_experts(offsets, m, R),
+    return thin::launch_wide<kTurned>(thin::WideArgs<bf16>{.experts = experts_of(offsets),
+                                                           .all_rows = R,
+                                                           .matrix = matrix_of(m, offsets),
                                                            .u = u.as<bf16>(),
                                                            .m = m.as<bf16>(),
                                                            .add = y.as<bf16>(),
@@ -89,11 +83,13 @@ void from_rank(const Tensor& u, const Tensor& m, const Tensor& y, const Tensor& 
                            .add = y.as<Y>(),
                            .height = R,
                            .width = width,
-                           .terms = r};
-  launch_rows<T, kTurned>(with_experts(args, offsets, m), plain_offsets(offsets), stream);
+                           .terms = r,
+                           .matrix = matrix_of(m, offsets),
+                           .experts = experts_of(offsets)};
+  launch_rows<T, kTurned>(args, stream);
 }
 
-// The weights of rows: those of choices
+// Row r has the weight weights[numbers[r]], that of a choice.
 struct RowWeights {
   const Tensor &weights, &numbers;
 };
@@ -105,8 +101,10 @@ void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Te
               const Tensor& offsets, const Launch& on) {
   const int64_t R = u.shape[0], r = u.shape[1], columns = x.matrix.shape[1];
   if (thin::has_packs(x.matrix) && thin::has_packs(u) && (offsets || has_room_for_parts(d.numel()))) {
-    const auto args_of = [&]<class D>(D* to, const thin::Experts& experts, int64_t part) {
-      return thin::WeightsArgs<bf16, D>{.experts = experts,
+    const auto args_of = [&]<class D>(D* to, int64_t part) {
+      return thin::WeightsArgs<bf16, D>{.experts = experts_of(offsets),
+                                        .all_rows = R,
+                                        .matrix = matrix_of(d, offsets),
                                         .x = x.rows(),
                                         .u = u.as<bf16>(),
                                         .rank = static_cast<int>(r),
@@ -116,12 +114,10 @@ void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Te
                                         .accumulate = part == 0 && accumulate,
                                         .part = part};
     };
-    if (offsets)
-      return thin::launch_weights<kTurned>(args_of(d.as<bf16>(), thin_experts(offsets, d, R), 0), on.stream);
+    if (offsets) return thin::launch_weights<kTurned>(args_of(d.as<bf16>(), 0), on.stream);
     return sum_in_parts(d.as<T>(), accumulate, d.numel(), R, ExpertsLoraBackward::kName, on,
                         [&](float* partials, int64_t part) {
-                          thin::launch_weights<kTurned>(
-                              args_of(partials, {.rows = R, .matrix = d.numel()}, part), on.stream);
+                          thin::launch_weights<kTurned>(args_of(partials, part), on.stream);
                         });
   }
   const auto run = [&]<class SA, class SB>(const Operand<SA>& a, const Operand<SB>& b) {
@@ -131,9 +127,11 @@ void gradient(const Gathered& x, const Tensor& u, const RowWeights& by, const Te
                                .add = accumulate ? d.as<T>() : nullptr,
                                .height = kTurned ? r : columns,
                                .width = kTurned ? columns : r,
-                               .terms = R};
+                               .terms = R,
+                               .matrix = matrix_of(d, offsets),
+                               .experts = experts_of(offsets)};
     if (!offsets) return launch_weights_in_parts<SA>(args, ExpertsLoraBackward::kName, on);
-    launch_weights<SA>(with_experts(args, offsets, d), of(offsets), on.stream);
+    launch_weights<SA>(args, on.stream);
   };
   if constexpr (kTurned)
     run(operand<T>(u, by.numbers, 0, by.weights), x.plain<S>());

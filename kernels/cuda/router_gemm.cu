@@ -10,18 +10,19 @@ namespace {
 using namespace cuda::expert_gemm;
 namespace thin = cuda::thin_gemm;
 
-// d_logits in packs of fp32
-bool has_packs(const RouterBackward& a) {
-  return a.weight.shape[0] % 4 == 0 && thin::has_packs(a.x) && thin::has_packs(a.weight);
+bool are_thin(const RouterBackward& a) {
+  return has_packs<float>(a.d_logits) && thin::has_packs(a.x) && thin::has_packs(a.weight);
 }
 
 template <class T>
 void router_weights(const RouterBackward& a, const Launch& on) {
   const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
-  if (has_packs(a) && has_room_for_parts(E * C))
+  if (are_thin(a) && has_room_for_parts(E * C))
     return sum_in_parts(
         a.dweight.as<T>(), a.accumulate, E * C, N, a.kName, on, [&](float* partials, int64_t part) {
-          thin::launch_weights<true>(thin::WeightsArgs<float, float>{.experts = {.rows = N, .matrix = E * C},
+          thin::launch_weights<true>(thin::WeightsArgs<float, float>{.experts = {},
+                                                                     .all_rows = N,
+                                                                     .matrix = E * C,
                                                                      .x = {a.x.as<bf16>(), C},
                                                                      .u = a.d_logits.as<float>(),
                                                                      .rank = static_cast<int>(E),
@@ -51,11 +52,11 @@ void CudaBackend::run_op(const RouterForward& a, const Launch& on) {
                                  .height = a.x.shape[0],
                                  .width = a.weight.shape[0],
                                  .terms = a.x.shape[1]};
-    launch_rows<T, false>(args, {}, on.stream);
+    launch_rows<T, false>(args, on.stream);
   });
 }
 
-// The gradient of the logits stays in fp32, and so do these products.
+// The gradient of the logits is fp32. In bf16 the products take 16 bits of it: see thin_gemm.cuh.
 void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
   with_real_type(a.x.dtype, [&]<class T>() {
     const int64_t N = a.x.shape[0], C = a.x.shape[1], E = a.weight.shape[0];
@@ -67,8 +68,10 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
                                        .offsets = nullptr,
                                        .accumulate = a.accumulate},
                     1, on.stream);
-    if (E <= thin::kMostTerms && has_packs(a))
-      return thin::launch_wide<true>(thin::WideArgs<float>{.experts = {.rows = N, .matrix = 0},
+    if (E <= thin::kMostTerms && are_thin(a))
+      return thin::launch_wide<true>(thin::WideArgs<float>{.experts = {},
+                                                           .all_rows = N,
+                                                           .matrix = 0,
                                                            .u = a.d_logits.as<float>(),
                                                            .m = a.weight.as<bf16>(),
                                                            .add = a.add.as<bf16>(),
@@ -83,7 +86,7 @@ void CudaBackend::run_op(const RouterBackward& a, const Launch& on) {
                                  .height = N,
                                  .width = C,
                                  .terms = E};
-    launch_rows<float, true>(args, {}, on.stream);
+    launch_rows<float, true>(args, on.stream);
   });
 }
 

@@ -19,9 +19,9 @@ __global__ __launch_bounds__(kPartThreads) void add_parts_kernel(const float* pa
   d[i] = static_cast<D>(sum);
 }
 
-// A matrix of `count` sums over so many terms, all tokens: parts of at least kLeastOfPart of them fill the
-// GPU. run(partials, part) writes the sums of each `part` terms, one after another. The scratch is that of
-// `op`.
+// d (+)= a matrix of `count` sums over `terms` tokens. run(partials, part) writes the sums of each `part`
+// tokens, one matrix after another; parts of at least kLeastOfPart tokens fill the GPU. The scratch is that
+// of `op`.
 constexpr int64_t kMostParts = 16, kLeastOfPart = 256;
 inline bool has_room_for_parts(int64_t count) {
   return count * static_cast<int64_t>(sizeof(float)) <= kGemmWorkspaceBytes;
@@ -44,7 +44,7 @@ void sum_in_parts(D* d, bool accumulate, int64_t count, int64_t terms, const cha
 template <class T, class SA, class SB, class D>
 void launch_weights_in_parts(const Args<SA, SB, D>& args, const char* op, const Launch& on) {
   const int64_t count = args.height * args.width;
-  if (!has_room_for_parts(count)) return launch_weights<T>(args, {}, on.stream);
+  if (!has_room_for_parts(count)) return launch_weights<T>(args, on.stream);
   sum_in_parts(args.d, args.add != nullptr, count, args.terms, op, on, [&](float* partials, int64_t part) {
     launch_weights<T>(Args<SA, SB, float>{.a = args.a,
                                           .b = args.b,
@@ -54,7 +54,7 @@ void launch_weights_in_parts(const Args<SA, SB, D>& args, const char* op, const 
                                           .terms = args.terms,
                                           .matrix = count,
                                           .part = part},
-                      {nullptr, divide_up(args.terms, part)}, on.stream);
+                      on.stream);
   });
 }
 

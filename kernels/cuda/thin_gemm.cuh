@@ -1,6 +1,6 @@
-// Products of rows of experts with matrices of which one side is thin, in bf16 through mma with fp32 sums:
-// those of adapters, whose rank is small, and of a router. They take as long as the wide matrix takes to be
-// read, or to be read and written.
+// Products of the rows of experts with thin matrices, in bf16 through mma with fp32 sums. Adapters have
+// them, since their rank is small, and so has a router. They take as long as it takes to read the wide
+// matrix, or to read and write it.
 //
 //   thin     u[r, :] = scale X[r, :] M[e], for the rows r of every expert e. A warp has 32 rows and all
 //            columns of u.
@@ -21,25 +21,11 @@
 
 namespace tessera::cuda::thin_gemm {
 
-using expert_gemm::Found;
+using expert_gemm::Experts, expert_gemm::Found, expert_gemm::find_tile;
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
 constexpr int kMostRank = 64;    // of thin, of wide with a U in bf16, and of a block of weights
 constexpr int kMostTerms = 128;  // of wide with a U in fp32
-
-// Of all kernels: the experts, whose rows follow one another
-struct Experts {
-  const int32_t* offsets = nullptr;  // [count + 1]; null: one expert with all rows
-  int count = 1;
-  int64_t rows;    // of all
-  int64_t matrix;  // elements from an expert's m, or d, to the next
-};
-
-template <int kRows>
-__device__ __forceinline__ Found find_rows(const Experts& experts, int64_t tile) {
-  if (experts.offsets) return expert_gemm::find_tile<kRows>(experts.offsets, experts.count, tile);
-  return {0, 0, experts.rows, tile * kRows};
-}
 
 // The gathered matrix
 struct Rows {
@@ -77,10 +63,8 @@ __device__ __forceinline__ void store_parts(uint4 pack, float /*type*/, bf16* to
   }
 }
 
-// Whether rows of so many columns are whole packs
 inline bool has_packs(const Tensor& matrix) {
-  return matrix.dtype == DType::kBF16 && matrix.shape[-1] % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0;
+  return matrix.dtype == DType::kBF16 && expert_gemm::has_packs<bf16>(matrix);
 }
 
 template <class Run>
@@ -88,12 +72,6 @@ void with_rank(int64_t rank, const Run& run) {
   if (rank <= 16) return run.template operator()<16>();
   if (rank <= 32) return run.template operator()<32>();
   run.template operator()<kMostRank>();
-}
-
-// Tiles of so many rows: as many as there can be
-inline int64_t most_tiles(const Experts& experts, int64_t rows_of_tile) {
-  return experts.offsets ? experts.rows / rows_of_tile + std::min<int64_t>(experts.count, experts.rows)
-                         : divide_up(experts.rows, rows_of_tile);
 }
 
 }  // namespace tessera::cuda::thin_gemm

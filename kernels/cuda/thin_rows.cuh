@@ -9,6 +9,7 @@ constexpr int kThinRows = kWarps * 32, kThinStep = 64;  // rows of a block; colu
 
 struct ThinArgs {
   Experts experts;
+  int64_t all_rows, matrix;  // of all experts; elements from an expert's m to the next
   Rows x;
   const bf16* m;  // of each expert [rank, columns], or turned [columns, rank]
   bf16* u;        // [rows, rank]
@@ -59,9 +60,9 @@ template <bool kTurned, int kRank>
 __global__ __launch_bounds__(kThreads) void thin_kernel(ThinArgs args) {
   using Matrix = ThinMatrix<kTurned, kRank>;
   __shared__ __align__(16) bf16 of_m[2][Matrix::kSize];
-  const Found at = find_rows<kThinRows>(args.experts, blockIdx.x);
+  const Found at = find_tile<kThinRows>(args.experts, args.all_rows, blockIdx.x);
   if (at.expert < 0) return;  // all threads of the block
-  const bf16* m = args.m + at.expert * args.experts.matrix;
+  const bf16* m = args.m + at.expert * args.matrix;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   const int64_t columns = args.x.columns, first = at.row + threadIdx.x / kWarp * 32;
   const bf16* rows[4];  // g, g + 8, ..; null: there is none
@@ -93,7 +94,8 @@ __global__ __launch_bounds__(kThreads) void thin_kernel(ThinArgs args) {
   };
   float sums[2][kRank / 8][4] = {};
   load_step(0, 0);
-  for (int64_t step = 0, buffer = 0; step < columns; step += kThinStep, buffer ^= 1) {
+  int buffer = 0;
+  for (int64_t step = 0; step < columns; step += kThinStep, buffer ^= 1) {
     uint4 x[2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -101,7 +103,7 @@ __global__ __launch_bounds__(kThreads) void thin_kernel(ThinArgs args) {
       for (int i = 0; i < 4; ++i) x[half][i] = next[half][i];
     ptx::cp_async_wait<0>();
     __syncthreads();
-    if (step + kThinStep < columns) load_step(step + kThinStep, static_cast<int>(buffer ^ 1));
+    if (step + kThinStep < columns) load_step(step + kThinStep, buffer ^ 1);
     const uint32_t matrix = shared_address(of_m[buffer]);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -139,9 +141,10 @@ __global__ __launch_bounds__(kThreads) void thin_kernel(ThinArgs args) {
 template <class U>
 struct WideArgs {
   Experts experts;
-  const U* u;       // [rows, terms]
-  const bf16* m;    // of each expert [width, terms], or turned [terms, width]
-  const bf16* add;  // [rows, width], may be y; null: 0
+  int64_t all_rows, matrix;  // as in ThinArgs
+  const U* u;                // [rows, terms]
+  const bf16* m;             // of each expert [width, terms], or turned [terms, width]
+  const bf16* add;           // [rows, width], may be y; null: 0
   bf16* y;
   int64_t width;
   int terms;
@@ -215,10 +218,10 @@ __global__ __launch_bounds__(kThreads) void wide_kernel(WideArgs<U> args) {
   auto* of_u = reinterpret_cast<bf16*>(memory);  // [parts][rows][terms]
   bf16* of_m = of_u + kParts * tile.u_size();    // [columns][terms], or turned: columns by place
   const auto blocks_of_row = static_cast<int>((args.width + kColumns - 1) / kColumns);
-  const Found at = find_rows<Tile::kRows>(args.experts, blockIdx.x / blocks_of_row);
+  const Found at = find_tile<Tile::kRows>(args.experts, args.all_rows, blockIdx.x / blocks_of_row);
   if (at.expert < 0) return;  // all threads of the block
   const int64_t first_column = int64_t{blockIdx.x % blocks_of_row} * kColumns;
-  const bf16* m = args.m + at.expert * args.experts.matrix;
+  const bf16* m = args.m + at.expert * args.matrix;
   const int m_pitch = tile.m_pitch(kTurned), u_pitch = tile.u_pitch();
   const auto rows = static_cast<int>(min(at.rows - at.row, int64_t{Tile::kRows}));
 
@@ -298,17 +301,18 @@ __global__ __launch_bounds__(kThreads) void wide_kernel(WideArgs<U> args) {
 template <bool kTurned>
 void launch_thin(const ThinArgs& args, cudaStream_t stream) {
   with_rank(args.rank, [&]<int kRank>() {
-    launch(thin_kernel<kTurned, kRank>, {.blocks = most_tiles(args.experts, kThinRows), .threads = kThreads},
-           stream, args);
+    launch(thin_kernel<kTurned, kRank>,
+           {.blocks = args.experts.most_tiles(args.all_rows, kThinRows), .threads = kThreads}, stream, args);
   });
 }
 template <bool kTurned, class U>
 void launch_wide(const WideArgs<U>& args, cudaStream_t stream) {
   using Tile = WideTile<U>;
-  launch(wide_kernel<U, kTurned>,
-         {.blocks = most_tiles(args.experts, Tile::kRows) * divide_up(args.width, Tile::kColumns),
-          .threads = kThreads,
-          .shared_bytes = Tile(args.terms).bytes(kTurned)},
-         stream, args);
+  launch(
+      wide_kernel<U, kTurned>,
+      {.blocks = args.experts.most_tiles(args.all_rows, Tile::kRows) * divide_up(args.width, Tile::kColumns),
+       .threads = kThreads,
+       .shared_bytes = Tile(args.terms).bytes(kTurned)},
+      stream, args);
 }
 }  // namespace tessera::cuda::thin_gemm

@@ -10,6 +10,7 @@ constexpr int kWeightsRows = 32, kWeightsColumns = kWarps * 32;  // rows at a ti
 template <class U, class D>
 struct WeightsArgs {
   Experts experts;
+  int64_t all_rows, matrix;  // of all experts; elements from an expert's d to the next
   Rows x;
   const U* u;  // [rows, rank]
   int rank;
@@ -17,7 +18,7 @@ struct WeightsArgs {
   const int32_t* numbers = nullptr;  // of weights
   D* d;                              // of each expert [columns, rank], or turned [rank, columns]
   bool accumulate;
-  int64_t part = 0;  // above 0: instead of an expert a block has so many of all rows
+  int64_t part = 0;  // above 0, of a single expert: a block has so many rows, and a d of its own
 };
 
 // A block's share of the rows, in stages of kWeightsRows
@@ -27,7 +28,7 @@ struct Share {
   template <class U, class D>
   __device__ explicit Share(const WeightsArgs<U, D>& args, int number) {
     begin = args.part > 0 ? number * args.part : args.experts.offsets[number];
-    end = args.part > 0 ? min(begin + args.part, args.experts.rows) : args.experts.offsets[number + 1];
+    end = args.part > 0 ? min(begin + args.part, args.all_rows) : args.experts.offsets[number + 1];
   }
   __device__ int stages() const { return static_cast<int>((end - begin + kWeightsRows - 1) / kWeightsRows); }
   __device__ int64_t row(int stage, int of_stage) const {
@@ -195,7 +196,7 @@ __global__ __launch_bounds__(kThreads) void weights_kernel(WeightsArgs<U, D> arg
     }
   }
   ptx::cp_async_wait<0>();
-  D* d = args.d + expert * args.experts.matrix;
+  D* d = args.d + expert * args.matrix;
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -215,7 +216,7 @@ void launch_weights(const WeightsArgs<U, D>& args, cudaStream_t stream) {
   with_rank(args.rank, [&]<int kRank>() {
     const dim3 grid(
         static_cast<unsigned>(divide_up(args.x.columns, kWeightsColumns)),
-        static_cast<unsigned>(args.part > 0 ? divide_up(args.experts.rows, args.part) : args.experts.count),
+        static_cast<unsigned>(args.part > 0 ? divide_up(args.all_rows, args.part) : args.experts.count),
         static_cast<unsigned>(divide_up(args.rank, kRank)));
     const auto kernel = weights_kernel<kTurned, kRank, U, D>;
     constexpr auto kBytes = static_cast<int>(WeightsTile<kRank, U, D>::kBytes);
