@@ -133,12 +133,6 @@ struct ForwardConsumer {
 
   static __device__ __forceinline__ bool leader() { return threadIdx.x % kWarpgroup == 0; }
 
-  __device__ __forceinline__ void take_turn() const {
-    ptx::barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    ptx::barrier_arrive(turn_barrier(warpgroup == Shape::kConsumers - 1 ? 0 : warpgroup + 1), 2 * kWarpgroup);
-  }
   // One arrival a warp, so that each vouches for its own reads
   __device__ __forceinline__ void release_k() {
     if (threadIdx.x % 32 == 0) memory.k_ring().release(k_at);
@@ -203,7 +197,7 @@ struct ForwardConsumer {
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == Shape::kConsumers - 1) pass_turn();  // the first turn is warpgroup 0's
+    if (warpgroup == Shape::kConsumers - 1) pass_turn<Shape>(warpgroup);
     for (;;) {
       finish_store();  // the loader may need that slot to bring the next slice
       memory.q_ring(warpgroup).wait_full(q_at);
@@ -244,8 +238,8 @@ struct ForwardConsumer {
   __device__ __forceinline__ void skip(int tiles, bool skips_v) {
     for (; tiles > 0; --tiles) {
       memory.k_ring().wait_full(k_at);
-      take_turn();
-      pass_turn();
+      take_turn(warpgroup);
+      pass_turn<Shape>(warpgroup);
       release_k();
       if (skips_v) skip_v();
     }
@@ -275,7 +269,7 @@ struct ForwardConsumer {
     float s[kBlockK / 2];
     const auto begin_scores = [&] {
       memory.k_ring().wait_full(k_at);
-      take_turn();
+      take_turn(warpgroup);
       ptx::wgmma_fence();
       multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.slot), 0);
       ptx::wgmma_commit();
@@ -291,7 +285,7 @@ struct ForwardConsumer {
     softmax = Softmax(a.score);
     pending = true;
     begin_scores();
-    pass_turn();
+    pass_turn<Shape>(warpgroup);
     ptx::wgmma_wait<0>();
     ptx::hold(s);
     to_probabilities(mine.end - 1);
@@ -301,7 +295,7 @@ struct ForwardConsumer {
       ptx::opaque(q.base);  // else descriptors of Q are computed ahead, and fill the registers
       begin_scores();
       begin_product_v(add);
-      pass_turn();
+      pass_turn<Shape>(warpgroup);
       ptx::wgmma_wait<1>();
       ptx::hold(s);
       to_probabilities(j);
@@ -333,12 +327,12 @@ struct ForwardConsumer {
       const int j = work.key_tile(a, place);
       float s[kBlockK / 2];
       memory.k_ring().wait_full(k_at);
-      take_turn();
+      take_turn(warpgroup);
       ptx::wgmma_fence();
       multiply_rows_rows<kBlockK>(s, q, 0, memory.k(k_at.slot), 0);
       ptx::wgmma_commit();
       begin_product_v();  // the very first multiplies whatever lies there: O is cleared below
-      pass_turn();
+      pass_turn<Shape>(warpgroup);
       QueryMasks<kBlockK> masks;
       if constexpr (Shape::kDropout) {  // while the products are under way
         masks.draw(a.dropout, work.batch, work.head, work.row + lane_row(), j * kBlockK);

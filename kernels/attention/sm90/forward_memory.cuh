@@ -153,6 +153,15 @@ struct ForwardWorkTile {
 __device__ __forceinline__ int own_barrier(int warpgroup) { return 1 + warpgroup; }
 __device__ __forceinline__ int turn_barrier(int warpgroup) { return 5 + warpgroup; }
 
+// The consumers take turns, in a circle. The last one passes on the first turn, which is warpgroup 0's.
+__device__ __forceinline__ void take_turn(int warpgroup) {
+  ptx::barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroup);
+}
+template <class Shape>
+__device__ __forceinline__ void pass_turn(int warpgroup) {
+  ptx::barrier_arrive(turn_barrier(warpgroup == Shape::kConsumers - 1 ? 0 : warpgroup + 1), 2 * kWarpgroup);
+}
+
 // Key tiles that rows before end_row see, of a plain mask
 template <class Shape, bool kCausal>
 __device__ __forceinline__ int key_tiles(int tokens, int end_row) {

@@ -13,8 +13,9 @@
 // The tensor cores add in some 14 bits, so that a sum over many keys would lose what is small: each key
 // tile's P V begins at 0, and is added to O in fp32, where it gets the scale of V.
 //
-// V has more columns, of ones, whose sums are those of the softmax: P is rounded in them too, so that the
-// weights of a row add up to 1. (D = 256 has no room in shared memory for them: its threads add.)
+// The tensor cores also compute the sums of the softmax: V is followed by columns of ones. These sums are of
+// P as it is rounded, so the weights of a row add up to 1. (D = 256 has no room in shared memory for the
+// columns: its threads add.)
 //
 // The first thread of one more warpgroup loads. A warpgroup does not overlap its products with its softmax:
 // a product takes half as long as in bf16, and the exponentials as long as in bf16. The registers that
@@ -94,15 +95,8 @@ struct Fp8Consumer {
     if (threadIdx.x % 32 == 0) ring.release(at);
   }
 
-  __device__ __forceinline__ void take_turn() const {
-    ptx::barrier_sync(turn_barrier(warpgroup), 2 * kWarpgroup);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    ptx::barrier_arrive(turn_barrier(warpgroup == Shape::kConsumers - 1 ? 0 : warpgroup + 1), 2 * kWarpgroup);
-  }
-
   __device__ __forceinline__ void run() {
-    if (warpgroup == Shape::kConsumers - 1) pass_turn();  // the first turn is warpgroup 0's
+    if (warpgroup == Shape::kConsumers - 1) pass_turn<Shape>(warpgroup);
     for (;;) {
       memory.q_ring(warpgroup).wait_full(q_at);
       const WorkTile work = WorkTile::load(memory.work(warpgroup, q_at.slot));
@@ -128,8 +122,8 @@ struct Fp8Consumer {
   __device__ __forceinline__ void skip(int tiles) {
     for (; tiles > 0; --tiles) {
       memory.k_ring().wait_full(kv_at);
-      take_turn();
-      pass_turn();
+      take_turn(warpgroup);
+      pass_turn<Shape>(warpgroup);
       release(memory.k_ring(), kv_at);
       memory.v_ring().wait_full(kv_at);
       release(memory.v_ring(), kv_at);
@@ -202,12 +196,12 @@ struct Fp8Consumer {
         float s[kBlockK / 2];
         ptx::opaque(q.base);  // else descriptors of Q are computed ahead, and fill the registers
         memory.k_ring().wait_full(kv_at);
-        take_turn();
+        take_turn(warpgroup);
         ptx::wgmma_fence();
         multiply_bytes<kBlockK, kHeadDim>(s, q, 0, memory.k(kv_at.slot), 0);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
-        pass_turn();
+        pass_turn<Shape>(warpgroup);
         ptx::hold(s);
         release(memory.k_ring(), kv_at);
         mask.apply(s, j);
@@ -247,6 +241,21 @@ struct Fp8Consumer {
   }
 };
 
+// Writes the columns after those of V. Every second one has ones: a thread holds two neighbouring columns,
+// and so one sum of each of its rows.
+template <class Shape>
+__device__ __forceinline__ void write_ones(const ForwardMemory<Shape>& memory) {
+  constexpr int kChunks = Shape::kBlockK / 16, kOfSlot = Shape::kSumRows * kChunks;
+  constexpr uint32_t kOnes = 0x38383838;  // four times 1 in e4m3
+  for (int i = threadIdx.x; i < Shape::kKVSlots * kOfSlot; i += blockDim.x) {
+    const int row = i % kOfSlot / kChunks;
+    const uint32_t word = row % 2 == 0 ? kOnes : 0;
+    ptx::store_shared(memory.v(i / kOfSlot).chunk_at(Shape::kHeadDim + row, i % kChunks),
+                      make_uint4(word, word, word, word));
+  }
+  ptx::fence_shared_for_async();
+}
+
 template <class Shape, bool kCausal>
 __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     fp8_forward_kernel(const __grid_constant__ Fp8ForwardArgs a) {
@@ -257,16 +266,7 @@ __global__ void __launch_bounds__((Shape::kConsumers + 1) * kWarpgroup, 1)
     memory.v_ring().init(Shape::kConsumers * kWarpsPerGroup);
     ptx::fence_mbarrier_init();
   }
-  // Of the columns after those of V every second one has ones: each thread holds one of them.
-  constexpr int kChunks = Shape::kBlockK / 16;
-  constexpr uint32_t kOnes = 0x38383838;  // four times 1 in e4m3
-  for (int i = threadIdx.x; i < Shape::kKVSlots * Shape::kSumRows * kChunks; i += blockDim.x) {
-    const int row = i / kChunks % max(Shape::kSumRows, 1), slot = i / kChunks / max(Shape::kSumRows, 1);
-    const uint32_t word = row % 2 == 0 ? kOnes : 0;
-    ptx::store_shared(memory.v(slot).chunk_at(Shape::kHeadDim + row, i % kChunks),
-                      make_uint4(word, word, word, word));
-  }
-  ptx::fence_shared_for_async();
+  if constexpr (Shape::kSumRows > 0) write_ones(memory);
   __syncthreads();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == Shape::kConsumers) {
