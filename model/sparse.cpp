@@ -64,8 +64,8 @@ namespace {
 
 double triangle(int64_t rows) { return static_cast<double>(rows) * static_cast<double>(rows + 1) / 2; }
 
-// Of a whole sequence, or of a document whose blocks begin with it: every block before a query's own is
-// whole, so that how many there are is enough.
+// The pairs of a whole sequence, or of a document whose blocks begin with it. Blocks before a query's own are
+// whole, so their number is enough.
 double pairs_of_sequence(const SparsePattern& p, int64_t tokens) {
   double pairs = 0;
   for (int64_t row = 0; row * p.block < tokens; ++row) {

@@ -39,9 +39,6 @@ int64_t most_pairs(const SparsePattern& pattern, int64_t tokens, const DealtBloc
 
 }  // namespace
 
-SparseLists::SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens)
-    : SparseLists(stream, arena, model, tokens, {}) {}
-
 SparseLists::SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens,
                          const DealtBlocks& dealt)
     : tokens_(tokens), ranks_(dealt.ranks) {

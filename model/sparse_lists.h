@@ -22,11 +22,10 @@ struct DealtBlocks {
 class SparseLists {
  public:
   SparseLists() = default;
-  // Makes lists for sequences of up to `tokens` tokens. A pattern that shows all of these gets no lists.
-  SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens);
-  // The same for a rank of a context, whose query blocks are dealt. Lists of all ranks take equal memory.
+  // Makes lists for sequences of up to `tokens` tokens, or for a rank's share of them. A pattern that shows
+  // all of these tokens gets no lists. Lists of all ranks take equal memory.
   SparseLists(const Stream& stream, Arena& arena, const ModelConfig& model, int64_t tokens,
-              const DealtBlocks& dealt);
+              const DealtBlocks& dealt = {});
 
   // The sizes of the lists for a call whose queries are the tokens `offset` to `end` - 1 of a sequence, or,
   // of dealt queries, a rank's share of the tokens before `end`. Size 0 means no lists: the pattern shows all
