@@ -40,7 +40,7 @@ Nf4Folder compare_nf4_base(const WeightsFolder& weights, const ModelConfig& mode
   return {.nf4 = found_as(BaseForm::kNf4), .nf4_double = found_as(BaseForm::kNf4Double)};
 }
 
-BaseForms compare_forms(const std::filesystem::path& folder, const Config& config) {
+ComparedBase compare_forms(const std::filesystem::path& folder, const Config& config) {
   const auto& base = config.train.lora_base;
   const bool of_experts = base.of_experts(config.model);
   if (!is_in_nf4(folder))
@@ -48,7 +48,7 @@ BaseForms compare_forms(const std::filesystem::path& folder, const Config& confi
   const ModelConfig model = model_config(config);
   const Nf4Folder found =
       compare_nf4_base(WeightsFolder(folder, model.base(), folder_options(config)), model, of_experts);
-  BaseForms forms{
+  ComparedBase forms{
       .notices = compare_with_nf4(
           {.folder = folder.string(), .key = "train.lora.base", .form = base.form, .kept = &found})};
   if (base.form == BaseForm::kNf4Double) forms.is_kept = found.nf4_double.is_kept();

@@ -29,11 +29,11 @@ Nf4Folder compare_nf4_base(const WeightsFolder& weights, const ModelConfig& mode
 
 // The form in which `folder`, the train.init_from of adapters, is stored, beside that in which the run stores
 // its base. Error: as compare_with_nf4().
-struct BaseForms {
+struct ComparedBase {
   bool is_kept = false;  // the base has the values of the folder
   std::vector<std::string> notices = {};
 };
-BaseForms compare_forms(const std::filesystem::path& folder, const Config& config);
+ComparedBase compare_forms(const std::filesystem::path& folder, const Config& config);
 
 // What a run that stores the weights of a folder as `key` says tells about it, if it is in NF4: a notice
 // where its values are widened. Error: its scales would be rounded again.

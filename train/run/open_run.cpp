@@ -56,7 +56,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
   if (reads_base && !init_from.empty())  // before anything slow
     add_notices(check_weights(init_from, model_config(given), folder_options(given)));
   if (reads_base && given.train.lora) {
-    const BaseForms forms = compare_forms(init_from, given);
+    const ComparedBase forms = compare_forms(init_from, given);
     base_is_kept = forms.is_kept;
     add_notices(forms.notices);
   }
