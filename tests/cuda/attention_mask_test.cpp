@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tests/cuda/attention_problem.h"
-#include "train/session/context_deal.h"
+#include "tests/dealt_mask.h"
 
 namespace tessera::test {
 namespace {
@@ -114,16 +114,7 @@ class AttentionMask : public AttentionKernels, public ::testing::WithParamInterf
   static AttentionCase dealt(int64_t batch, int64_t keys, const std::vector<int32_t>& documents, int64_t rank,
                              int64_t ranks, int64_t kv_heads = 1) {
     const DealtShape deal{.ranks = ranks, .rank = rank, .batch = batch, .all_tokens = keys};
-    const std::vector<int32_t> ids(batch * keys);
-    Dealt own;
-    deal_batch(deal, {.tokens = ids, .targets = ids, .documents = documents}, own);
-    Batch tables;
-    deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, tables);
-    const auto numbers = [](const Tensor& t) {
-      return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
-    };
-    AttentionCase c = shape(batch, deal.tokens(), {false, numbers(tables.documents)}, kv_heads);
-    c.mask.seen_by = numbers(tables.seen_by), c.mask.query_tokens = numbers(tables.places);
+    AttentionCase c = shape(batch, deal.tokens(), dealt_mask(deal, documents), kv_heads);
     c.kv_tokens = keys;
     return c;
   }

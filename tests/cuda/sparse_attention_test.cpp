@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "tests/cuda/attention_problem.h"
-#include "train/session/context_deal.h"
+#include "tests/dealt_mask.h"
 
 namespace tessera::test {
 namespace {
@@ -41,23 +41,14 @@ class SparseAttention : public AttentionKernels, public ::testing::WithParamInte
                           .batch = batch,
                           .all_tokens = keys,
                           .seen = {{.sparse = {.window = 1, .block = blocks.size}}}};
-    const std::vector<int32_t> ids(batch * keys);
-    Dealt own;
-    deal_batch(deal, {.tokens = ids, .targets = ids, .documents = documents}, own);
-    Batch tables;
-    deal.set_tables({own.numbers.data(), DType::kI32, {deal.numbers()}, Device::kCpu}, tables);
-    const auto numbers = [](const Tensor& t) {
-      return std::vector<int32_t>(t.as<int32_t>(), t.as<int32_t>() + t.numel());
-    };
-    AttentionCase c{.batch = batch,
-                    .tokens = deal.tokens(),
-                    .heads = kv_heads * group,
-                    .kv_heads = kv_heads,
-                    .head_dim = head_dim(),
-                    .mask = {false, numbers(tables.documents)},
-                    .scale = 1 / std::sqrt(head_dim()),
-                    .kv_tokens = keys};
-    c.mask.seen_by = numbers(tables.seen_by), c.mask.query_tokens = numbers(tables.places);
+    AttentionCase c{batch,
+                    deal.tokens(),
+                    kv_heads * group,
+                    kv_heads,
+                    head_dim(),
+                    dealt_mask(deal, documents),
+                    1 / std::sqrt(head_dim())};
+    c.kv_tokens = keys;
     c.blocks = random_blocks(blocks, c.tokens, keys);
     return c;
   }
