@@ -32,8 +32,8 @@ class AdaptedParts {
   unsigned parts_ = 0;  // a bit for each Adapted
 };
 
-// What the frozen matrices of blocks are stored in: the words of train.teacher_base, and without fp8 those of
-// train.lora.base
+// The form in which the frozen matrices of blocks are stored. train.teacher_base has all of these words,
+// train.lora.base all but fp8.
 enum class BaseForm : uint8_t {
   kAuto,  // the type in which they are multiplied: train.precision, or FP8 with train.gemm_dtype=fp8
   kFp8,   // only widened: they are multiplied in train.precision

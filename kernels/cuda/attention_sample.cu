@@ -104,7 +104,8 @@ __global__ __launch_bounds__(kThreads) void sample_scores_kernel(View<const T> q
     position[r] = r < rows ? mask.position_of(of.query(first + r)) : 0;
     if (!seen[r].empty()) all = {min(all.begin, seen[r].begin), max(all.end, seen[r].end)};
   }
-  // Among the queries that lists count: dealt ones have other places than among the keys.
+  // Mask::listed_place_of(). It is position[r] unless queries are dealt: to compute it always takes more
+  // registers than there are.
   [[maybe_unused]] const auto listed_place = [&](int r) {
     return mask.query_tokens == nullptr ? position[r] : mask.listed_place_of(of.query(first + r));
   };

@@ -68,10 +68,10 @@ struct Problem {
   Fp8Operands fp8 = {};
   const void* bias = nullptr;  // [n], added to every row
   // kActivationBackward, optional: [partial_rows(m), n], sums of d over kRowsOfPartial rows each.
-  // kExp: [partial_columns(n), m], sums of d over kColumnsOfPartial columns each, before they are rounded.
+  // kExp: [n / kColumnsOfPartial rounded up, m], sums of d over so many columns each, before they are rounded.
   // kWeightGradient: kWeightGradientBytes, for partial sums.
   float* partials = nullptr;
-  // kWeightGradient, optional: [summed], the sum of a[k, i] over k, added to what is there if there is an e
+  // kWeightGradient, optional: [summed], the sum of a[k, i] over k, added to what is there if `e` is set.
   void* sums = nullptr;
   int64_t summed = 0;
   Exponentials exponentials = {};
@@ -81,7 +81,6 @@ constexpr int64_t kRowsOfPartial = 128;
 constexpr int64_t partial_rows(int64_t m) { return cuda::divide_up(m, kRowsOfPartial); }
 constexpr int64_t kMostFp8Sums = 8192;  // k of FP8 operands: longer sums would lose more than 2^-7
 constexpr int64_t kColumnsOfPartial = 192;
-constexpr int64_t partial_columns(int64_t n) { return cuda::divide_up(n, kColumnsOfPartial); }
 // kWeightGradient stores partial sums of tiles of 256 x 256, and 256 sums of a for each partial and each
 // whole tile.
 constexpr int64_t kWeightGradientTile = 256;
