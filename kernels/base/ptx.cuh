@@ -135,6 +135,16 @@ __device__ __forceinline__ void red_add_release(uint32_t* address, uint32_t valu
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Both at once; returns the value before (9.7.13.6 atom)
+__device__ __forceinline__ uint32_t atomic_add_acq_rel(uint32_t* address, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(address), "r"(value)
+               : "memory");
+  return before;
+}
+
 // 16 bytes from global to shared memory, past L1, without waiting. If not `valid`, zeros come, and nothing is
 // read (9.7.9.25.3 cp.async)
 __device__ __forceinline__ void cp_async_16(uint32_t shared_address, const void* from, bool valid = true) {

@@ -74,6 +74,16 @@ __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier, uint32_t ct
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Whether `says` holds for any of the threads that wait (bar.red)
+__device__ __forceinline__ bool barrier_any(int id, int threads, bool says) {
+  uint32_t any;
+  asm volatile("{\n.reg .pred said, any;\nsetp.ne.u32 said, %3, 0;\nbar.red.or.pred any, %1, %2, said;\n"
+               "selp.u32 %0, 1, 0, any;\n}"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(says))
+               : "memory");
+  return any != 0;
+}
 __device__ __forceinline__ void barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

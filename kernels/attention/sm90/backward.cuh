@@ -304,16 +304,33 @@ struct BackwardConsumer {
     return done;
   }
 
+  // dK and dV of a warpgroup that wait in memory: each thread finds what the same thread of another CTA had in
+  // these registers. index: of the warpgroup, among all that wait
+  static constexpr int kQuads = kHeadDim / 2 / 4;
+  static __device__ __forceinline__ float4* waiting(float* sums, int index) {
+    return reinterpret_cast<float4*>(sums) + static_cast<int64_t>(index) * (2 * kQuads * kWarpgroup) +
+           threadIdx.x % kWarpgroup;
+  }
+  static __device__ __forceinline__ void add_waiting(Block& b, const float4* sums) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) add_quad(b.dk + 4 * i, sums + i * kWarpgroup);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) add_quad(b.dv + 4 * i, sums + (kQuads + i) * kWarpgroup);
+  }
+  static __device__ __forceinline__ void let_wait(const Block& b, float4* sums) {
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) store_quad(sums + i * kWarpgroup, b.dk + 4 * i);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) store_quad(sums + (kQuads + i) * kWarpgroup, b.dv + 4 * i);
+  }
+
   // For a work tile without all query heads of its keys: waits for the heads before and adds their dK and
-  // dV. Keeps the sums for the next heads, if there are any. Each thread finds what the same thread of
-  // another CTA had in these registers.
+  // dV. Keeps the sums for the next heads, if there are any.
   __device__ __forceinline__ void add_heads(Block& b, const WorkTile<Shape>& done) const {
-    constexpr int kQuads = kHeadDim / 2 / 4;
     const int index =
         ((done.batch * a.kv_heads + done.kv_head) * a.key_blocks + done.key_block) * Shape::kGroups + group;
     uint32_t* const counter = a.key_counters + index;
-    auto* const sums = reinterpret_cast<float4*>(a.key_sums) +
-                       static_cast<int64_t>(index) * (2 * kQuads * kWarpgroup) + threadIdx.x % kWarpgroup;
+    float4* const sums = waiting(a.key_sums, index);
     const int before = done.heads_before(a);
     if (before > 0) {
       if (leader) {
@@ -321,18 +338,32 @@ struct BackwardConsumer {
         }
       }
       sync_warpgroup(group);
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) add_quad(b.dk + 4 * i, sums + i * kWarpgroup);
-#pragma unroll
-      for (int i = 0; i < kQuads; ++i) add_quad(b.dv + 4 * i, sums + (kQuads + i) * kWarpgroup);
+      add_waiting(b, sums);
     }
     if (done.has_last_head(a)) return;
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) store_quad(sums + i * kWarpgroup, b.dk + 4 * i);
-#pragma unroll
-    for (int i = 0; i < kQuads; ++i) store_quad(sums + (kQuads + i) * kWarpgroup, b.dv + 4 * i);
+    let_wait(b, sums);
     sync_warpgroup(group);
     if (leader) ptx::red_add_release(counter, a.heads_per_work_tile);
+  }
+
+  // For a part of a key block: keeps its dK and dV. Returns whether all parts have ended. If so, these are
+  // their sums, added up from the first part to the last whichever ends last.
+  __device__ __forceinline__ bool add_parts(Block& b, const WorkTile<Shape>& done) const {
+    const int first = (done.batch * a.heads + done.head) * a.parts + done.first_part;
+    let_wait(b, waiting(a.part_sums, (first + done.part) * Shape::kGroups + group));
+    sync_warpgroups<Shape>();
+    const bool last =
+        leader && group == 0 &&
+        ptx::atomic_add_acq_rel(a.part_counters + first, 1) + 1 == static_cast<uint32_t>(done.parts);
+    if (!any_of_warpgroups<Shape>(last)) return false;
+#pragma unroll
+    for (float& x : b.dk) x = 0;
+#pragma unroll
+    for (float& x : b.dv) x = 0;
+#pragma unroll 1
+    for (int part = 0; part < done.parts; ++part)
+      add_waiting(b, waiting(a.part_sums, (first + part) * Shape::kGroups + group));
+    return true;
   }
   // Past L1, where sums of another CTA do not arrive
   static __device__ __forceinline__ void add_quad(float* to, const float4* sums) {
@@ -406,6 +437,12 @@ struct BackwardConsumer {
       while (!b.walk.ended()) step<2>(b);
       if (kHeadDim == 64 && warp_leader) memory.v_ring().release(keys_at);
       const WorkTile<Shape> done = catch_up(b);
+      if constexpr (Shape::kListed) {
+        if (done.parts > 1 && !add_parts(b, done)) {
+          release_keys();
+          continue;
+        }
+      }
       const bool writes = done.has_last_head(a);
       if (!writes) release_keys();  // early, for add_heads() may wait
       if (a.heads_per_work_tile != a.heads_per_kv) add_heads(b, done);
@@ -424,11 +461,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   __syncthreads();
   // Into a uniform register
   const int warpgroup = static_cast<int>(__reduce_max_sync(~0u, threadIdx.x / kWarpgroup));
-  // Those who move read lists; with head dim 128 those who multiply need the registers more.
-  constexpr bool kMovesMore = Shape::kListed && Shape::kHeadDim == 64;
-  constexpr int kMoverRegisters = kMovesMore ? 40 : 24, kMultiplierRegisters = kMovesMore ? 232 : 240;
   if (warpgroup == 0) {
-    ptx::give_registers<kMoverRegisters>();
+    ptx::give_registers<24>();
     const int warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) {
       if (warp == 0) load<Shape>(a);
@@ -437,7 +471,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (Sender<Shape>::kBySlot && warp == 3) Sender<Shape>{a}.template run<0, 2>();
     }
   } else {
-    ptx::take_registers<kMultiplierRegisters>();
+    ptx::take_registers<240>();
     BackwardConsumer<Shape>(a, warpgroup - 1).run();
   }
 }

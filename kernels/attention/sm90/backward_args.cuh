@@ -47,7 +47,11 @@ struct ListedBackwardArgs : BackwardArgs {
   Blocks blocks;
   int key_shift, query_shift;   // a block is 1 << shift key blocks of kBlockK, or query tiles
   int tiles_before;             // query tiles of blocks before the first query
-  const Span* places_of_tiles;  // see BackwardWorkspace
+  int parts;                    // BackwardWorkspace::listed_parts_of()
+  const Span* places_of_tiles;  // this and the next: see BackwardWorkspace
+  const ListedWork* work;
+  uint32_t* part_counters;
+  float* part_sums;
 
   __device__ __forceinline__ int list_of(int kv_head) const { return kv_head / blocks.kv_heads; }
 };
@@ -74,7 +78,9 @@ struct BackwardMemory {
                        kWork =
                            (kBarriers + (2 * Shape::kSlots + 3 * Shape::kGroups * Shape::kSlots) * 8 + 15) /
                            16 * 16,
-                       kAdders = kWork + (Shape::kAnyMask ? 24 : 16);
+                       kAdders = kWork + (Shape::kListed    ? 32
+                                          : Shape::kAnyMask ? 24
+                                                            : 16);
   static constexpr int kInWaves = kAdders + (Shape::kAnyMask ? Shape::kSlots * 8 : 0);
   static constexpr int kBytes = kInWaves + (Shape::kAnyMask ? 8 : 0);
   static_assert(kBytes <= kSharedBytesOfCta);

@@ -11,6 +11,11 @@ template <class Shape>
 __device__ __forceinline__ void sync_warpgroups() {
   ptx::barrier_sync(1 + Shape::kGroups, Shape::kGroups * kWarpgroup);
 }
+// Whether any of their threads says so
+template <class Shape>
+__device__ __forceinline__ bool any_of_warpgroups(bool says) {
+  return ptx::barrier_any(1 + Shape::kGroups, Shape::kGroups * kWarpgroup, says);
+}
 
 // Warpgroups take turns at the powers, for which there are only 16 lanes a multiprocessor: so one multiplies
 // while the other does its powers.

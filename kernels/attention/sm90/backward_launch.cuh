@@ -82,12 +82,11 @@ template <class Shape>
 BackwardArgsOf<Shape> with_lists(const BackwardArgs& args, const AttnProblem& p) {
   if constexpr (Shape::kListed) {
     const Blocks blocks = blocks_of(p);
-    return {args,
-            blocks,
-            blocks.shift_of(Shape::kBlockK),
-            blocks.shift_of(Shape::kBlockQ),
-            static_cast<int>(p.mask.offset) / Shape::kBlockQ,
-            nullptr};
+    ListedBackwardArgs listed{args};
+    listed.blocks = blocks;
+    listed.key_shift = blocks.shift_of(Shape::kBlockK), listed.query_shift = blocks.shift_of(Shape::kBlockQ);
+    listed.tiles_before = static_cast<int>(p.mask.offset) / Shape::kBlockQ;
+    return listed;  // find_listed_tiles() sets the rest
   } else {
     return args;
   }
@@ -191,7 +190,8 @@ AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
 // The shape's kernel for plain masks, or the one for any mask, as the problem has it
 template <class Shape>
 AttnStatus launch_backward_by_mask(const AttnBackward& f, CUstream_st* stream) {
-  return mask_of(f.problem).plain() ? launch_backward<Shape>(f, stream) : launch_backward<WithMask<Shape>>(f, stream);
+  return mask_of(f.problem).plain() ? launch_backward<Shape>(f, stream)
+                                    : launch_backward<WithMask<Shape>>(f, stream);
 }
 
 }  // namespace tessera::attention::sm90

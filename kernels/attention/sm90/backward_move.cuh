@@ -19,7 +19,7 @@ __device__ __forceinline__ void load(const BackwardArgsOf<Shape>& a) {
     bool any = ticket < a.work_tiles;
     auto work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();
     if constexpr (Shape::kListed) {
-      while (any && work.tiles.empty()) {  // nobody sees these keys
+      while (any && work.key_block < 0) {
         ticket = atomicAdd(a.counters, 1u);
         any = ticket < a.work_tiles;
         work = any ? WorkTile<Shape>::of(ticket, a) : WorkTile<Shape>::none();

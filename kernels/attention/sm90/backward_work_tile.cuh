@@ -33,12 +33,9 @@
 
 namespace tessera::attention::sm90 {
 
-// The query tiles that a key block meets; with kListed, their places
+// The query tiles that a key block meets
 template <class Shape>
-__device__ __forceinline__ Span tiles_of(int key_block, [[maybe_unused]] int kv_head, int batch,
-                                         const BackwardArgsOf<Shape>& a) {
-  if constexpr (Shape::kListed)
-    return a.tiles_of_blocks[(batch * a.blocks.lists + a.list_of(kv_head)) * a.key_blocks + key_block];
+__device__ __forceinline__ Span tiles_of(int key_block, int batch, const BackwardArgs& a) {
   if constexpr (Shape::kAnyMask) return a.tiles_of_blocks[batch * a.key_blocks + key_block];
   return {a.causal ? key_block * (Shape::kBlockK / Shape::kBlockQ) : 0, a.query_tiles};
 }
@@ -62,7 +59,6 @@ __device__ __forceinline__ void find_in_waves(const BackwardArgs& a) {
 }
 template <class Shape>
 __device__ __forceinline__ bool in_waves(const BackwardArgs& a) {
-  if constexpr (Shape::kListed) return false;
   if constexpr (Shape::kAnyMask) return ptx::load_shared_uint2(BackwardMemory<Shape>().in_waves()).x != 0;
   return a.wave_blocks > 0;
 }
@@ -75,10 +71,10 @@ struct WorkTile {
   Span tiles;      // of queries, which the block meets
 
   static __device__ __forceinline__ WorkTile none() { return {-1, 0, 0, 0, false, {0, 0}}; }
-  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
+  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const BackwardArgs& a) {
     return in_waves<Shape>(a) ? of_waves(ticket, a) : of_groups(ticket, a);
   }
-  static __device__ __forceinline__ WorkTile of_groups(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
+  static __device__ __forceinline__ WorkTile of_groups(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks),
                at_once = static_cast<uint32_t>(a.groups_at_once),
                descending = static_cast<uint32_t>(a.descending_groups);
@@ -90,7 +86,7 @@ struct WorkTile {
     return of_group(first_group + ticket % groups, ticket / groups, upwards, a);
   }
   // Groups of the same keys are not among those that take turns: one would wait for the sums of the other.
-  static __device__ __forceinline__ WorkTile of_waves(uint32_t ticket, const BackwardArgsOf<Shape>& a) {
+  static __device__ __forceinline__ WorkTile of_waves(uint32_t ticket, const BackwardArgs& a) {
     const auto blocks = static_cast<uint32_t>(a.key_blocks), heads = static_cast<uint32_t>(a.all_kv_heads),
                wave = static_cast<uint32_t>(a.wave_blocks);
     const uint32_t before = ticket / (heads * blocks) * heads;  // groups, of all heads
@@ -105,23 +101,23 @@ struct WorkTile {
     return of_group(before + first + (upwards ? 1 : 0), begin + in_wave, upwards, a);
   }
   static __device__ __forceinline__ WorkTile of_group(uint32_t group, uint32_t turn, bool upwards,
-                                                      const BackwardArgsOf<Shape>& a) {
+                                                      const BackwardArgs& a) {
     const auto key_block = static_cast<int>(upwards ? turn : a.key_blocks - 1 - turn);
     const auto all_kv_heads = static_cast<uint32_t>(a.all_kv_heads);
     const auto head = static_cast<int>(group % all_kv_heads), nth = static_cast<int>(group / all_kv_heads);
     const int batch = head / a.kv_heads, kv_head = head - batch * a.kv_heads;
     const int first_head = kv_head * a.heads_per_kv + nth * a.heads_per_work_tile;
-    return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, kv_head, batch, a)};
+    return {key_block, kv_head, batch, first_head, upwards, tiles_of<Shape>(key_block, batch, a)};
   }
   // Each a query tile of a query head
-  __device__ __forceinline__ int steps(const BackwardArgsOf<Shape>& a) const {
+  __device__ __forceinline__ int steps(const BackwardArgs& a) const {
     return a.heads_per_work_tile * tiles.size();
   }
   // Query heads of these keys that add to dK and dV before this work tile's
-  __device__ __forceinline__ int heads_before(const BackwardArgsOf<Shape>& a) const {
+  __device__ __forceinline__ int heads_before(const BackwardArgs& a) const {
     return first_head - kv_head * a.heads_per_kv;
   }
-  __device__ __forceinline__ bool has_last_head(const BackwardArgsOf<Shape>& a) const {
+  __device__ __forceinline__ bool has_last_head(const BackwardArgs& a) const {
     return heads_before(a) + a.heads_per_work_tile == a.heads_per_kv;
   }
 
@@ -132,7 +128,7 @@ struct WorkTile {
                   static_cast<uint32_t>(batch), static_cast<uint32_t>(first_head * 2 + (upwards ? 1 : 0))});
     if constexpr (Shape::kAnyMask) ptx::store_shared(at + 16, make_uint2(tiles.begin, tiles.end));
   }
-  static __device__ __forceinline__ WorkTile published(uint32_t at, const BackwardArgsOf<Shape>& a) {
+  static __device__ __forceinline__ WorkTile published(uint32_t at, const BackwardArgs& a) {
     const uint4 w = ptx::load_shared_uint4(at);
     const auto key_block = static_cast<int>(w.x), batch = static_cast<int>(w.z);
     Span tiles;
@@ -140,9 +136,39 @@ struct WorkTile {
       const int2 read = ptx::load_shared_int2(at + 16);
       tiles = {read.x, read.y};
     } else {
-      tiles = tiles_of<Shape>(key_block, static_cast<int>(w.y), batch, a);
+      tiles = tiles_of<Shape>(key_block, batch, a);
     }
     return {key_block, static_cast<int>(w.y), batch, static_cast<int>(w.w / 2), w.w % 2 != 0, tiles};
+  }
+};
+
+// With kListed
+template <class Shape>
+requires(Shape::kListed) struct WorkTile<Shape> : ListedWork {
+  struct Words {
+    uint4 first, second;
+  };
+  static_assert(sizeof(Words) == sizeof(ListedWork));
+
+  static __device__ __forceinline__ WorkTile none() { return {ListedWork{.key_block = -1}}; }
+  static __device__ __forceinline__ WorkTile of(uint32_t ticket, const ListedBackwardArgs& a) {
+    const auto* const words = reinterpret_cast<const uint4*>(a.work + ticket);
+    return {__builtin_bit_cast(ListedWork, Words{words[0], words[1]})};
+  }
+  __device__ __forceinline__ int steps(const ListedBackwardArgs& /*a*/) const { return tiles.size(); }
+  __device__ __forceinline__ int heads_before(const ListedBackwardArgs& a) const {
+    return head - kv_head * a.heads_per_kv;
+  }
+  __device__ __forceinline__ bool has_last_head(const ListedBackwardArgs& a) const {
+    return heads_before(a) + 1 == a.heads_per_kv;
+  }
+  __device__ __forceinline__ void publish(uint32_t at) const {
+    const auto words = __builtin_bit_cast(Words, static_cast<const ListedWork&>(*this));
+    ptx::store_shared(at, words.first), ptx::store_shared(at + 16, words.second);
+  }
+  static __device__ __forceinline__ WorkTile published(uint32_t at, const ListedBackwardArgs& /*a*/) {
+    return {
+        __builtin_bit_cast(ListedWork, Words{ptx::load_shared_uint4(at), ptx::load_shared_uint4(at + 16)})};
   }
 };
 
@@ -200,10 +226,7 @@ requires(Shape::kListed) struct QueryWalk<Shape> {
   int head;  // of the batch
 
   __device__ __forceinline__ QueryWalk(const WorkTile<Shape>& work, const ListedBackwardArgs& /*a*/)
-      : tile(work.tiles.begin),
-        first_tile(work.tiles.begin),
-        end_tile(work.tiles.end),
-        head(work.first_head) {}
+      : tile(work.tiles.begin), first_tile(work.tiles.begin), end_tile(work.tiles.end), head(work.head) {}
   __device__ __forceinline__ bool begins(const ListedBackwardArgs& /*a*/) const { return tile == first_tile; }
   __device__ __forceinline__ bool ended() const { return tile == end_tile; }
   __device__ __forceinline__ void next(const ListedBackwardArgs& /*a*/) { ++tile; }

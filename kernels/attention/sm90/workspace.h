@@ -21,6 +21,15 @@ struct BlockTiles {
   uint64_t sum, squares;
 };
 
+// A work tile of the backward of sparse blocks: a query head's tiles at these places of the list of a key
+// block, which it has alone or as one of several parts. See backward_listed.cuh.
+struct alignas(16) ListedWork {
+  int32_t key_block, kv_head, batch, head;  // key block -1: there is no work
+  Span tiles;
+  int32_t first_part;   // of the key block, among those of the query head
+  int16_t part, parts;  // its own; of the key block
+};
+
 inline bool has_spans(const AttnProblem& p) { return p.mask.blocks.size > 0 || !mask_of(p).plain(); }
 
 // Only for masks that are not plain, and for sparse blocks: see forward_spans.cuh and forward_listed.cuh.
@@ -47,7 +56,7 @@ struct ForwardWorkspace {
     bytes = carver.used();
   }
 
-  uint32_t* ticket = nullptr;        // the next
+  uint32_t* ticket = nullptr;  // the next
   // [B, query tile], with sparse blocks [B, list, query tile]: key tiles that it sees
   int32_t* lengths = nullptr;
   int32_t* order = nullptr;          // likewise: the tiles as they are taken
@@ -70,6 +79,13 @@ struct BackwardWorkspace {
     return p.head_dim <= 64 ? BackwardShape<64>::kBlockQ : BackwardShape<128>::kBlockQ;
   }
   static int64_t key_blocks_of(const AttnProblem& p) { return (p.kv_tokens + kBlockK - 1) / kBlockK; }
+
+  // With sparse blocks, of a query head: parts of key blocks that have several, and work tiles, at most. Sums
+  // of so many parts take an eighth of the bytes of `dq`.
+  static int64_t listed_parts_of(const AttnProblem& p) {
+    return p.mask.blocks.size > 0 ? key_blocks_of(p) / 16 : 0;
+  }
+  static int64_t most_listed_work(const AttnProblem& p) { return key_blocks_of(p) + listed_parts_of(p); }
 
   // The mean number of query tiles that a block of keys meets in a head, for a causal mask without documents
   static double steps_of_head(const AttnProblem& p) {
@@ -119,18 +135,26 @@ struct BackwardWorkspace {
     const bool shared = heads_per_work_tile(p) < p.heads / p.kv_heads;
     const size_t shared_parts =
         shared ? static_cast<size_t>(p.batch * p.kv_heads * blocks * BackwardShape<64>::kGroups) : 0;
-    counter_count = static_cast<uint32_t>(1 + part_counters + shared_parts);
+    const auto listed_parts = static_cast<size_t>(p.batch * p.heads * listed_parts_of(p));
+    counter_count = static_cast<uint32_t>(1 + part_counters + shared_parts + listed_parts);
     counters = carver.take<uint32_t>(counter_count);
+    const auto floats = static_cast<size_t>(2 * kWarpgroupRows * tile_width(p.head_dim));
     if (shared) {
       key_counters = counters ? counters + 1 + part_counters : nullptr;
-      key_sums = carver.take<float>(shared_parts * 2 * kWarpgroupRows * tile_width(p.head_dim));
+      key_sums = carver.take<float>(shared_parts * floats);
+    }
+    if (listed_parts > 0) {
+      listed_counters = counters ? counters + 1 + part_counters + shared_parts : nullptr;
+      listed_sums = carver.take<float>(listed_parts * BackwardShape<64>::kGroups * floats);
     }
     if (has_spans(p)) {
       const int64_t lists = p.mask.blocks.size > 0 ? p.mask.blocks.lists : 1;
       blocks_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * tiles));
       tiles_of_blocks = carver.take<Span>(static_cast<size_t>(p.batch * lists * blocks));
-      if (p.mask.blocks.size > 0)
+      if (p.mask.blocks.size > 0) {
         places_of_tiles = carver.take<Span>(static_cast<size_t>(p.batch * lists * tiles));
+        listed_work = carver.take<ListedWork>(static_cast<size_t>(p.batch * p.heads * most_listed_work(p)));
+      }
       block_tiles = carver.take<BlockTiles>(static_cast<size_t>(p.batch));
     }
     bytes = carver.used();
@@ -140,7 +164,7 @@ struct BackwardWorkspace {
                           // thus become 0; and delta = rowsum(dO o O), 0 past N
   float* dq;              // [B, H, query tile, part, 64 x 64]: sums in the order of a warpgroup's registers
   uint32_t* counters;     // [0]: the next ticket; [1 + 2 tile + part]: key blocks that have added to it
-  uint32_t counter_count;  // including key_counters, which follow them
+  uint32_t counter_count;  // including key_counters and listed_counters, which follow them
   // Where a work tile has not all heads. [B, K, key block, warpgroup]: query heads that have added to dK
   // and dV; [..., 2, D / 8, 128] of four floats: sums in the order of a warpgroup's registers
   uint32_t* key_counters = nullptr;
@@ -149,9 +173,13 @@ struct BackwardWorkspace {
   // query tiles that it meets; [B]: how many these are. See backward_spans.cuh.
   Span *blocks_of_tiles = nullptr, *tiles_of_blocks = nullptr;
   BlockTiles* block_tiles = nullptr;
-  // For sparse blocks: see backward_listed.cuh. tiles_of_blocks is [B, list, key block], of places, and
-  // [B, list, query tile]: the places of the key blocks that add to its dQ
-  Span* places_of_tiles = nullptr;
+  // For sparse blocks: see backward_listed.cuh. tiles_of_blocks is [B, list, key block], of places.
+  Span* places_of_tiles = nullptr;    // [B, list, query tile]: of the key blocks that add to its dQ
+  ListedWork* listed_work = nullptr;  // [ticket], most_listed_work() for each query head
+  // [B, H, part]: parts of the key block that begins here that have ended; [..., warpgroup, 2, D / 8, 128] of
+  // four floats: dK and dV of a part, in the order of a warpgroup's registers
+  uint32_t* listed_counters = nullptr;
+  float* listed_sums = nullptr;
   size_t bytes;
 };
 
