@@ -10,8 +10,6 @@
 //
 // With dropout, dV is of what is kept of P, and V_j dO_i^T is 0 where P is dropped; both times its scale.
 // Computing the scores twice costs two products of seven; sums over CTAs would cost an order of additions.
-#include <type_traits>
-
 #include "kernels/attention/f32/kernels.h"
 #include "kernels/attention/f32/tile.cuh"
 #include "kernels/attention/workspace.h"
@@ -25,9 +23,7 @@ struct Args : BackwardTensors<float>, Sizes {
   float* delta;      // [B, H, N]
   int head_dim;
   Mask mask;  // of the first sequence
-  DropoutMask dropout;
-  Alibi alibi;   // of rules with a bias
-  ScoreCap cap;  // of rules with a cap
+  Extras extras;
 };
 
 template <int kHeadDim>
@@ -75,37 +71,20 @@ __device__ RowStatistics statistics_of(const Args& a, int head_index, int query)
 struct Gradient {
   float p, ds;
 };
-template <bool kDropout, class Score>
+template <bool kPlain>
 __device__ __forceinline__ Gradient gradient_of(const Args& a, bool seen, float product, float dp,
                                                 RowStatistics row, bool kept) {
-  if (kDropout) dp = kept ? dp * a.dropout.scale() : 0;
-  if constexpr (Score::kCapped) product = a.cap.exact(product);
-  const float p = exp2f(Score(a.score).log2_above(product, row.log2_sum_exp));
+  const bool capped = !kPlain && a.extras.capped;
+  if (!kPlain && a.extras.drops) dp = kept ? dp * a.extras.dropout.scale() : 0;
+  if (capped) product = a.extras.cap.exact(product);
+  const float p = exp2f(ScaledScore(a.score).log2_above(product, row.log2_sum_exp));
   float ds = p * (dp - row.delta);
-  if constexpr (Score::kCapped) ds *= a.cap.derivative(product);
-  return {seen && (!kDropout || kept) ? p : 0, seen ? ds : 0};
+  if (capped) ds *= a.extras.cap.derivative(product);
+  return {seen && kept ? p : 0, seen ? ds : 0};
 }
 
-// The tiles of queries that see a tile of keys, and of keys that one of queries sees
-template <int kT>
-__device__ __forceinline__ AllTiles queries_of(const Args&, int /*kv_head*/, int /*first_key*/) {
-  return {};
-}
-template <int kT>
-__device__ __forceinline__ ListedTiles queries_of(const WithBlocks<Args>& a, int kv_head, int first_key) {
-  return a.template queries_of<kT>(kv_head, first_key);
-}
-template <int kT>
-__device__ __forceinline__ AllTiles keys_of(const Args&, int /*head*/, int /*first_query*/) {
-  return {};
-}
-template <int kT>
-__device__ __forceinline__ ListedTiles keys_of(const WithBlocks<Args>& a, int head, int first_query) {
-  return a.template keys_of<kT>(head, first_query);
-}
-
-template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A>
-__global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
+template <int kHeadDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 1) keys_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
@@ -117,19 +96,20 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
   const int first_k = tile * kT;
   const Span columns = tile_span<kT>(first_k, mask.keys), query_tiles = mask.queries_of(columns).tiles(kT);
 
-  load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
-  load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
+  load<kPlain>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+  load<kPlain>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
+  const bool drops = !kPlain && a.extras.drops, biased = !kPlain && a.extras.alibi;
   Accumulator<kT, kHeadDim> dk, dv;
-  const auto walk = queries_of<kT>(a, kv_head, first_k);
+  const Walk walk = kPlain ? Walk{} : a.extras.queries_of<kT>(kv_head, first_k);
   for (int h = kv_head * a.group; h < (kv_head + 1) * a.group; ++h) {
-    [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
+    const RawBias bias = biased ? raw_bias<AlibiScore>(a.extras.alibi, h, a.score.scale) : RawBias{0};
     for (int i = walk.from(query_tiles.begin); i < query_tiles.end; i = walk.from(i + 1)) {
       const int first_q = i * kT;
       const bool whole = mask.whole(tile_span<kT>(first_q, mask.queries), columns);
       __syncthreads();  // other warps may still be reading the last Q, dO
-      load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
-      load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
-      if (kDropout) kept.draw(a.dropout, b, h, kept.token(mask, first_q), first_k);
+      load<kPlain>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
+      load<kPlain>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
+      if (drops) kept.draw(a.extras.dropout, b, h, kept.token(mask, first_q), first_k);
       __syncthreads();  // the tiles were written by all threads, and are read by all
 
       Accumulator<kT, kT> p, ds;
@@ -140,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
         const int query = first_q + at.tx + kSide * c;
         const RowStatistics row = statistics_of(a, b * a.heads + h, query);
         const Span seen = seen_by(query, mask, whole, columns);
-        if constexpr (Score::kBiased) {
+        if (biased) {
           const int position = mask.position_of(min(query, mask.queries - 1));
 #pragma unroll
           for (int r = 0; r < kPart; ++r) p.at[r][c] += bias.of(position, first_k + at.ty + kSide * r);
@@ -148,8 +128,8 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
 #pragma unroll
         for (int r = 0; r < kPart; ++r) {
           const bool is_seen = seen.contains(first_k + at.ty + kSide * r);
-          const bool is_kept = kDropout && kept.at(at.tx + kSide * c, r, at.ty);
-          const Gradient g = gradient_of<kDropout, Score>(a, is_seen, p.at[r][c], ds.at[r][c], row, is_kept);
+          const bool is_kept = !drops || kept.at(at.tx + kSide * c, r, at.ty);
+          const Gradient g = gradient_of<kPlain>(a, is_seen, p.at[r][c], ds.at[r][c], row, is_kept);
           m.scores.at(at.ty + kSide * r, at.tx + kSide * c) = g.p;
           ds.at[r][c] = g.ds;
         }
@@ -166,14 +146,14 @@ __global__ void __launch_bounds__(kThreads, 1) keys_kernel(const A a) {
       multiply_rows_cols(dk, m.scores, m.q);
     }
   }
-  store<kWhole>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, mask.keys, a.head_dim,
-                Score::derivative(a.score));
-  store<kWhole>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, mask.keys, a.head_dim,
-                kDropout ? a.dropout.scale() : 1);
+  store<kPlain>(dk, a.dk.head_begin(b, kv_head), a.dk.row, first_k, mask.keys, a.head_dim,
+                ScaledScore::derivative(a.score));
+  store<kPlain>(dv, a.dv.head_begin(b, kv_head), a.dv.row, first_k, mask.keys, a.head_dim,
+                drops ? a.extras.dropout.scale() : 1);
 }
 
-template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A>
-__global__ void __launch_bounds__(kThreads, 1) queries_kernel(const A a) {
+template <int kHeadDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 1) queries_kernel(const Args a) {
   constexpr int kT = kTile<kHeadDim>, kPart = kT / kSide;
   extern __shared__ __align__(16) float memory[];
   const Memory<kHeadDim> m(memory);
@@ -186,23 +166,24 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const A a) {
   const int first_q = tile * kT;
   const Span queries = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(queries).tiles(kT);
 
-  load<kWhole>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
-  load<kWhole>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
-  const int token = kDropout ? kept.token(mask, first_q) : 0;
-  [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
+  load<kPlain>(m.q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
+  load<kPlain>(m.dout, a.dout.head_begin(b, h), a.dout.row, first_q, a.tokens, a.head_dim);
+  const bool drops = !kPlain && a.extras.drops, biased = !kPlain && a.extras.alibi;
+  const int token = drops ? kept.token(mask, first_q) : 0;
+  const RawBias bias = biased ? raw_bias<AlibiScore>(a.extras.alibi, h, a.score.scale) : RawBias{0};
   RowStatistics rows[kPart];
 #pragma unroll
   for (int r = 0; r < kPart; ++r) rows[r] = statistics_of(a, head_index, first_q + at.ty + kSide * r);
   Accumulator<kT, kHeadDim> dq;
-  const auto walk = keys_of<kT>(a, h, first_q);
+  const Walk walk = kPlain ? Walk{} : a.extras.keys_of<kT>(h, first_q);
   for (int j = walk.from(key_tiles.begin); j < key_tiles.end; j = walk.from(j + 1)) {
     const int first_k = j * kT;
     const Span columns = tile_span<kT>(first_k, mask.keys);
     const bool whole = mask.whole(queries, columns);
     __syncthreads();  // other warps may still be reading the last K, V
-    load<kWhole>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
-    load<kWhole>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
-    if (kDropout) kept.draw(a.dropout, b, h, token, first_k);
+    load<kPlain>(m.k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+    load<kPlain>(m.v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
+    if (drops) kept.draw(a.extras.dropout, b, h, token, first_k);
     __syncthreads();  // the tiles were written by all threads, and are read by all
 
     Accumulator<kT, kT> p, ds;
@@ -211,82 +192,58 @@ __global__ void __launch_bounds__(kThreads, 1) queries_kernel(const A a) {
 #pragma unroll
     for (int r = 0; r < kPart; ++r) {
       const int query = first_q + at.ty + kSide * r;
-      // Read again rather than kept: with dropout this loop is short of registers.
-      if (kDropout) rows[r] = statistics_of(a, head_index, query);
+      // Read again rather than kept: with extras this loop is short of registers.
+      if (!kPlain) rows[r] = statistics_of(a, head_index, query);
       const Span seen = seen_by(query, mask, whole, columns);
-      if constexpr (Score::kBiased) add_bias(p.at[r], bias, query, first_k, mask);
+      if (biased) add_bias(p.at[r], bias, query, first_k, mask);
 #pragma unroll
       for (int c = 0; c < kPart; ++c) {
         const bool is_seen = seen.contains(first_k + at.tx + kSide * c);
-        const bool is_kept = kDropout && kept.at(at.ty + kSide * r, c, at.tx);
+        const bool is_kept = !drops || kept.at(at.ty + kSide * r, c, at.tx);
         m.scores.at(at.ty + kSide * r, at.tx + kSide * c) =
-            gradient_of<kDropout, Score>(a, is_seen, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
+            gradient_of<kPlain>(a, is_seen, p.at[r][c], ds.at[r][c], rows[r], is_kept).ds;
       }
     }
     __syncwarp();  // a row of scores is written and read by the same half warp
     multiply_rows_cols(dq, m.scores, m.k);
   }
-  store<kWhole>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim,
-                Score::derivative(a.score));
+  store<kPlain>(dq, a.dq.head_begin(b, h), a.dq.row, first_q, a.tokens, a.head_dim,
+                ScaledScore::derivative(a.score));
 }
 
-template <class A>
-A arguments(const Args& plain, const AttnProblem& p) {
-  if constexpr (std::is_same_v<A, Args>)
-    return plain;
-  else
-    return {plain, blocks_of(p), static_cast<int>(p.mask.offset)};
-}
-
-template <int kHeadDim, bool kWhole, bool kDropout, class Score = ScaledScore, class A = Args>
-AttnStatus launch_backward(const AttnBackward& f, CUstream_st* stream) {
+template <int kHeadDim, bool kPlain>
+AttnStatus launch_backward(const AttnBackward& f, const Extras& extras, CUstream_st* stream) {
   const AttnProblem& p = f.problem;
   const DeltaWorkspace workspace(f.workspace, p);
   const Mask mask = mask_of(p);
-  const Args plain = {tensors_of<float>(f),
-                      sizes_of(p),
-                      tiles_of<kHeadDim>(mask.queries),
-                      tiles_of<kHeadDim>(mask.keys),
-                      f.lse,
-                      workspace.delta,
-                      p.head_dim,
-                      mask,
-                      DropoutMask(dropout_of(p)),
-                      alibi_of(p),
-                      score_cap_of(p)};
-  const A args = arguments<A>(plain, p);
+  const Args args = {tensors_of<float>(f),
+                     sizes_of(p),
+                     tiles_of<kHeadDim>(mask.queries),
+                     tiles_of<kHeadDim>(mask.keys),
+                     f.lse,
+                     workspace.delta,
+                     p.head_dim,
+                     mask,
+                     extras};
   const int64_t rows = p.batch * p.heads * p.tokens;
   constexpr int kRowsPerCta = kThreads / 32, kBytes = Memory<kHeadDim>::kBytes;
   const auto row_ctas = static_cast<unsigned>((rows + kRowsPerCta - 1) / kRowsPerCta);
   const auto key_ctas = static_cast<unsigned>(p.batch * p.kv_heads * args.key_tiles),
              query_ctas = static_cast<unsigned>(p.batch * p.heads * args.query_tiles);
-  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, plain, rows);
+  AttnStatus status = launch(delta_kernel, row_ctas, kThreads, 0, stream, args, rows);
   if (status == ATTN_OK)
-    status =
-        launch(keys_kernel<kHeadDim, kWhole, kDropout, Score, A>, key_ctas, kThreads, kBytes, stream, args);
+    status = launch(keys_kernel<kHeadDim, kPlain>, key_ctas, kThreads, kBytes, stream, args);
   if (status == ATTN_OK)
-    status = launch(queries_kernel<kHeadDim, kWhole, kDropout, Score, A>, query_ctas, kThreads, kBytes,
-                    stream, args);
+    status = launch(queries_kernel<kHeadDim, kPlain>, query_ctas, kThreads, kBytes, stream, args);
   return status;
 }
 
 }  // namespace
 
 AttnStatus backward(const AttnBackward& f, int /*arch*/, CUstream_st* stream) {
-  return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
-    if constexpr (!kWhole) {
-      if (f.problem.mask.blocks.size > 0)
-        return launch_backward<kHeadDim, kWhole, false, ScaledScore, WithBlocks<Args>>(f, stream);
-      const bool drops = f.problem.dropout.threshold > 0;
-      if (f.problem.score_cap > 0)
-        return drops ? launch_backward<kHeadDim, kWhole, true, CappedScore>(f, stream)
-                     : launch_backward<kHeadDim, kWhole, false, CappedScore>(f, stream);
-      if (f.problem.alibi_heads > 0)
-        return drops ? launch_backward<kHeadDim, kWhole, true, AlibiScore>(f, stream)
-                     : launch_backward<kHeadDim, kWhole, false, AlibiScore>(f, stream);
-    }
-    return f.problem.dropout.threshold > 0 ? launch_backward<kHeadDim, kWhole, true>(f, stream)
-                                           : launch_backward<kHeadDim, kWhole, false>(f, stream);
+  const Extras extras(f.problem);
+  return with_head_dim(f.problem.head_dim, extras, [&]<int kHeadDim, bool kPlain>() {
+    return launch_backward<kHeadDim, kPlain>(f, extras, stream);
   });
 }
 

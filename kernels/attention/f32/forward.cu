@@ -16,9 +16,7 @@ struct Args : ForwardTensors<float>, Sizes {
   float* lse;  // [B, H, N]
   int head_dim;
   Mask mask;  // of the first sequence
-  DropoutMask dropout;
-  Alibi alibi;   // of rules with a bias
-  ScoreCap cap;  // of rules with a cap
+  Extras extras;
 };
 
 template <int kHeadDim>
@@ -40,17 +38,8 @@ __device__ float row_sum(float x) {
   return x;
 }
 
-template <int kT>
-__device__ __forceinline__ AllTiles walk_of(const Args&, int /*head*/, int /*first_query*/) {
-  return {};
-}
-template <int kT>
-__device__ __forceinline__ ListedTiles walk_of(const WithBlocks<Args>& a, int head, int first_query) {
-  return a.template keys_of<kT>(head, first_query);
-}
-
-template <int kHeadDim, bool kWhole, bool kDropout, class Score, class A = Args>
-__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
+template <int kHeadDim, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 1) forward_kernel(const Args a) {
   using M = Memory<kHeadDim>;
   constexpr int kT = M::kT, kRows = kT / kSide;
   extern __shared__ __align__(16) float memory[];
@@ -65,24 +54,26 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
   const Mask mask = a.mask.of_sequence(b);
   const int first_q = tile * kT;
   const Span rows = tile_span<kT>(first_q, mask.queries), key_tiles = mask.keys_of(rows).tiles(kT);
-  const Score score(a.score);
-  [[maybe_unused]] const RawBias bias = raw_bias<Score>(a.alibi, h, a.score.scale);
-  const int token = kDropout ? kept.token(mask, first_q) : 0;
+  const ScaledScore score(a.score);
+  const bool drops = !kPlain && a.extras.drops, capped = !kPlain && a.extras.capped,
+             biased = !kPlain && a.extras.alibi;
+  const RawBias bias = biased ? raw_bias<AlibiScore>(a.extras.alibi, h, a.score.scale) : RawBias{0};
+  const int token = drops ? kept.token(mask, first_q) : 0;
 
-  load<kWhole>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
+  load<kPlain>(q, a.q.head_begin(b, h), a.q.row, first_q, a.tokens, a.head_dim);
   Accumulator<kT, kHeadDim> o;
   float max[kRows], sum[kRows];
   for (int i = 0; i < kRows; ++i) max[i] = -INFINITY, sum[i] = 0;
 
-  const auto walk = walk_of<kT>(a, h, first_q);
+  const Walk walk = kPlain ? Walk{} : a.extras.keys_of<kT>(h, first_q);
   for (int j = walk.from(key_tiles.begin); j < key_tiles.end; j = walk.from(j + 1)) {
     const int first_k = j * kT;
     const Span columns = tile_span<kT>(first_k, mask.keys);
     const bool whole = mask.whole(rows, columns);
     __syncthreads();  // other warps may still be reading the last K, V
-    load<kWhole>(k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
-    load<kWhole>(v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
-    if (kDropout) kept.draw(a.dropout, b, h, token, first_k);
+    load<kPlain>(k, a.k.head_begin(b, kv_head), a.k.row, first_k, mask.keys, a.head_dim);
+    load<kPlain>(v, a.v.head_begin(b, kv_head), a.v.row, first_k, mask.keys, a.head_dim);
+    if (drops) kept.draw(a.extras.dropout, b, h, token, first_k);
     __syncthreads();  // K, V (and Q) were written by all threads, and are read by all
 
     Accumulator<kT, kT> s;
@@ -91,10 +82,10 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
     for (int i = 0; i < kRows; ++i) {
       const int row = at.ty + kSide * i;
       const Span seen = seen_by(first_q + row, mask, whole, columns);
-      if constexpr (Score::kBiased) add_bias(s.at[i], bias, first_q + row, first_k, mask);
-      if constexpr (Score::kCapped) {
+      if (biased) add_bias(s.at[i], bias, first_q + row, first_k, mask);
+      if (capped) {
 #pragma unroll
-        for (int c = 0; c < kRows; ++c) s.at[i][c] = a.cap.exact(s.at[i][c]);
+        for (int c = 0; c < kRows; ++c) s.at[i][c] = a.extras.cap.exact(s.at[i][c]);
       }
       float new_max = max[i];
 #pragma unroll
@@ -106,12 +97,13 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
       const float offset = new_max == -INFINITY ? 0 : score.log2_rounded(new_max);
       const float rescale = exp2f(score.log2_rounded(max[i]) - offset);  // by 1 where the maximum stays
       max[i] = new_max;
-      sum[i] *= rescale;
+      // Fused into the sum of the first x; a tile of 16 rows rounds it by itself.
+      sum[i] = kRows == 1 ? __fmul_rn(sum[i], rescale) : sum[i] * rescale;
 #pragma unroll
       for (int c = 0; c < kRows; ++c) {
         const float x = exp2f(score.log2_above(s.at[i][c], offset));
         sum[i] += x;
-        p.at(row, at.tx + kSide * c) = !kDropout || kept.at(row, c, at.tx) ? x : 0;
+        p.at(row, at.tx + kSide * c) = !drops || kept.at(row, c, at.tx) ? x : 0;
       }
 #pragma unroll
       for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] *= rescale;
@@ -130,43 +122,21 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(const A a) {
 #pragma unroll
     for (int d = 0; d < kHeadDim / kSide; ++d) o.at[i][d] /= total == 0 ? 1 : total;  // 0: scores are -inf
   }
-  store<kWhole>(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens, a.head_dim,
-                kDropout ? a.dropout.scale() : 1);
+  store<kPlain>(o, a.out.head_begin(b, h), a.out.row, first_q, a.tokens, a.head_dim,
+                drops ? a.extras.dropout.scale() : 1);
 }
 
 }  // namespace
 
 AttnStatus forward(const AttnForward& f, int /*arch*/, CUstream_st* stream) {
-  return with_head_dim(f.problem, [&]<int kHeadDim, bool kWhole>() {
-    const Args args = {tensors_of<float>(f),
-                       sizes_of(f.problem),
-                       tiles_of<kHeadDim>(mask_of(f.problem).queries),
-                       f.lse,
-                       f.problem.head_dim,
-                       mask_of(f.problem),
-                       DropoutMask(dropout_of(f.problem)),
-                       alibi_of(f.problem),
-                       score_cap_of(f.problem)};
-    const auto ctas = static_cast<unsigned>(f.problem.batch * f.problem.heads * args.tiles);
-    const bool drops = f.problem.dropout.threshold > 0;
-    auto kernel = drops ? forward_kernel<kHeadDim, kWhole, true, ScaledScore>
-                        : forward_kernel<kHeadDim, kWhole, false, ScaledScore>;
-    if constexpr (!kWhole) {
-      if (f.problem.mask.blocks.size > 0) {
-        const WithBlocks<Args> listed = {args, blocks_of(f.problem), static_cast<int>(f.problem.mask.offset)};
-        return launch(forward_kernel<kHeadDim, kWhole, false, ScaledScore, WithBlocks<Args>>, ctas, kThreads,
-                      Memory<kHeadDim>::kBytes, stream, listed);
-      }
-    }
-    if constexpr (!kWhole) {  // heads as wide as their tile are a case of the others
-      if (f.problem.score_cap > 0)
-        kernel = drops ? forward_kernel<kHeadDim, kWhole, true, CappedScore>
-                       : forward_kernel<kHeadDim, kWhole, false, CappedScore>;
-      if (args.alibi)
-        kernel = drops ? forward_kernel<kHeadDim, kWhole, true, AlibiScore>
-                       : forward_kernel<kHeadDim, kWhole, false, AlibiScore>;
-    }
-    return launch(kernel, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
+  const AttnProblem& p = f.problem;
+  const Extras extras(p);
+  return with_head_dim(p.head_dim, extras, [&]<int kHeadDim, bool kPlain>() {
+    const Args args = {
+        tensors_of<float>(f), sizes_of(p), tiles_of<kHeadDim>(mask_of(p).queries), f.lse, p.head_dim,
+        mask_of(p),           extras};
+    const auto ctas = static_cast<unsigned>(p.batch * p.heads * args.tiles);
+    return launch(forward_kernel<kHeadDim, kPlain>, ctas, kThreads, Memory<kHeadDim>::kBytes, stream, args);
   });
 }
 

@@ -56,34 +56,52 @@ __device__ __forceinline__ Span tile_span(int first, int rows) {
 }
 
 // Which tiles of a span a CTA walks: all of them, or those of the blocks that a list has.
-struct AllTiles {
-  __device__ __forceinline__ int from(int tile) const { return tile; }
-};
-struct ListedTiles {
+struct Walk {
   static constexpr int kNoTile = 0x7fffffff;
-  TileList list;
-  int before;  // tiles of blocks before tile 0
+  bool listed = false;
+  TileList list = {};
+  int before = 0;  // tiles of blocks before tile 0
 
   // The first of them from `tile` on; past all of them, kNoTile
   __device__ __forceinline__ int from(int tile) const {
+    if (!listed) return tile;
     const int place = list.place_from(tile + before);
     return place == list.size() ? kNoTile : list[place] - before;
   }
 };
-// Arguments of kernels for sparse blocks
-template <class Args>
-struct WithBlocks : Args {
+
+// What a call may ask for beside its mask. A plain call asks for nothing, and its kernels do not read this.
+struct Extras {
+  bool drops, capped;
+  DropoutMask dropout;
+  Alibi alibi;
+  ScoreCap cap;
   Blocks blocks;
   int offset;  // of the queries among the keys
 
+  explicit Extras(const AttnProblem& p)
+      : drops(p.dropout.threshold > 0),
+        capped(p.score_cap > 0),
+        dropout(dropout_of(p)),
+        alibi(alibi_of(p)),
+        cap(score_cap_of(p)),
+        blocks(blocks_of(p)),
+        offset(static_cast<int>(p.mask.offset)) {}
+
+  bool any() const { return drops || capped || alibi || blocks; }
+
   template <int kT>
-  __device__ __forceinline__ ListedTiles keys_of(int head, int first_query) const {
-    return {{blocks.keys_of(blocks.list_of(head), (first_query + offset) / blocks.size), blocks.shift_of(kT)},
-            0};
+  __device__ __forceinline__ Walk keys_of(int head, int first_query) const {
+    if (!blocks) return {};
+    return {
+        true,
+        {blocks.keys_of(blocks.list_of(head), (first_query + offset) / blocks.size), blocks.shift_of(kT)}};
   }
   template <int kT>
-  __device__ __forceinline__ ListedTiles queries_of(int kv_head, int first_key) const {
-    return {{blocks.queries_of(kv_head / blocks.kv_heads, first_key / blocks.size), blocks.shift_of(kT)},
+  __device__ __forceinline__ Walk queries_of(int kv_head, int first_key) const {
+    if (!blocks) return {};
+    return {true,
+            {blocks.queries_of(kv_head / blocks.kv_heads, first_key / blocks.size), blocks.shift_of(kT)},
             offset / kT};
   }
 };
@@ -108,13 +126,11 @@ __device__ __forceinline__ void add_bias(float (&scores)[kJ], RawBias bias, int 
   for (int c = 0; c < kJ; ++c) scores[c] += bias.of(position, first_k + Place().tx + kSide * c);
 }
 
-// launch.template operator()<D, kWhole>() with D the width of the tiles, and whether heads are as wide: the
-// usual head dims have kernels that do not ask where a head ends. With a bias, a cap or sparse blocks all
-// have the others.
+// launch.template operator()<D, kPlain>() with D the width of the tiles. Plain calls of the usual head dims
+// have kernels that ask neither for extras nor where a head ends. All others share one for each width.
 template <class Launch>
-AttnStatus with_head_dim(const AttnProblem& p, const Launch& launch) {
-  const int head_dim = p.head_dim;
-  switch (p.alibi_heads > 0 || p.score_cap > 0 || p.mask.blocks.size > 0 ? 0 : head_dim) {
+AttnStatus with_head_dim(int head_dim, const Extras& extras, const Launch& launch) {
+  switch (extras.any() ? 0 : head_dim) {
     case 16:
       return launch.template operator()<16, true>();
     case 32:
