@@ -154,8 +154,8 @@ TEST_P(SparseAttention, ManyTilesAgreeWithFp32) {
   }
 }
 
-// Key blocks that thousands of queries see, which Hopper's backward cuts into parts, beside others. List 1 has
-// more of them than parts.
+// Key blocks that thousands of queries see, which Hopper's backward cuts into parts, beside others. List 1
+// has more of them than parts.
 TEST_P(SparseAttention, KeyBlocksThatMostSeeAgreeWithFp32) {
   if (!bf16() || !whole()) return;
   constexpr int64_t kTokens = 8300, kSize = 128;

@@ -304,8 +304,8 @@ struct BackwardConsumer {
     return done;
   }
 
-  // dK and dV of a warpgroup that wait in memory: each thread finds what the same thread of another CTA had in
-  // these registers. index: of the warpgroup, among all that wait
+  // dK and dV of a warpgroup that wait in memory: each thread finds what the same thread of another CTA had
+  // in these registers. index: of the warpgroup, among all that wait
   static constexpr int kQuads = kHeadDim / 2 / 4;
   static __device__ __forceinline__ float4* waiting(float* sums, int index) {
     return reinterpret_cast<float4*>(sums) + static_cast<int64_t>(index) * (2 * kQuads * kWarpgroup) +

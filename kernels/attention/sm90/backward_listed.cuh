@@ -1,5 +1,5 @@
 // Before the backward of sparse blocks: which places of the list of a query tile are of key blocks that the
-// mask shows to it, and so which places of the list of a key block are of query tiles that it meets; and which
+// mask shows to it; so which places of the list of a key block are of query tiles that it meets; and which
 // work each ticket is.
 //
 // find_spans_kernel() has found the key blocks [begin, end) that the mask shows to each query tile: neither
