@@ -118,6 +118,8 @@ void ExpertsForward::check_on(Device device) const {
                 {"y", y, weight.dtype, {rows, weight.shape[1]}},
                 {"x_rows", x_rows, DType::kI32, {rows}, true},
                 {"bias", bias, weight.dtype, {weight.shape[0], weight.shape[1]}, true}});
+  check_fp8(kName, device, {"fp8_x", fp8_x.data, fp8_x.scale, DType::kE4M3, x.shape},
+            {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, weight.shape});
 }
 
 void ExpertsBackward::check_on(Device device) const {
@@ -137,6 +139,12 @@ void ExpertsBackward::check_on(Device device) const {
                 {"x_rows", x_rows, DType::kI32, {rows}, true},
                 {"dy_rows", dy_rows, DType::kI32, {rows}, true},
                 {"weights", weights, DType::kF32, {of_dy, rows / of_dy}, !dy_rows}});
+  check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, dy.shape},
+            {"fp8_weight",
+             fp8_weight.data,
+             fp8_weight.scale,
+             DType::kE4M3,
+             {weight.shape[0], weight.shape[2], weight.shape[1]}});
   check(dy_rows || !weights, "{}: weights are of rows of dy that dy_rows gathers", kName);
 }
 
@@ -213,6 +221,7 @@ void GatedExpertsBackward::check_on(Device device) const {
                {{"gate_up", gate_up, dy.dtype, {rows, 2 * width}},
                 {"d_gate_up", d_gate_up, dy.dtype, {rows, 2 * width}},
                 {"rows", this->rows, DType::kI32, {rows}}});
+  check_fp8_output(kName, device, "fp8_d_gate_up", fp8_d_gate_up, DType::kE5M2, d_gate_up);
   if (!bias) return;
   check_anchor(kName, "bias", bias, 2, device);
   check_fields(kName, device,

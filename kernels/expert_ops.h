@@ -11,6 +11,7 @@
 #include "kernels/base/activation.h"
 #include "kernels/base/router.h"
 #include "kernels/base/tensor.h"
+#include "kernels/fp8_matrix.h"
 
 namespace tessera {
 
@@ -101,6 +102,8 @@ struct ExpertsForward {
   Tensor offsets;       // [E + 1] int32
   Tensor x_rows = {};   // [R] int32: AssignExperts::rows
   Tensor bias = {};     // [E, O]; none: 0
+  // x and weight in e4m3: both or none. If they are given, these are multiplied
+  Fp8Matrix fp8_x = {}, fp8_weight = {};
 
   int64_t active() const { return x_rows ? y.shape[0] / x.shape[0] : 1; }  // k
   void check_on(Device device) const;
@@ -117,6 +120,8 @@ struct ExpertsBackward {
   Tensor offsets;        // [E + 1] int32
   Tensor x_rows = {}, dy_rows = {};  // [R] int32: not both
   Tensor weights = {};               // [N, k] fp32: only and always with dy_rows
+  // dy in e5m2, and weight[e]^T [E, C, O] in e4m3: both or none. If they are given, dx is computed from these
+  Fp8Matrix fp8_dy = {}, fp8_weight = {};
   bool accumulate = true;
 
   int64_t active() const {  // k; 1 where no rows are gathered
@@ -139,6 +144,7 @@ struct GatedExpertsBackward {
   Tensor weights;    // [N, k] fp32, overwritten by their gradients
   Gate gate = Gate::kSilu;
   Tensor d_sum = {}, bias = {}, choices = {};  // [N, C] [E, C] [N, k] int32; none: there are no biases
+  Fp8Output fp8_d_gate_up = {};
 
   void check_on(Device device) const;
 };

@@ -28,15 +28,23 @@ void check_fp8_output(const char* op, Device device, const char* name, const Fp8
         "{}: {} needs a result in bf16 beside it, found {}", op, name, result.to_string());
 }
 
+namespace {
+
+// Of one matrix, or of each of several
+Shape transposed_shape(const Shape& of) {
+  return of.rank() == 3 ? Shape{of[0], of[2], of[1]} : Shape{of[1], of[0]};
+}
+
+}  // namespace
+
 void Quantise::check_on(Device device) const {
-  check_anchor(kName, "x", x, 2, device);
+  check_anchor(kName, "x", x, x.shape.rank() == 3 ? 3 : 2, device);
   check(is_fp8(format), "{}: format must be e4m3 or e5m2, found {}", kName, name_of(format));
-  const int64_t N = x.shape[0], C = x.shape[1];
   const DType stored = fp8_storage(format, device);
   check_fields(kName, device,
-               {{"y", y.data, stored, {N, C}, transposed || amax},
+               {{"y", y.data, stored, x.shape, transposed || amax},
                 {"the scale of y", y.scale, DType::kF32, {1}},
-                {"transposed", transposed, stored, {C, N}, true},
+                {"transposed", transposed, stored, transposed_shape(x.shape), true},
                 {"amax", amax, DType::kF32, {1}, true}});
 }
 
@@ -106,8 +114,8 @@ void WidenFourBits::check_on(Device device) const { check_four_bits(kName, devic
 
 void TransposeFp8::check_on(Device device) const {
   const DType stored = fp8_storage(DType::kE4M3, device);
-  const int64_t N = x ? x.shape[0] : 1, C = x ? x.numel() / N : 1;
-  check_fields(kName, device, {{"x", x, stored, {N, C}}, {"y", y, stored, {C, N}}});
+  const Shape shape = x.shape.rank() >= 2 ? x.shape : Shape{1, 1};
+  check_fields(kName, device, {{"x", x, stored, shape}, {"y", y, stored, transposed_shape(shape)}});
   check(!x.data || x.data != y.data, "{}: x is read while y is written", kName);
 }
 

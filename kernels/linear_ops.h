@@ -13,13 +13,13 @@
 namespace tessera {
 
 // y = x / scale in FP8 (kernels/base/fp8.h), rounded to nearest even. What is beyond the format's largest
-// number becomes that number, NaN stays NaN.
+// number becomes that number, NaN stays NaN. Several matrices [E, N, C] have one scale.
 struct Quantise {
   static constexpr const char* kName = "quantise";
-  Tensor x;                // [N, C]
+  Tensor x;                // [N, C] or [E, N, C]
   DType format;            // e4m3 or e5m2
-  Fp8Matrix y;             // [N, C]; without data if only the transposed copy or the amax is wanted
-  Tensor transposed = {};  // [C, N]: the same values transposed
+  Fp8Matrix y;             // like x; without data if only the transposed copy or the amax is wanted
+  Tensor transposed = {};  // [C, N] or [E, C, N]: the same values, each matrix transposed
   Tensor amax = {};        // [1] fp32, becomes max(amax, |x|); NaN counts as the largest
   bool current = false;    // first writes the scale: that of x itself, fp8_scale() without headroom
 
@@ -97,10 +97,10 @@ struct WidenFourBits {
   void check_on(Device device) const;
 };
 
-// y = x^T, for values in FP8
+// y = x^T, for values in FP8: of one matrix, or of each of several
 struct TransposeFp8 {
   static constexpr const char* kName = "transpose FP8";
-  Tensor x, y;  // [N, C] [C, N] in e4m3
+  Tensor x, y;  // [N, C] [C, N] in e4m3, or [E, N, C] [E, C, N]
 
   void check_on(Device device) const;
 };

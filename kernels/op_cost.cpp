@@ -94,14 +94,17 @@ OpCost cost(const RouterBackward& a) {
   return one;
 }
 OpCost cost(const AssignExperts& a) { return moved(a.choices, a.choices, a.rows, a.places); }
+const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 // Each row goes through one expert.
-OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight) {
-  return {.flops =
-              2 * static_cast<double>(rows.shape[0]) * static_cast<double>(weight.numel() / weight.shape[0])};
+OpCost gemm_of_rows(const Tensor& rows, const Tensor& weight, const Fp8Matrix& fp8 = {}) {
+  const double flops =
+      2 * static_cast<double>(rows.shape[0]) * static_cast<double>(weight.numel() / weight.shape[0]);
+  return {.flops = flops, .fp8_flops = fp8 ? flops : 0};
 }
-OpCost cost(const ExpertsForward& a) { return gemm_of_rows(a.y, a.weight) + moved_by(a); }
+OpCost cost(const ExpertsForward& a) { return gemm_of_rows(a.y, a.weight, a.fp8_x) + moved_by(a); }
 OpCost cost(const ExpertsBackward& a) {
-  OpCost one = gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.weight, a.dx);
+  OpCost one = gemm_of_rows(a.dx, a.weight, a.fp8_dy) +
+               moved(read_of(a.dy, a.fp8_dy), read_of(a.weight, a.fp8_weight), a.dx);
   if (a.dweight) one += gemm_of_rows(a.dx, a.weight) + moved(a.dy, a.x) + gradients(a.accumulate, a.dweight);
   if (a.dbias) one += moved(a.dy) + gradients(a.accumulate, a.dbias);
   return one;
@@ -120,7 +123,6 @@ OpCost cost(const ExpertsLoraBackward& a) {
 OpCost cost(const ExpertsLoraInput& a) { return lora_gemms(a.u, a.dx.shape[1]) + moved_by(a); }
 OpCost cost(const RoundScales& a) { return moved(a.x, a.x, a.x, a.y); }
 OpCost cost(const UpdateScales& a) { return moved(a.amax, a.scale); }
-const Tensor& read_of(const Tensor& matrix, const Fp8Matrix& fp8) { return fp8 ? fp8.data : matrix; }
 OpCost cost(const LinearForward& a) { return gemm(a.x, a.weight, a.fp8_x) + moved_by(a); }
 OpCost cost(const LinearBackward& a) {
   OpCost all;

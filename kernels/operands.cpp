@@ -158,10 +158,12 @@ void list(const RouterSample& a, OperandList& to) {
   to.writes("loads", a.loads).number("entropy", a.entropy);
 }
 void list(const ExpertsForward& a, OperandList& to) {
-  to.reads("x", a.x)("weight", a.weight)("bias", a.bias)("x_rows", a.x_rows).writes("y", a.y);
+  to.reads("x", a.x, a.fp8_x)("weight", a.weight, a.fp8_weight)("bias", a.bias)("x_rows", a.x_rows);
+  to.writes("y", a.y);
 }
 void list(const ExpertsBackward& a, OperandList& to) {
-  to.reads("dy", a.dy)("x", a.x)("weight", a.weight)("weights", a.weights);
+  to.reads("dy", a.dy, a.fp8_dy)("weight", a.weight, a.fp8_weight)("weights", a.weights);
+  if (a.dweight) to.reads("x", a.x);
   to.adds_to(a.accumulate, "dweight", a.dweight)("dbias", a.dbias).writes("dx", a.dx);
 }
 void list(const ExpertsLoraForward& a, OperandList& to) {
@@ -174,7 +176,9 @@ void list(const ExpertsLoraBackward& a, OperandList& to) {
 void list(const ExpertsLoraInput& a, OperandList& to) { to.reads("u", a.u)("a", a.a).changes("dx", a.dx); }
 void list(const GatedExpertsBackward& a, OperandList& to) {
   to.reads("dy", a.dy)("gate_up", a.gate_up)("rows", a.rows).writes("d_gate_up", a.d_gate_up);
-  to.changes("weights", a.weights).reads("d_sum", a.d_sum)("bias", a.bias);
+  to.writes("fp8_d_gate_up", a.fp8_d_gate_up)
+      .changes("weights", a.weights)
+      .reads("d_sum", a.d_sum)("bias", a.bias);
 }
 void list(const SumExperts& a, OperandList& to) {
   to.reads("x", a.x)("places", a.places)("weights", a.weights)("add", a.add).writes("y", a.y);

@@ -20,11 +20,11 @@ std::string fp8_text(const ModelConfig& model, const Fp8Config& config) {
   const int64_t first = config.edges ? 0 : 1, last = model.layers - 1 - first;
   const std::string blocks =
       first > last ? "" : fmt::format("blocks {} to {} of {}", first, last, model.layers);
-  bool experts = false;
-  for (int64_t l = first; l <= last; ++l) experts = experts || model.experts.in_block(l);
+  bool routes = false;
+  for (int64_t l = first; l <= last; ++l) routes = routes || model.experts.in_block(l);
   return fmt::format("{}{}{}{}; {} scales{}", blocks, !blocks.empty() && config.head ? ", and " : "",
-                     config.head ? "the logits" : "", experts ? "; not experts and routers" : "",
-                     name_of(config.scaling), config.dw ? "; dW too" : "");
+                     config.head ? "the logits" : "", routes ? "; not routers" : "", name_of(config.scaling),
+                     config.dw ? "; dW too" : "");
 }
 
 Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(run.config), rank_(run.rank) {
@@ -46,19 +46,22 @@ Fp8::Fp8(Arena& arena, const ModelConfig& model, const Fp8Run& run) : config_(ru
   const DType stored = fp8_storage(DType::kE4M3, arena.device());
   // A GEMM reads its operand in FP8 while it writes that of the next layer: these have a place of their own.
   int64_t largest = 0, largest_hidden = 0, largest_x = 0, largest_dy = 0;
-  const auto has_dw = [&](const Layer& layer) { return run.config.dw && layer.number < model.layers; };
+  const auto has_dw = [&](const Layer& layer) {
+    const bool of_experts = layer.weight.data.shape.rank() == 3;
+    return run.config.dw && layer.number < model.layers && !of_experts;
+  };
   for (const Layer& layer : layers_) {
     const int64_t rows = layer.number == model.layers ? run.logit_rows
                          : layer.in_chunks            ? run.mlp_rows
                                                       : run.rows;
     if (has_dw(layer)) {
-      largest_x = std::max(largest_x, rows * layer.weight.data.shape[1]);
-      largest_dy = std::max(largest_dy, rows * layer.weight.data.shape[0]);
+      largest_x = std::max(largest_x, rows * layer.x_values);
+      largest_dy = std::max(largest_dy, rows * layer.dy_values);
     }
     int64_t& for_x = layer.gemm_writes_x ? largest_hidden : largest;
-    for_x = std::max(for_x, rows * layer.weight.data.shape[1]);
+    for_x = std::max(for_x, rows * layer.x_values);
     int64_t& for_dy = layer.gemm_writes_dy ? largest_hidden : largest;
-    for_dy = std::max(for_dy, rows * layer.weight.data.shape[0]);
+    for_dy = std::max(for_dy, rows * layer.dy_values);
   }
   const auto place = [&](const char* name, int64_t bytes) {
     return bytes > 0 ? arena.alloc(MemoryTag::kActivations, name, stored, {bytes}) : Tensor{};

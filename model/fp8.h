@@ -23,7 +23,7 @@ struct Fp8Exponents {
 };
 using Fp8Scales = std::map<std::string, Fp8Exponents>;
 
-// "blocks 1 to 10 of 12; not experts and routers; delayed scales"
+// "blocks 1 to 10 of 12; not routers; delayed scales"
 std::string fp8_text(const ModelConfig& model, const Fp8Config& config);
 
 // A linear layer that is multiplied in FP8. fp8_places.h finds all of a model.
@@ -31,8 +31,11 @@ struct Fp8Place {
   std::string name;        // "blocks.1.mlp.expand", "head"
   int64_t number;          // of the block; L for the head
   size_t linear;           // LinearOfStage::index in the block; unused for the head
-  Fp8Matrix weight;        // [O, C]
-  Tensor transposed;       // [C, O]
+  Fp8Matrix weight;        // [O, C]; of experts [E, O, C]
+  Tensor transposed;       // [C, O]; of experts [E, C, O]
+  // The values of x and of dy for each token: C and O, and k times as many where experts have a row for each
+  // choice
+  int64_t x_values = 0, dy_values = 0;
   bool in_chunks = false;  // see StageRow::in_chunks
   // Whether x or dy is written by the GEMM of another layer, which reads its own operand at the same time
   bool gemm_writes_x = false, gemm_writes_dy = false;

@@ -1,5 +1,7 @@
 #include "model/fp8_linear.h"
 
+#include "kernels/expert_ops.h"
+
 namespace tessera {
 namespace {
 
@@ -37,6 +39,30 @@ void transpose(const Stream& stream, const Tensor& x, DType format, const Tensor
       .x = x, .format = format, .y = {.data = {}, .scale = scale}, .transposed = to, .current = current});
 }
 
+// Of a forward
+template <class Gemm>
+void quantise_x(const Stream& stream, const Fp8Linear& fp8, Gemm& gemm, const Tensor& saturated) {
+  if (!fp8) return;
+  if (!gemm.fp8_x) gemm.fp8_x = quantised(stream, fp8, gemm.x, DType::kE4M3, place_of_x(fp8, gemm.x));
+  gemm.fp8_weight = fp8.weight;
+  if (saturated)
+    stream.run(CountSaturated{.x = gemm.x, .format = DType::kE4M3, .scale = fp8.x_scale, .count = saturated});
+}
+// Of a backward, for dx. With `transposed` dy is also written transposed.
+template <class Gemm>
+void quantise_dy(const Stream& stream, const Fp8Linear& fp8, Gemm& gemm, const Tensor& saturated,
+                 const Tensor& transposed = {}) {
+  if (!gemm.fp8_dy) {
+    gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy), transposed);
+  } else if (transposed) {
+    transpose(stream, gemm.dy, DType::kE5M2, fp8.dy_scale, transposed);
+  }
+  gemm.fp8_weight = fp8.transposed;
+  if (saturated)
+    stream.run(
+        CountSaturated{.x = gemm.dy, .format = DType::kE5M2, .scale = fp8.dy_scale, .count = saturated});
+}
+
 bool writers_round(const Fp8Linear& fp8) { return fp8 && !fp8.current_scales && !fp8.reads_again; }
 
 }  // namespace
@@ -50,11 +76,11 @@ Fp8Output Fp8Linear::dy_output(const Tensor& dy) const {
 
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward& gemm,
                        const Tensor& saturated) {
-  if (!fp8) return;
-  if (!gemm.fp8_x) gemm.fp8_x = quantised(stream, fp8, gemm.x, DType::kE4M3, place_of_x(fp8, gemm.x));
-  gemm.fp8_weight = fp8.weight;
-  if (saturated)
-    stream.run(CountSaturated{.x = gemm.x, .format = DType::kE4M3, .scale = fp8.x_scale, .count = saturated});
+  quantise_x(stream, fp8, gemm, saturated);
+}
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, ExpertsForward& gemm,
+                       const Tensor& saturated) {
+  quantise_x(stream, fp8, gemm, saturated);
 }
 
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm,
@@ -65,21 +91,17 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackwar
     x_transposed = view_in(fp8.x_transposed_place, DType::kE4M3, {gemm.x.shape[1], gemm.x.shape[0]});
     dy_transposed = view_in(fp8.dy_transposed_place, DType::kE5M2, {gemm.dy.shape[1], gemm.dy.shape[0]});
   }
-  if (!gemm.fp8_dy) {
-    gemm.fp8_dy = quantised(stream, fp8, gemm.dy, DType::kE5M2, place_of_dy(fp8, gemm.dy), dy_transposed);
-  } else if (dy_transposed) {
-    transpose(stream, gemm.dy, DType::kE5M2, fp8.dy_scale, dy_transposed);
-  }
-  gemm.fp8_weight = fp8.transposed;
-  if (saturated)
-    stream.run(
-        CountSaturated{.x = gemm.dy, .format = DType::kE5M2, .scale = fp8.dy_scale, .count = saturated});
+  quantise_dy(stream, fp8, gemm, saturated, dy_transposed);
   if (!x_transposed) return;
   // By the scale that x had in the forward, which has noted its largest element. A current one is found
   // again: with an MLP in chunks, the stored one is that of another chunk.
   transpose(stream, gemm.x, DType::kE4M3, fp8.x_scale, x_transposed, fp8.current_scales);
   gemm.fp8_x_transposed = {x_transposed, fp8.x_scale};
   gemm.fp8_dy_transposed = {dy_transposed, fp8.dy_scale};
+}
+void quantise_operands(const Stream& stream, const Fp8Linear& fp8, ExpertsBackward& gemm,
+                       const Tensor& saturated) {
+  if (fp8) quantise_dy(stream, fp8, gemm, saturated);
 }
 
 }  // namespace tessera

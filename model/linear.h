@@ -62,10 +62,8 @@ struct Linear {
   Shape bias_shape() const { return of_experts() ? Shape{count, outputs()} : Shape{outputs()}; }
 };
 
-// Whether the layer is multiplied in FP8 if its block is. Experts and routers have no GEMM in FP8.
-inline bool can_be_in_fp8(const Linear& linear) {
-  return !linear.of_experts() && linear.part != ParamPart::kRouter;
-}
+// Whether the layer is multiplied in FP8 if its block is. Routers are not: their logits are in fp32.
+inline bool can_be_in_fp8(const Linear& linear) { return linear.part != ParamPart::kRouter; }
 // Whether the layer gets an adapter
 inline bool adapts(const LoraConfig& lora, const Linear& linear) {
   return lora.adapts(linear.part == ParamPart::kAttention ? Adapted::kAttention

@@ -179,9 +179,8 @@ StoredAs StorageRule::of(const ParamPlace& place, const ModelConfig& model) cons
   if (!is_layer || !multiplied) return StoredAs::kNo;
   if (is_tied) return StoredAs::kCopied;
   if (!place.trained) return StoredAs::kOnly;
-  // A training step also reads matrices of the block in their dtype.
-  const bool is_read =
-      info.block >= 0 && (bias_gradient_reads_out(model) || model.experts.in_block(info.block));
+  // A training step also reads W_O in its dtype.
+  const bool is_read = info.block >= 0 && bias_gradient_reads_out(model);
   return trained && !is_read ? StoredAs::kBeside : StoredAs::kCopied;
 }
 
@@ -212,7 +211,10 @@ ParamLayout::ParamLayout(const ModelConfig& config, int64_t parts, const Freeze&
       bucket.elements += round_up(place.info.shape.numel(), kParamAlignment);
     }
   };
-  take([](const ParamPlace& place) { return place.trained && place.info.decay; });
+  const auto is_router = [](const ParamPlace& place) { return place.info.part == ParamPart::kRouter; };
+  take([&](const ParamPlace& place) { return place.trained && place.info.decay && !is_router(place); });
+  for (ParamBucket& bucket : buckets) bucket.matrices = bucket.elements;
+  take([&](const ParamPlace& place) { return place.trained && place.info.decay && is_router(place); });
   for (ParamBucket& bucket : buckets) bucket.decayed = bucket.elements;
   take([](const ParamPlace& place) { return place.trained && !place.info.decay; });
   for (ParamBucket& bucket : buckets)

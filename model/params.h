@@ -92,13 +92,14 @@ enum class StoredAs : uint8_t {
 
 struct ParamBucket {
   std::string name;                 // "embeddings and final norm", "block 3"
+  int64_t matrices = 0;             // the elements before this one are trained matrices, except routers
   int64_t decayed = 0;              // the elements before this one have weight decay, the others do not
   int64_t trained = 0;              // the elements before this are trained; a multiple of kParamAlignment x
                                     // parts
   int64_t elements = 0;             // of the weights, without those that are kOnly
   int64_t stored_elements = 0;      // that are kOnly or kBeside; a multiple of kParamAlignment x parts
   StoredAs stored = StoredAs::kNo;  // of its matrices that have a stored form in the layout: kOnly or kBeside
-  int64_t vectors() const { return trained - decayed; }
+  int64_t not_matrices() const { return trained - matrices; }  // routers and vectors
 };
 struct ParamPlace {
   ParamInfo info;
@@ -123,9 +124,8 @@ struct ParamPlace {
 };
 
 // Which matrices are stored in FP8: the frozen ones; with `trained` all (then nothing is frozen). Other
-// matrices that are multiplied in FP8 are copied: those of a block whose backward reads the weight itself;
-// those of a block with experts, since a step reads the experts in their dtype; and tables that are also the
-// head.
+// matrices that are multiplied in FP8 are copied: those of a block whose backward reads the weight itself,
+// and tables that are also the head.
 struct StorageRule {
   Fp8Config config = {};
   bool trained = false;

@@ -7,8 +7,7 @@
 namespace tessera::testing {
 
 // Adapters; all weights; all of a model with biases; of one whose blocks are gathered as they are, since
-// their backward reads W_O; of experts, whose blocks are gathered as they are as well, beside a block without
-// experts; adapters of these
+// their backward reads W_O; of experts, beside a block without experts; adapters of these
 struct Trained8 {
   const char* name;
   RunShape (*shape)(RunShape);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/fp8_values.h"
 #include "kernels/cpu/gates.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/gradients.h"
@@ -212,7 +213,9 @@ void run(const RouterSample& a, const Launch& /*on*/) {
   a.entropy.as<float>()[0] = static_cast<float>(sum / static_cast<double>(N));
 }
 
-void run(const ExpertsForward& a, const Launch& /*on*/) {
+void run(const ExpertsForward& given, const Launch& /*on*/) {
+  ExpertsForward a = given;
+  if (a.fp8_x) a.x = a.fp8_x.data, a.weight = a.fp8_weight.data;  // in fp32, see Fp8Matrix
   const int64_t E = a.weight.shape[0], O = a.weight.shape[1], C = a.weight.shape[2];
   std::vector<float> room;
   for (int64_t e = 0; e < E; ++e) {
@@ -260,8 +263,9 @@ void run(const ExpertsBackward& a, const Launch& /*on*/) {
     multiply({.rows = rows.count,
               .columns = C,
               .terms = O,
-              .a = {dy, O},
-              .b = {a.weight.as<float>() + e * O * C, C},
+              .a = {a.fp8_dy ? gathered(a.fp8_dy.data, a.dy_rows, k, rows, of_dy) : dy, O},
+              .b = a.fp8_dy ? Matrix{a.fp8_weight.data.as<float>() + e * O * C, O, true}
+                            : Matrix{a.weight.as<float>() + e * O * C, C},
               .result = a.dx.as<float>() + rows.first * C,
               .row = C});
   }
@@ -384,6 +388,7 @@ void run(const GatedExpertsBackward& a, const Launch& /*on*/) {
       choice = sum;
     }
   });
+  write_fp8(a.d_gate_up, DType::kE5M2, a.fp8_d_gate_up);
 }
 
 void run(const SumExperts& a, const Launch& /*on*/) {

@@ -28,17 +28,17 @@ uint32_t largest_magnitude(const Tensor& x) {
 
 // y = scale round(x / scale), and its transpose, where they have room
 void round_all(const Tensor& x, DType format, const Fp8Matrix& y, const Tensor& transposed = {}) {
-  const int64_t N = x.shape[0], C = x.numel() / N;
+  const int64_t C = x.shape[-1], rows = x.numel() / C, N = transposed ? x.shape[-2] : rows;
   const Fp8Format numbers = fp8_format(format);
   const float scale = *y.scale.as<float>(), inverse = 1 / scale;  // exact: a power of two
   const float* from = x.as<float>();
   auto *to = y.data ? y.data.as<float>() : nullptr, *columns = transposed ? transposed.as<float>() : nullptr;
 #pragma omp parallel for
-  for (int64_t n = 0; n < N; ++n)
+  for (int64_t row = 0; row < rows; ++row)
     for (int64_t c = 0; c < C; ++c) {
-      const float rounded = scale * round_to_fp8(from[n * C + c] * inverse, numbers);
-      if (to) to[n * C + c] = rounded;
-      if (columns) columns[c * N + n] = rounded;
+      const float rounded = scale * round_to_fp8(from[row * C + c] * inverse, numbers);
+      if (to) to[row * C + c] = rounded;
+      if (columns) columns[row / N * N * C + c * N + row % N] = rounded;
     }
 }
 
@@ -169,12 +169,12 @@ void run(const WidenFourBits& a, const Launch& /*on*/) {
 }
 
 void run(const TransposeFp8& a, const Launch& /*on*/) {
-  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const int64_t N = a.x.shape[-2], C = a.x.shape[-1], rows = a.y.numel() / N;
   const float* from = a.x.as<float>();
   float* to = a.y.as<float>();
 #pragma omp parallel for
-  for (int64_t c = 0; c < C; ++c)
-    for (int64_t n = 0; n < N; ++n) to[c * N + n] = from[n * C + c];
+  for (int64_t row = 0; row < rows; ++row)  // of y
+    for (int64_t n = 0; n < N; ++n) to[row * N + n] = from[row / C * C * N + n * C + row % C];
 }
 
 void run(const UpdateScales& a, const Launch& /*on*/) {

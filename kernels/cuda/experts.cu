@@ -15,6 +15,7 @@
 #include "kernels/cuda/activations.cuh"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/fp8_values.cuh"
 #include "kernels/cuda/gates.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -225,18 +226,20 @@ __global__ __launch_bounds__(kSumThreads) void count_kernel(const int32_t* choic
   if (i < count && (!counted || counted[i / active] != 0)) atomicAdd(counts + choices[i], 1);
 }
 
-template <class T>
+template <class T, class Fp8>
 struct GatedBackwardArgs {
   const T *dy, *gate_up;
   T* d_gate_up;
+  Fp8 fp8_values;
   const int32_t *rows, *choices;
   float* weights;
   const T *d_sum, *bias;  // [N, C] [E, C]; null: the next layer has no biases
   int width, channels, active;
 };
-template <class Of, class T>
-__global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(GatedBackwardArgs<T> a) {
+template <class Of, class T, class Fp8>
+__global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(GatedBackwardArgs<T, Fp8> a) {
   constexpr int kWidth = kPackWidth<T>;
+  ResultWriter<Fp8> result(a.fp8_values);
   __shared__ float scratch[kMaxWarps][1];
   const int64_t row = blockIdx.x;
   const int32_t choice = a.rows[row];
@@ -260,9 +263,10 @@ __global__ __launch_bounds__(kRowThreads) void gated_experts_backward_kernel(Gat
       const cuda::GateGradients gradients = Of::backward(weight * d[i], gate[i], up[i]);
       gate[i] = gradients.gate, up[i] = gradients.up;
     }
-    store_floats(a.d_gate_up + row * 2 * width + f, gate);
-    store_floats(a.d_gate_up + row * 2 * width + width + f, up);
+    result.store(a.d_gate_up, row * 2 * width + f, gate);
+    result.store(a.d_gate_up, row * 2 * width + width + f, up);
   }
+  result.end();
   block_sum(sum, scratch);  // behind its barrier every thread has read the weight
   if (threadIdx.x == 0) a.weights[choice] = sum[0];
 }
@@ -432,21 +436,25 @@ void CudaBackend::run_op(const RouterSample& a, const Launch& on) {
 
 void CudaBackend::run_op(const GatedExpertsBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
+  check_aligned(a.kName, {{"fp8_d_gate_up", a.fp8_d_gate_up.y.data}});
   const auto rows = static_cast<unsigned>(a.dy.shape[0]);
   with_real_type(a.dy.dtype, [&]<class T>() {
-    const GatedBackwardArgs<T> args{.dy = a.dy.as<T>(),
-                                    .gate_up = a.gate_up.as<T>(),
-                                    .d_gate_up = a.d_gate_up.as<T>(),
-                                    .rows = a.rows.as<int32_t>(),
-                                    .choices = a.choices.as<int32_t>(),
-                                    .weights = a.weights.as<float>(),
-                                    .d_sum = a.d_sum.as<T>(),
-                                    .bias = a.bias.as<T>(),
-                                    .width = static_cast<int>(a.dy.shape[1]),
-                                    .channels = a.bias ? static_cast<int>(a.bias.shape[1]) : 0,
-                                    .active = static_cast<int>(a.weights.shape[1])};
-    cuda::with_gate(a.gate, [&]<class Of>(Of) {
-      gated_experts_backward_kernel<Of, T><<<rows, kRowThreads, 0, on.stream>>>(args);
+    with_fp8<T, __NV_E5M2>(a.fp8_d_gate_up, [&]<class Fp8>(Fp8 fp8_values) {
+      const GatedBackwardArgs<T, Fp8> args{.dy = a.dy.as<T>(),
+                                           .gate_up = a.gate_up.as<T>(),
+                                           .d_gate_up = a.d_gate_up.as<T>(),
+                                           .fp8_values = fp8_values,
+                                           .rows = a.rows.as<int32_t>(),
+                                           .choices = a.choices.as<int32_t>(),
+                                           .weights = a.weights.as<float>(),
+                                           .d_sum = a.d_sum.as<T>(),
+                                           .bias = a.bias.as<T>(),
+                                           .width = static_cast<int>(a.dy.shape[1]),
+                                           .channels = a.bias ? static_cast<int>(a.bias.shape[1]) : 0,
+                                           .active = static_cast<int>(a.weights.shape[1])};
+      cuda::with_gate(a.gate, [&]<class Of>(Of) {
+        gated_experts_backward_kernel<Of><<<rows, kRowThreads, 0, on.stream>>>(args);
+      });
     });
   });
   TESSERA_CUDA_LAUNCHED();

@@ -1,4 +1,6 @@
-// The products of experts: in bf16 on Hopper those of kernels/gemm/sm90, else the plain ones.
+// The products of experts: in bf16 and FP8 on Hopper those of kernels/gemm/sm90, else the plain ones.
+#include <cuda_fp8.h>
+
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/experts_gemm.cuh"
 #include "kernels/gemm/sm90/experts.h"
@@ -44,44 +46,69 @@ gemm::ExpertRows rows_of(const Tensor& offsets, int64_t rows, const Tensor& numb
           .active = active};
 }
 
+// d[r] = a[r] b[e]^T, or with kTurned a[r] b[e], plus bias[e], in the plain form. With scales the values are
+// FP8; multiplied as bf16, which has all of them.
+template <class T, bool kTurned, class SA, class SB>
+void launch_products(const Operand<SA>& a, const Operand<SB>& b, const Tensor& d, const Tensor& bias,
+                     const Tensor& offsets, cudaStream_t stream, const Tensor& a_scale = {},
+                     const Tensor& b_scale = {}) {
+  launch_rows<T, kTurned>(Args<SA, SB, T, T>{.a = a,
+                                             .b = b,
+                                             .d = d.as<T>(),
+                                             .bias = bias.as<T>(),
+                                             .a_scale = a_scale.as<float>(),
+                                             .b_scale = b_scale.as<float>(),
+                                             .height = d.shape[0],
+                                             .width = d.shape[1],
+                                             .terms = a.columns,
+                                             .matrix = d.shape[1] * a.columns,
+                                             .experts = experts_of(offsets)},
+                          stream);
+}
+
+// a and b become FP8, if there is any
+void use_fp8(gemm::ExpertProducts& product, const Fp8Matrix& a, const Fp8Matrix& b, gemm::Operands operands) {
+  if (!a) return;
+  product.a = a.data.data, product.b = b.data.data;
+  product.a_scale = a.scale.as<float>(), product.b_scale = b.scale.as<float>();
+  product.operands = operands, product.transposed = true;
+}
+
 }  // namespace
 
 void CudaBackend::run_op(const ExpertsForward& a, const Launch& on) {
-  const int64_t O = a.weight.shape[1], C = a.weight.shape[2];
-  const gemm::ExpertProducts own{.of = rows_of(a.offsets, a.y.shape[0], a.x_rows, a.active()),
-                                 .a = a.x.data,
-                                 .b = a.weight.data,
-                                 .bias = a.bias.data,
-                                 .d = a.y.data,
-                                 .n = O,
-                                 .k = C,
-                                 .transposed = true};
+  gemm::ExpertProducts own{.of = rows_of(a.offsets, a.y.shape[0], a.x_rows, a.active()),
+                           .a = a.x.data,
+                           .b = a.weight.data,
+                           .bias = a.bias.data,
+                           .d = a.y.data,
+                           .n = a.weight.shape[1],
+                           .k = a.weight.shape[2],
+                           .transposed = true};
+  use_fp8(own, a.fp8_x, a.fp8_weight, gemm::Operands::kE4m3);
   if (traits_.own_gemms && a.x.dtype == DType::kBF16 && gemm::serves(own))
     return gemm::run(own, multiprocessors_, on.stream);
+  if (a.fp8_x)
+    return launch_products<bf16, false>(operand<__nv_fp8_e4m3>(a.fp8_x.data, a.x_rows, a.active()),
+                                        operand<__nv_fp8_e4m3>(a.fp8_weight.data), a.y, a.bias, a.offsets,
+                                        on.stream, a.fp8_x.scale, a.fp8_weight.scale);
   with_real_type(a.x.dtype, [&]<class T>() {
-    const Args<T, T, T> args{.a = operand<T>(a.x, a.x_rows, a.active()),
-                             .b = operand<T>(a.weight),
-                             .d = a.y.as<T>(),
-                             .bias = a.bias.as<T>(),
-                             .height = a.y.shape[0],
-                             .width = O,
-                             .terms = C,
-                             .matrix = O * C,
-                             .experts = experts_of(a.offsets)};
-    launch_rows<T, false>(args, on.stream);
+    launch_products<T, false>(operand<T>(a.x, a.x_rows, a.active()), operand<T>(a.weight), a.y, a.bias,
+                              a.offsets, on.stream);
   });
 }
 
 void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
   const int64_t O = a.weight.shape[1], C = a.weight.shape[2], k = a.active(), R = a.dx.shape[0];
-  const gemm::ExpertProducts own{.of = rows_of(a.offsets, R, a.dy_rows, k),
-                                 .a = a.dy.data,
-                                 .b = a.weight.data,
-                                 .bias = nullptr,
-                                 .d = a.dx.data,
-                                 .n = C,
-                                 .k = O,
-                                 .transposed = false};
+  gemm::ExpertProducts own{.of = rows_of(a.offsets, R, a.dy_rows, k),
+                           .a = a.dy.data,
+                           .b = a.weight.data,
+                           .bias = nullptr,
+                           .d = a.dx.data,
+                           .n = C,
+                           .k = O,
+                           .transposed = false};
+  use_fp8(own, a.fp8_dy, a.fp8_weight, gemm::Operands::kE5m2);
   const bool weighs = static_cast<bool>(a.dy_rows);
   const gemm::ExpertWeightGradients own_weights{.of = rows_of(a.offsets, R, weighs ? a.dy_rows : a.x_rows, k),
                                                 .gathered = weighs ? a.dy.data : a.x.data,
@@ -124,15 +151,13 @@ void CudaBackend::run_op(const ExpertsBackward& a, const Launch& on) {
                                    .accumulate = a.accumulate},
                     experts, on.stream);
     if (has_own && gemm::serves(own)) return gemm::run(own, multiprocessors_, on.stream);
-    const Args<T, T, T> args{.a = operand<T>(a.dy, a.dy_rows, k),
-                             .b = operand<T>(a.weight),
-                             .d = a.dx.as<T>(),
-                             .height = a.dx.shape[0],
-                             .width = C,
-                             .terms = O,
-                             .matrix = O * C,
-                             .experts = experts_of(a.offsets)};
-    launch_rows<T, true>(args, on.stream);
+    if (a.fp8_dy)
+      launch_products<bf16, false>(operand<__nv_fp8_e5m2>(a.fp8_dy.data, a.dy_rows, k),
+                                   operand<__nv_fp8_e4m3>(a.fp8_weight.data), a.dx, {}, a.offsets, on.stream,
+                                   a.fp8_dy.scale, a.fp8_weight.scale);
+    else
+      launch_products<T, true>(operand<T>(a.dy, a.dy_rows, k), operand<T>(a.weight), a.dx, {}, a.offsets,
+                               on.stream);
   });
 }
 

@@ -203,17 +203,18 @@ inline Experts experts_of(const Tensor& offsets) {
   return offsets ? Experts{offsets.as<int32_t>(), offsets.shape[0] - 1} : Experts{};
 }
 
-template <class SA, class SB, class D>
+template <class SA, class SB, class D, class Bias = SB>
 struct Args {
   Operand<SA> a;
   Operand<SB> b;
   D* d;
-  const D* add = nullptr;    // like d; may be d itself; null: nothing
-  const SB* bias = nullptr;  // [width] of each expert; null: 0
-  float scale = 1;           // of the sums of products of rows
-  int64_t height, width;     // of an expert's result, or of all rows
-  int64_t terms = 0;         // of a sum over columns, or over all rows
-  int64_t matrix = 0;        // elements from an expert's b, or d, to the next
+  const D* add = nullptr;                              // like d; may be d itself; null: nothing
+  const Bias* bias = nullptr;                          // [width] of each expert; null: 0
+  float scale = 1;                                     // of the sums of products of rows
+  const float *a_scale = nullptr, *b_scale = nullptr;  // further ones, on the device: both or none
+  int64_t height, width;                               // of an expert's result, or of all rows
+  int64_t terms = 0;                                   // of a sum over columns, or over all rows
+  int64_t matrix = 0;                                  // elements from an expert's b, or d, to the next
   Experts experts = {};
   int64_t part = 0;  // above 0, of weights of a single expert: block z has so many of the terms
 };
@@ -254,8 +255,8 @@ __device__ __forceinline__ Found find_tile(const Experts& experts, int64_t all_r
 }
 
 // B: [width, terms] of each expert, or with kTurned [terms, width]
-template <class T, bool kTurned, class SA, class SB, class D>
-__global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
+template <class T, bool kTurned, class SA, class SB, class D, class Bias>
+__global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D, Bias> args) {
   __shared__ __align__(16) T of_a[kSide * kStride<T>];
   __shared__ __align__(16) T of_b[kSide * kStride<T>];
   const Found at = find_tile<kSide>(args.experts, args.height, blockIdx.x);
@@ -278,10 +279,11 @@ __global__ __launch_bounds__(kThreads) void rows_kernel(Args<SA, SB, D> args) {
     sums.multiply(of_a, of_b);
     __syncthreads();
   }
+  const float scale = args.a_scale ? args.scale * *args.a_scale * *args.b_scale : args.scale;
   sums.each([&](int i, int j, float value) {
     if (at.row + i >= at.rows || column + j >= args.width) return;
     const int64_t to = (at.first + at.row + i) * args.width + column + j;
-    value *= args.scale;
+    value *= scale;
     if (args.add) value += static_cast<float>(args.add[to]);
     if (args.bias) value += static_cast<float>(args.bias[at.expert * args.width + column + j]);
     args.d[to] = static_cast<D>(value);
@@ -373,10 +375,10 @@ Operand<S> operand(const Tensor& matrix, const Tensor& row_numbers = {}, int64_t
 
 inline unsigned tiles(int64_t count) { return static_cast<unsigned>(divide_up(count, kSide)); }
 
-template <class T, bool kTurned, class SA, class SB, class D>
-void launch_rows(const Args<SA, SB, D>& args, cudaStream_t stream) {
+template <class T, bool kTurned, class SA, class SB, class D, class Bias>
+void launch_rows(const Args<SA, SB, D, Bias>& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.experts.most_tiles(args.height, kSide)), tiles(args.width));
-  rows_kernel<T, kTurned, SA, SB, D><<<grid, kThreads, 0, stream>>>(args);
+  rows_kernel<T, kTurned><<<grid, kThreads, 0, stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
 }
 template <class T, class SA, class SB, class D>

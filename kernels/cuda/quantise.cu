@@ -113,7 +113,7 @@ __device__ __forceinline__ float inverse_of(const Scale& s) {
     if (const int at = i + thread % kWarp; at < s.count) largest = max(largest, s.current[at]);
   largest = __reduce_max_sync(kWholeWarp, largest);
   const float scale = __uint_as_float(fp8_scale(largest, kFormat == __NV_E4M3, 0));
-  if (blockIdx.x == 0 && blockIdx.y == 0 && thread == 0) *s.scale = scale;
+  if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0 && thread == 0) *s.scale = scale;
   return 1.0f / scale;
 }
 
@@ -161,6 +161,11 @@ __device__ __forceinline__ void transpose(uint2 (&fp8_values)[kElements]) {
   for (int i = 0; i < kElements; ++i) fp8_values[i] = {columns[0][i / 4][i % 4], columns[1][i / 4][i % 4]};
 }
 
+// The first element of matrix blockIdx.z
+__device__ __forceinline__ int64_t matrix_begins(int64_t rows, int64_t columns) {
+  return static_cast<int64_t>(blockIdx.z) * rows * columns;
+}
+
 // A block takes kTile x kTile elements; a warp stores 64 bytes of a row, and 32 of a transposed one. kPacks:
 // rows and columns are multiples of 8, so that a thread has all of its elements, or none. y may be null.
 template <class T, __nv_fp8_interpretation_t kFormat, bool kPacks>
@@ -171,8 +176,9 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void quantise_both_kern
   const bool present = row < rows && column < columns;
   const int rows_left = static_cast<int>(min(int64_t{kElements}, rows - row)),
             columns_left = static_cast<int>(min(int64_t{kElements}, columns - column));
-  x += row * columns + column, transposed += column * rows + row;
-  if (y) y += row * columns + column;
+  const int64_t before = matrix_begins(rows, columns);
+  x += before + row * columns + column, transposed += before + column * rows + row;
+  if (y) y += before + row * columns + column;
   Elements<T> packs[kElements];
   if (kPacks && present) {
 #pragma unroll
@@ -254,7 +260,8 @@ __global__ __launch_bounds__(kTileThreads* kTileThreads) void transpose_kernel(c
   if (row >= rows || column >= columns) return;
   const int rows_left = static_cast<int>(min(int64_t{kElements}, rows - row)),
             columns_left = static_cast<int>(min(int64_t{kElements}, columns - column));
-  x += row * columns + column, y += column * rows + row;
+  const int64_t before = matrix_begins(rows, columns);
+  x += before + row * columns + column, y += before + column * rows + row;
   uint2 fp8_values[kElements] = {};
 #pragma unroll
   for (int r = 0; r < kElements; ++r) {
@@ -287,19 +294,22 @@ __global__ void update_scales_kernel(const uint32_t* amax, int64_t ranks, int64_
         __uint_as_float(fp8_scale(largest, i < e4m3, current ? 0 : fp8_headroom(i < e4m3)));
 }
 
-// The grid of the tiles of a matrix
+// The grid of the tiles of matrices
 dim3 tiles_of(const char* op, const Tensor& x) {
-  const int64_t tiles = cuda::divide_up(x.shape[0], kTile);
-  check(tiles <= 65535, "{}: x must have at most {} rows to be transposed, found {}", op, 65535 * kTile,
+  const int64_t tiles = cuda::divide_up(x.shape[-2], kTile),
+                matrices = x.numel() / (x.shape[-2] * x.shape[-1]);
+  check(tiles <= 65535 && matrices <= 65535,
+        "{}: x must have at most {} rows and {} matrices to be transposed, found {}", op, 65535 * kTile, 65535,
         x.to_string());
-  return {static_cast<unsigned>(cuda::divide_up(x.shape[1], kTile)), static_cast<unsigned>(tiles)};
+  return {static_cast<unsigned>(cuda::divide_up(x.shape[-1], kTile)), static_cast<unsigned>(tiles),
+          static_cast<unsigned>(matrices)};
 }
 
 }  // namespace
 
 void CudaBackend::run_op(const Quantise& a, const Launch& on) {
   check_aligned(a.kName, {{"x", a.x}, {"y", a.y.data}, {"transposed", a.transposed}});
-  const int64_t N = a.x.shape[0], C = a.x.shape[1], count = a.x.numel();
+  const int64_t N = a.x.shape[-2], C = a.x.shape[-1], count = a.x.numel();
   auto* amax = reinterpret_cast<uint32_t*>(a.amax.data);
   auto* y = a.y.data.as<uint8_t>();
   Scale scale{.scale = a.y.scale.as<float>(), .current = nullptr, .count = 0};
@@ -345,7 +355,7 @@ void CudaBackend::run_op(const Dequantise& a, const Launch& on) {
 
 void CudaBackend::run_op(const TransposeFp8& a, const Launch& on) {
   check_aligned(a.kName, {{"x", a.x}, {"y", a.y}});
-  const int64_t N = a.x.shape[0], C = a.x.shape[1];
+  const int64_t N = a.x.shape[-2], C = a.x.shape[-1];
   const auto kernel =
       N % kElements == 0 && C % kElements == 0 ? transpose_kernel<true> : transpose_kernel<false>;
   kernel<<<tiles_of(a.kName, a.x), dim3(kTileThreads, kTileThreads), 0, on.stream>>>(a.x.as<uint8_t>(), N, C,

@@ -33,6 +33,12 @@ void add_adapter(const Block& b, const LinearLayer& layer, const Tensor& x, cons
                                     .offsets = offsets,
                                     .x_rows = x_rows});
 }
+// y = x W[e]^T + bias for the rows of each expert, then the adapter's part
+void experts_forward(const Block& b, const LinearLayer& layer, ExpertsForward op) {
+  quantise_operands(b.stream, layer.fp8, op, layer.saturated_x);
+  b.stream.run(op);
+  add_adapter(b, layer, op.x, op.y, op.offsets, op.x_rows);
+}
 ExpertsLoraBackward of_rows(const Tensor& dy, const Tensor& x, const BlockGradients& g) {
   return {.dy = dy, .x = x, .b = {}, .scale = 0, .u = {}, .da = {}, .db = {}, .accumulate = g.accumulate};
 }
@@ -49,6 +55,26 @@ void add_adapter_input(const Block& b, const LinearLayer& layer, const Tensor& d
                        const Tensor& offsets = {}) {
   if (layer.adapted())
     b.stream.run(ExpertsLoraInput{.u = layer.u, .a = layer.weights.lora_a, .dx = dx, .offsets = offsets});
+}
+
+// The backward of experts_forward(). The adapter's gradients come first, since dx may overwrite x.
+void experts_backward(const Block& b, const LinearLayer& layer, const LinearWeights& to, ExpertsBackward op) {
+  adapter_gradients(b, layer, to,
+                    {.dy = op.dy,
+                     .x = op.x,
+                     .b = {},
+                     .scale = 0,
+                     .u = {},
+                     .da = {},
+                     .db = {},
+                     .offsets = op.offsets,
+                     .x_rows = op.x_rows,
+                     .dy_rows = op.dy_rows,
+                     .weights = op.weights,
+                     .accumulate = op.accumulate});
+  quantise_operands(b.stream, layer.fp8, op, layer.saturated_dy);
+  b.stream.run(op);
+  add_adapter_input(b, layer, op.dx, op.offsets);
 }
 
 // router: logits = norm2 W^T + bias, in fp32; and the logit of the shared expert
@@ -210,34 +236,30 @@ void experts_expand_saved(BlockSaved& s, const SavedShape& shape, const TakeSave
        s.experts.shared_gate_up);
 }
 void experts_expand_forward(const Block& b, const Neighbours&) {
-  b.stream.run(ExpertsForward{.x = experts_input(b),
-                              .weight = b.w.experts.expand.weight,
-                              .y = b.s.experts.gate_up,
-                              .offsets = b.s.experts.offsets,
-                              .x_rows = b.s.experts.rows,
-                              .bias = b.w.experts.expand.bias});
-  add_adapter(b, b.linear(Stage::kExperts), experts_input(b), b.s.experts.gate_up, b.s.experts.offsets,
-              b.s.experts.rows);
+  experts_forward(b, b.linear(Stage::kExperts),
+                  {.x = experts_input(b),
+                   .weight = b.w.experts.expand.weight,
+                   .y = b.s.experts.gate_up,
+                   .offsets = b.s.experts.offsets,
+                   .x_rows = b.s.experts.rows,
+                   .bias = b.w.experts.expand.bias});
   if (b.spec.shared_expert)
     linear_forward(
         b.stream, b.linear(Stage::kExperts, 1),
         {.x = experts_input(b), .weight = b.w.experts.shared_expand.weight, .y = b.s.experts.shared_gate_up});
 }
-void experts_expand_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
-  const LinearLayer layer = b.linear(Stage::kExperts);
-  ExpertsLoraBackward adapter = of_rows(b.s.experts.gate_up, experts_input(b), g);
-  adapter.offsets = b.s.experts.offsets, adapter.x_rows = b.s.experts.rows;
-  adapter_gradients(b, layer, g.w.experts.expand, adapter);
-  b.stream.run(ExpertsBackward{.dy = b.s.experts.gate_up,
-                               .x = experts_input(b),
-                               .weight = b.w.experts.expand.weight,
-                               .dx = b.expert_rows,
-                               .dweight = g.w.experts.expand.weight,
-                               .dbias = g.w.experts.expand.bias,
-                               .offsets = b.s.experts.offsets,
-                               .x_rows = b.s.experts.rows,
-                               .accumulate = g.accumulate});
-  add_adapter_input(b, layer, b.expert_rows, b.s.experts.offsets);
+void experts_expand_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
+  experts_backward(b, b.linear(Stage::kExperts), g.w.experts.expand,
+                   {.dy = b.s.experts.gate_up,
+                    .x = experts_input(b),
+                    .weight = b.w.experts.expand.weight,
+                    .dx = b.expert_rows,
+                    .dweight = g.w.experts.expand.weight,
+                    .dbias = g.w.experts.expand.bias,
+                    .offsets = b.s.experts.offsets,
+                    .x_rows = b.s.experts.rows,
+                    .fp8_dy = n.from_writer.dy(b.s.experts.gate_up).y,
+                    .accumulate = g.accumulate});
   if (!b.spec.shared_expert) return;
   const LinearBackward gemm{.dy = b.s.experts.shared_gate_up,
                             .x = experts_input(b),
@@ -261,14 +283,16 @@ void experts_hidden_saved(BlockSaved& s, const SavedShape& shape, const TakeSave
           {shape.rows(), shape.config.experts.shared_width}},
          s.experts.shared_hidden);
 }
-void experts_activation_forward(const Block& b, const Neighbours&) {
-  b.stream.run(
-      GatedForward{.gate_up = b.s.experts.gate_up, .y = b.s.experts.hidden, .gate = gate_of(b.spec.mlp)});
+void experts_activation_forward(const Block& b, const Neighbours& n) {
+  b.stream.run(GatedForward{.gate_up = b.s.experts.gate_up,
+                            .y = b.s.experts.hidden,
+                            .gate = gate_of(b.spec.mlp),
+                            .fp8_y = n.to_reader.x(b.s.experts.hidden)});
   if (b.spec.shared_expert)
     b.stream.run(GatedForward{
         .gate_up = b.s.experts.shared_gate_up, .y = b.s.experts.shared_hidden, .gate = gate_of(b.spec.mlp)});
 }
-void experts_activation_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+void experts_activation_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
   const ExpertsSaved& s = b.s.experts;
   b.stream.run(GatedExpertsBackward{.dy = s.hidden,
                                     .gate_up = s.gate_up,
@@ -278,7 +302,8 @@ void experts_activation_backward(const Block& b, const BlockGradients& g, const 
                                     .gate = gate_of(b.spec.mlp),
                                     .d_sum = g.branch,
                                     .bias = b.w.experts.contract.bias,
-                                    .choices = s.choices});
+                                    .choices = s.choices,
+                                    .fp8_d_gate_up = n.to_reader.dy(s.gate_up)});
   if (b.spec.shared_expert)
     b.stream.run(GatedBackward{.dy = s.shared_hidden,
                                .gate_up = s.shared_gate_up,
@@ -328,14 +353,15 @@ void sum_saved(BlockSaved& s, const SavedShape& shape, const TakeSaved& take) {
 const Tensor& experts_output(const Block& b) {
   return b.spec.norms_after() ? b.s.mlp_branch.x : b.s.residual_out;
 }
-void sum_forward(const Block& b, const Neighbours&) {
+void sum_forward(const Block& b, const Neighbours& n) {
   const ExpertsSaved& s = b.s.experts;
-  b.stream.run(ExpertsForward{.x = s.hidden,
-                              .weight = b.w.experts.contract.weight,
-                              .y = b.expert_rows,
-                              .offsets = s.offsets,
-                              .bias = b.w.experts.contract.bias});
-  add_adapter(b, b.linear(Stage::kExpertsSum), s.hidden, b.expert_rows, s.offsets);
+  experts_forward(b, b.linear(Stage::kExpertsSum),
+                  {.x = s.hidden,
+                   .weight = b.w.experts.contract.weight,
+                   .y = b.expert_rows,
+                   .offsets = s.offsets,
+                   .bias = b.w.experts.contract.bias,
+                   .fp8_x = n.from_writer.x(s.hidden).y});
   b.stream.run(SumExperts{.x = b.expert_rows,
                           .places = s.places,
                           .weights = s.weights,
@@ -347,23 +373,20 @@ void sum_forward(const Block& b, const Neighbours&) {
   b.stream.run(
       AddShared{.x = s.shared_y, .logits = s.shared_logit, .add = experts_output(b), .y = experts_output(b)});
 }
-void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
+void sum_backward(const Block& b, const BlockGradients& g, const Neighbours& n) {
   const ExpertsSaved& s = b.s.experts;
-  const LinearLayer layer = b.linear(Stage::kExpertsSum);
-  ExpertsLoraBackward adapter = of_rows(g.branch, s.hidden, g);
-  adapter.offsets = s.offsets, adapter.dy_rows = s.rows, adapter.weights = s.weights;
-  adapter_gradients(b, layer, g.w.experts.contract, adapter);
-  b.stream.run(ExpertsBackward{.dy = g.branch,
-                               .x = s.hidden,
-                               .weight = b.w.experts.contract.weight,
-                               .dx = s.hidden,
-                               .dweight = g.w.experts.contract.weight,
-                               .dbias = g.w.experts.contract.bias,
-                               .offsets = s.offsets,
-                               .dy_rows = s.rows,
-                               .weights = s.weights,
-                               .accumulate = g.accumulate});
-  add_adapter_input(b, layer, s.hidden, s.offsets);
+  experts_backward(b, b.linear(Stage::kExpertsSum), g.w.experts.contract,
+                   {.dy = g.branch,
+                    .x = s.hidden,
+                    .weight = b.w.experts.contract.weight,
+                    .dx = s.hidden,
+                    .dweight = g.w.experts.contract.weight,
+                    .dbias = g.w.experts.contract.bias,
+                    .offsets = s.offsets,
+                    .dy_rows = s.rows,
+                    .weights = s.weights,
+                    .fp8_dy = n.from_writer.dy(g.branch).y,
+                    .accumulate = g.accumulate});
   if (!b.spec.shared_expert) return;
   b.stream.run(
       AddSharedBackward{.dy = g.branch, .x = s.shared_y, .d_logits = s.shared_logit, .dx = s.shared_y});
@@ -376,6 +399,8 @@ void sum_backward(const Block& b, const BlockGradients& g, const Neighbours&) {
   linear_backward(b.stream, b.linear(Stage::kExpertsSum, 1),
                   {.gemm = gemm, .adapter = g.w.experts.shared_contract});
 }
+
+Offers offers_of_gates(const BlockSpec&) { return {.fp8_y = true, .fp8_dx = true}; }
 
 }  // namespace
 
@@ -410,6 +435,7 @@ constinit const StageRow kExpertsActivationRow{
     .name = "the activation of experts",
     .dropped_by = {Recomputed::kActivation, Recomputed::kMlp, Recomputed::kLinear, Recomputed::kBlock},
     .exists = has_experts,
+    .offers = offers_of_gates,
     .saved = experts_hidden_saved,
     .forward = experts_activation_forward,
     .backward = experts_activation_backward};

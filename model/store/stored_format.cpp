@@ -7,6 +7,11 @@
 namespace tessera {
 namespace {
 
+Tensor matrix_of(const Tensor& matrices) {
+  const int64_t columns = matrices.shape[-1];
+  return matrices.view({matrices.numel() / columns, columns});
+}
+
 class Fp8Format final : public StoredFormat {
  public:
   const char* name() const override { return "FP8"; }
@@ -19,7 +24,7 @@ class Fp8Format final : public StoredFormat {
         Quantise{.x = plain, .format = DType::kE4M3, .y = {to.data, to.scales.rows(0, 1)}, .current = true});
   }
   void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const override {
-    stream.run(Dequantise{.x = {from.data, from.scales.rows(0, 1)}, .y = plain});
+    stream.run(Dequantise{.x = {matrix_of(from.data), from.scales.rows(0, 1)}, .y = matrix_of(plain)});
   }
 };
 
@@ -42,16 +47,10 @@ class FourBitFormat : public StoredFormat {
           matrix_name, matrix[-1], name(), block_of(format_));
   }
   void round(const Stream& stream, const Tensor& plain, const StoredValues& to) const override {
-    stream.run(RoundToFourBits{.x = rows_of(plain), .y = {format_, to.data, to.scales}});
+    stream.run(RoundToFourBits{.x = matrix_of(plain), .y = {format_, to.data, to.scales}});
   }
   void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const override {
-    stream.run(WidenFourBits{.x = {format_, from.data, from.scales}, .y = rows_of(plain)});
-  }
-
- protected:
-  static Tensor rows_of(const Tensor& plain) {
-    const int64_t columns = plain.shape[-1];
-    return plain.view({plain.numel() / columns, columns});
+    stream.run(WidenFourBits{.x = {format_, from.data, from.scales}, .y = matrix_of(plain)});
   }
 
  private:
@@ -73,7 +72,8 @@ class Nf4DoubleFormat final : public FourBitFormat {
         .x = scales, .scales = scales_of_each(to.rows, scales.numel() / rows * kNf4Block), .y = to.scales});
   }
   void widen(const Stream& stream, const StoredValues& from, const Tensor& plain) const override {
-    stream.run(WidenFourBits{.x = {FourBits::kNf4, from.data, from.scales, from.rows}, .y = rows_of(plain)});
+    stream.run(
+        WidenFourBits{.x = {FourBits::kNf4, from.data, from.scales, from.rows}, .y = matrix_of(plain)});
   }
 };
 

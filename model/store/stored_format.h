@@ -17,7 +17,7 @@ struct StoredShape {
   LayerParts rows;
 };
 struct StoredValues {
-  Tensor data;           // [O, C] if each number has a unit of its own, else [units]
+  Tensor data;           // [O, C], of experts [E, O, C], if each number has a unit of its own, else [units]
   Tensor scales;         // [scales_of()] fp32; for MXFP4 and scales in 8 bits: words of four bytes
   LayerParts rows = {};  // as StoredShape::rows
 };

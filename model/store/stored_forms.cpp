@@ -110,7 +110,8 @@ void StoredForms::allocate_values(Params& weights) {
         .transposed = {},
         .plain = {}};
     first_scale += own_scales;
-    const Shape transposed{info.shape[1], info.shape[0]};
+    const Shape transposed = info.shape.rank() == 3 ? Shape{info.shape[0], info.shape[2], info.shape[1]}
+                                                    : Shape{info.shape[1], info.shape[0]};
     if (place.stored == StoredAs::kCopied) {
       one.values.data = arena.alloc(MemoryTag::kWeights, name + " " + one.layer, unit, info.shape);
       if (setting_.trains)
@@ -139,8 +140,8 @@ void StoredForms::allocate_vectors() {
   vectors_.resize(layout.buckets.size());
   for (size_t b = 0; b < layout.buckets.size(); ++b) {
     const ParamBucket& bucket = layout.buckets[b];
-    if (!has_beside(b) || bucket.vectors() == 0) continue;
-    const int64_t each = std::min(bucket.vectors(), setting_.part_elements(b));
+    if (!has_beside(b) || bucket.not_matrices() == 0) continue;
+    const int64_t each = std::min(bucket.not_matrices(), setting_.part_elements(b));
     vectors_[b] = setting_.arena.alloc(MemoryTag::kWeights, "vectors of " + bucket.name, setting_.dtype,
                                        {setting_.part.count * each});
   }
@@ -149,7 +150,7 @@ void StoredForms::allocate_vectors() {
                  [&](const ParamInfo& info, Tensor& view) {
                    const ParamPlace& place = *views++;
                    const Tensor& vectors = vectors_[place.bucket];
-                   if (vectors && !info.decay)
+                   if (vectors && place.stored == StoredAs::kNo)
                      view = vectors
                                 .rows(vectors.numel() - (layout.buckets[place.bucket].trained - place.first),
                                       info.shape.numel())
@@ -270,7 +271,7 @@ void StoredForms::round_whole(size_t bucket) {
       format_.round(setting_.stream, one.plain,
                     {stored_view(own_[bucket], place), one.values.scales, one.values.rows});
   if (const Tensor& vectors = vectors_[bucket]) {
-    const int64_t first = setting_.layout.buckets[bucket].decayed;
+    const int64_t first = setting_.layout.buckets[bucket].matrices;
     setting_.stream.run(Copy{training_views_.buckets[bucket].rows(first, vectors.numel()), vectors});
   }
 }

@@ -30,6 +30,7 @@ struct StoredMatrix {
   StoredAs how;       // not kNo
   std::string layer;  // as Fp8Place::name
   StoredValues values;
+  // Those of experts are [E, O, C], and [E, C, O].
   Tensor transposed;  // [C, O], during a lease for a backward
   Tensor plain;       // [O, C], in the store's dtype; only for kOnly, during a lease that widens
 

@@ -1,7 +1,7 @@
 // A mixture of experts on CUDA against the CPU backend: choices and their rows are equal, and the products
 // hold for experts with no row, one, and all.
 #include "kernels/expert_ops.h"
-#include "tests/cuda/twin.h"
+#include "tests/cuda/fp8_twins.h"
 
 namespace tessera {
 namespace {
@@ -26,7 +26,7 @@ const Case kCases[] = {{1, 1, 1, 8, 8},
                        {410, 5, 2, 320, 128, {.renormalise = true}},
                        {1000, 70, 33, 16, 8}};
 
-struct CudaExperts : CudaTest {
+struct CudaExperts : Fp8Twins {
   Twin ints(Shape shape) { return output(DType::kI32, shape); }
   void expect_equal(const Twin& twin, const char* what) {
     const std::vector<char> bytes = bytes_of(twin.cuda);
@@ -362,6 +362,90 @@ TEST_F(CudaExperts, GatesAreThoseOfTheCpu) {
         expect_same(gate_up, "d_gate_up");
         expect_same(s.weights, "gradients of weights", 4);
       }
+}
+
+// Products of FP8 values: of multiples of 64, which our kernels for Hopper take, and of other sizes
+TEST_F(CudaExperts, ProductsInFp8AreThoseOfTheCpu) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(text_of(c, DType::kBF16));
+    const Choices s = choose(c);
+    const auto bf16 = [&](const Shape& shape, float spread = 1) {
+      return input(DType::kBF16, shape, spread);
+    };
+    const auto result = [&](const Shape& shape) { return output(DType::kBF16, shape); };
+    const Twin x = bf16({c.N, c.C}), hidden = bf16({c.R(), c.F}), dy = bf16({c.N, c.C}, 1e-5f),
+               d_wide = bf16({c.R(), 2 * c.F}, 1e-5f), expand = bf16({c.E, 2 * c.F, c.C}, 0.1f),
+               contract = bf16({c.E, c.C, c.F}, 0.1f), bias = bf16({c.E, 2 * c.F}),
+               wide = result({c.R(), 2 * c.F}), each = result({c.R(), c.C}), d_hidden = result({c.R(), c.F}),
+               d_contract = bf16({c.E, c.C, c.F}, 1e-4f), d_expand = bf16({c.E, 2 * c.F, c.C}, 1e-4f);
+    const Quantised x8 = quantised(x, DType::kE4M3), hidden8 = quantised(hidden, DType::kE4M3),
+                    dy8 = quantised(dy, DType::kE5M2), d_wide8 = quantised(d_wide, DType::kE5M2),
+                    expand8 = quantised(expand, DType::kE4M3), contract8 = quantised(contract, DType::kE4M3);
+    for (const bool biased : {false, true}) {
+      run_on_both({wide}, [&](auto on) {
+        return ExpertsForward{.x = on(x),
+                              .weight = on(expand),
+                              .y = on(wide),
+                              .offsets = on(s.offsets),
+                              .x_rows = on(s.rows),
+                              .bias = biased ? on(bias) : Tensor{},
+                              .fp8_x = on(x8.cpu(), x8.cuda()),
+                              .fp8_weight = on(expand8.cpu(), expand8.cuda())};
+      });
+      expect_same(wide, "gathered rows");
+    }
+    run_on_both({each}, [&](auto on) {
+      return ExpertsForward{.x = on(hidden),
+                            .weight = on(contract),
+                            .y = on(each),
+                            .offsets = on(s.offsets),
+                            .fp8_x = on(hidden8.cpu(), hidden8.cuda()),
+                            .fp8_weight = on(contract8.cpu(), contract8.cuda())};
+    });
+    expect_same(each, "rows of experts");
+    run_on_both({d_hidden, d_contract}, [&](auto on) {
+      return ExpertsBackward{.dy = on(dy),
+                             .x = on(hidden),
+                             .weight = on(contract),
+                             .dx = on(d_hidden),
+                             .dweight = on(d_contract),
+                             .offsets = on(s.offsets),
+                             .dy_rows = on(s.rows),
+                             .weights = on(s.weights),
+                             .fp8_dy = on(dy8.cpu(), dy8.cuda()),
+                             .fp8_weight = on(contract8.cpu_transposed(), contract8.cuda_transposed())};
+    });
+    expect_same(d_hidden, "dx of gathered gradients");
+    expect_same(d_contract, "dweight of weighted gradients", 4);
+    run_on_both({each, d_expand}, [&](auto on) {
+      return ExpertsBackward{.dy = on(d_wide),
+                             .x = on(x),
+                             .weight = on(expand),
+                             .dx = on(each),
+                             .dweight = on(d_expand),
+                             .offsets = on(s.offsets),
+                             .x_rows = on(s.rows),
+                             .fp8_dy = on(d_wide8.cpu(), d_wide8.cuda()),
+                             .fp8_weight = on(expand8.cpu_transposed(), expand8.cuda_transposed())};
+    });
+    expect_same(each, "dx");
+    expect_same(d_expand, "dweight of gathered rows", 2);
+  }
+}
+
+TEST_F(CudaExperts, GatesWriteTheFp8OfQuantise) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(text_of(c, DType::kBF16));
+    const Choices s = choose(c);
+    const Twin weights = s.weights;
+    const GatedExpertsBackward op{.dy = input(DType::kBF16, {c.R(), c.F}).cuda,
+                                  .gate_up = input(DType::kBF16, {c.R(), 2 * c.F}, 4).cuda,
+                                  .d_gate_up = output(DType::kBF16, {c.R(), 2 * c.F}).cuda,
+                                  .rows = s.rows.cuda,
+                                  .weights = weights.cuda};
+    expect_fp8(op, &GatedExpertsBackward::d_gate_up, &GatedExpertsBackward::fp8_d_gate_up, DType::kE5M2,
+               weights);
+  }
 }
 
 }  // namespace

@@ -1,13 +1,11 @@
 // FP8 on CUDA against the CPU, whose values are rounded in the same way: FP8 values must be the same,
 // products agree to rounding. Then training steps.
-#include "kernels/base/fp8.h"
-
 #include <limits>
 
 #include "kernels/base/fp8_scale.h"
 #include "kernels/gemm/linear_gemms.h"
 #include "kernels/gemm/sm90/problem.h"
-#include "tests/cuda/twin.h"
+#include "tests/cuda/fp8_twins.h"
 #include "tests/model_families.h"
 #include "tests/stored_fp8.h"
 #include "tests/train_steps.h"
@@ -16,81 +14,15 @@ namespace tessera {
 namespace {
 
 constexpr DType kFormats[] = {DType::kE4M3, DType::kE5M2};
+// Whole packs and not; the last are of experts
+const Shape kShapes[] = {{1, 1}, {3, 5}, {64, 128}, {130, 200}, {1000, 72}, {3, 5, 7}, {9, 70, 200}};
 
-class Fp8Test : public CudaTest {
+class Fp8Test : public Fp8Twins {
  protected:
-  static constexpr int kOldest = 89;  // whose tensor cores multiply in FP8
-
-  struct Quantised {
-    DType format;
-    Twin data, transposed, scale;
-    Fp8Matrix cpu() const { return {data.cpu, scale.cpu}; }
-    Fp8Matrix cuda() const { return {data.cuda, scale.cuda}; }
-    Fp8Matrix cpu_transposed() const { return {transposed.cpu, scale.cpu}; }
-    Fp8Matrix cuda_transposed() const { return {transposed.cuda, scale.cuda}; }
-  };
-
-  Twin scalar(float value) {
-    return with_values(DType::kF32, {1}, [=](int64_t) { return value; });
-  }
-  Quantised room(DType format, int64_t N, int64_t C, float scale = 1) {
-    return {format, output(format, {N, C}), output(format, {C, N}), scalar(scale)};
-  }
-  // Both devices, with the scale of x itself
-  Quantised quantised(const Twin& x, DType format) {
-    Quantised q = room(format, x.cpu.shape[0], x.cpu.shape[1]);
-    run_on_both({q.data, q.transposed, q.scale}, [&](auto on) {
-      return Quantise{.x = on(x),
-                      .format = format,
-                      .y = on(q.cpu(), q.cuda()),
-                      .transposed = on(q.transposed),
-                      .current = true};
-    });
-    return q;
-  }
-
-  void expect_same_values(const Twin& data, const Twin& scale, DType format, const char* what) {
-    const float by = floats_of(scale.cuda)[0];
-    ASSERT_EQ(by, scale.cpu.as<float>()[0]) << what;
-    const std::vector<char> bytes = bytes_of(data.cuda);
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      const float got = by * float_from_fp8(static_cast<uint8_t>(bytes[i]), format),
-                  want = data.cpu.as<float>()[i];
-      if (std::isnan(want)) {
-        ASSERT_TRUE(std::isnan(got)) << what << "[" << i << "]";
-      } else {
-        ASSERT_EQ(got, want) << what << "[" << i << "] of " << data.cuda.to_string();
-      }
-    }
-  }
-
-  // The operation's result has the same bits with FP8 values as without. These and the largest element are
-  // those that Quantise finds of it.
-  template <class Op>
-  void expect_fp8(Op op, Tensor Op::*result, Fp8Output Op::*fp8, DType format) {
-    const Tensor y = op.*result;
-    SCOPED_TRACE(fmt::format("{} to {}", Op::kName, y.to_string()));
-    const Twin wanted = output(format, y.shape), found = output(format, y.shape), scale = scalar(0.25f),
-               amax = scalar(0.125f), found_amax = scalar(0.125f);
-    std::vector<char> before = bytes_of(y);  // which the operation may read
-    cuda().run(op);
-    const std::vector<char> plain = bytes_of(y);
-    cuda().run(Quantise{.x = y, .format = format, .y = {wanted.cuda, scale.cuda}, .amax = amax.cuda});
-    cuda().run(Copy{{before.data(), y.dtype, y.shape, Device::kCpu}, y});
-    op.*fp8 = {.y = {found.cuda, scale.cuda}, .amax = found_amax.cuda};
-    run_twice({{.cpu = {}, .cuda = y}, found, found_amax}, [&] { cuda().run(op); });
-    EXPECT_TRUE(bytes_of(y) == plain) << "another result";
-    EXPECT_TRUE(bytes_of(found.cuda) == bytes_of(wanted.cuda)) << "other FP8 values";
-    EXPECT_TRUE(bytes_of(found_amax.cuda) == bytes_of(amax.cuda))
-        << "largest " << floats_of(found_amax.cuda)[0] << ", wanted " << floats_of(amax.cuda)[0];
-    EXPECT_FALSE(floats_of(amax.cuda)[0] <= 0.125f) << "no element is larger";
-  }
-
   void expect_own(const Gemm& gemm) {
     EXPECT_EQ(cuda().backend().gemms()->algorithms(key_of(gemm), 8),
               std::vector{GemmAlgorithm{.id = GemmAlgorithm::kOwn}});
   }
-  bool multiplies() { return cuda().backend().traits().arch >= kOldest; }
 };
 
 // Sizes that are whole tiles and packs, and sizes that are not; numbers in every binade; with a transposed
@@ -98,7 +30,7 @@ class Fp8Test : public CudaTest {
 TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
   for (const DType dtype : kReal)
     for (const DType format : kFormats)
-      for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}})
+      for (const Shape& shape : kShapes)
         for (const auto& [with_y, with_transposed] :
              {std::pair{true, false}, std::pair{true, true}, std::pair{false, true}}) {
           std::normal_distribution<float> normal;
@@ -107,7 +39,7 @@ TEST_F(Fp8Test, QuantiseHasTheFp8OfTheCpu) {
             if (i == 7) return std::numeric_limits<float>::quiet_NaN();
             return i == 11 ? 1e30f : std::ldexp(normal(random_), binade(random_));
           });
-          const Quantised q = room(format, shape[0], shape[1], 0.125f);
+          const Quantised q = room(format, shape, 0.125f);
           const Twin amax = scalar(0.5f);
           run_on_both({q.data, q.transposed}, [&](auto on) {
             Fp8Matrix y = on(q.cpu(), q.cuda());
@@ -199,17 +131,19 @@ TEST_F(Fp8Test, ScalesOfPartsAreThoseOfTheCpu) {
 
 // In whole packs and tiles and not; the values are exact in both dtypes.
 TEST_F(Fp8Test, ValuesAreTakenBackAndTurned) {
-  for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{64, 128}, Shape{130, 200}, Shape{1000, 72}}) {
-    const Twin x = input(DType::kBF16, shape, 0.02f), turned = output(DType::kE4M3, {shape[1], shape[0]});
+  for (const Shape& shape : kShapes) {
+    const Twin x = input(DType::kBF16, shape, 0.02f);
     const Quantised q = quantised(x, DType::kE4M3);
+    const Twin turned = output(DType::kE4M3, q.transposed.cpu.shape);
     for (const DType dtype : kReal) {
+      if (shape.rank() == 3) continue;
       const Twin y = output(dtype, shape);
       run_on_both({y}, [&](auto on) { return Dequantise{.x = on(q.cpu(), q.cuda()), .y = on(y)}; });
       const std::vector<float> found = floats_of(y.cuda);
       for (size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], y.cpu.as<float>()[i]) << i;
     }
     run_on_both({turned}, [&](auto on) { return TransposeFp8{.x = on(q.data), .y = on(turned)}; });
-    EXPECT_TRUE(bytes_of(turned.cuda) == bytes_of(q.transposed.cuda)) << shape[0] << " " << shape[1];
+    EXPECT_TRUE(bytes_of(turned.cuda) == bytes_of(q.transposed.cuda)) << x.cpu.to_string();
   }
 }
 

@@ -26,7 +26,7 @@ TEST_F(CudaPreference, TeachersHaveTheBitsOfTheirWidenedValues) {
 
 TEST_F(CudaPreference, ThePlanOfATeacherIsTheStep) {
   for (const BaseForm base : kFewBits)
-    for (const ModelConfig& teacher : small_teachers(base))
+    for (const ModelConfig& teacher : small_teachers())
       expect_plan_is_the_step(device, distilled_shape(teacher, base, DType::kBF16));
 }
 

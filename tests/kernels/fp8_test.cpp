@@ -7,6 +7,7 @@
 
 #include "kernels/base/fp8_scale.h"
 #include "kernels/base/text.h"
+#include "kernels/expert_ops.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/linear_gemms.h"
 #include "kernels/op_cost.h"
@@ -296,6 +297,90 @@ TEST_F(Fp8Ops, ValuesAreTakenBackAndTurned) {
   }
   cpu.run(TransposeFp8{.x = y.data, .y = turned});
   expect_same_bits(turned, t, "turned");
+}
+
+// Several matrices have one scale; each is transposed by itself.
+TEST_F(Fp8Ops, MatricesOfExpertsAreRoundedAndTurned) {
+  const Tensor x = make.normal({3, 4, 5}, 0.02), t = make.poisoned({3, 5, 4}),
+               turned = make.poisoned({3, 5, 4});
+  const Fp8Matrix y = quantised(x, DType::kE4M3, t);
+  cpu.run(TransposeFp8{.x = y.data, .y = turned});
+  expect_same_bits(turned, t, "turned");
+  const double scale = floats(y.scale)[0];
+  for (size_t e = 0; e < 3; ++e)
+    for (size_t n = 0; n < 4; ++n)
+      for (size_t c = 0; c < 5; ++c) {
+        const size_t at = e * 20 + n * 5 + c;
+        EXPECT_EQ(floats(y.data)[at], scale * nearest(floats(x)[at] / scale, DType::kE4M3));
+        EXPECT_EQ(floats(t)[e * 20 + c * 4 + n], floats(y.data)[at]);
+      }
+}
+
+// The products of experts are those of the rounded factors, but for the gradients of weights.
+TEST_F(Fp8Ops, ExpertsMultiplyTheRoundedFactors) {
+  constexpr int64_t kTokens = 6, kActive = 2, kExperts = 3, kRows = kTokens * kActive, C = 7, O = 5;
+  const auto ids = [&](Shape shape, std::initializer_list<int32_t> values) {
+    const Tensor to = make.empty(shape, DType::kI32);
+    std::ranges::copy(values, to.as<int32_t>());
+    return to;
+  };
+  const Tensor x = make.normal({kTokens, C}), w = make.normal({kExperts, O, C}),
+               bias = make.normal({kExperts, O}), dy = make.normal({kRows, O}),
+               wide = make.poisoned({kExperts, C, O}),
+               offsets = ids({kExperts + 1}, {0, 5, 5, 12}),  // one expert has no row
+      rows = ids({kRows}, {0, 2, 4, 6, 9, 1, 3, 5, 7, 8, 10, 11});
+  const Fp8Matrix x8 = quantised(x, DType::kE4M3), w8 = quantised(w, DType::kE4M3, wide),
+                  dy8 = quantised(dy, DType::kE5M2);
+  const auto forward = [&](const Tensor& by_x, const Tensor& by_w, bool fp8) {
+    ExpertsForward op{.x = by_x,
+                      .weight = by_w,
+                      .y = make.poisoned({kRows, O}),
+                      .offsets = offsets,
+                      .x_rows = rows,
+                      .bias = bias};
+    if (fp8) op.fp8_x = x8, op.fp8_weight = w8;
+    cpu.run(op);
+    return op.y;
+  };
+  expect_same_bits(forward(x, w, true), forward(x8.data, w8.data, false), "y");
+  const auto backward = [&](const Tensor& by_dy, const Tensor& by_w, bool fp8) {
+    ExpertsBackward op{.dy = by_dy,
+                       .x = x,
+                       .weight = by_w,
+                       .dx = make.poisoned({kRows, C}),
+                       .dweight = make.poisoned({kExperts, O, C}),
+                       .offsets = offsets,
+                       .x_rows = rows,
+                       .accumulate = false};
+    if (fp8) op.fp8_dy = dy8, op.fp8_weight = {wide, w8.scale};
+    cpu.run(op);
+    return op;
+  };
+  const ExpertsBackward in_fp8 = backward(dy, w, true);
+  expect_same_bits(in_fp8.dx, backward(dy8.data, w8.data, false).dx, "dx");
+  expect_same_bits(in_fp8.dweight, backward(dy, w, false).dweight, "dweight");
+
+  ExpertsForward other{.x = x, .weight = w, .y = make.empty({kRows, O}), .offsets = offsets, .x_rows = rows};
+  other.fp8_x = x8;
+  EXPECT_TRUE(says(refusal_of(cpu, other), {"experts forward: fp8_weight ", "fp32 [3, 5, 7]"}));
+  other.fp8_weight = {wide, w8.scale};
+  EXPECT_TRUE(says(refusal_of(cpu, other), {"experts forward: fp8_weight ", "fp32 [3, 5, 7]", "[3, 7, 5]"}));
+
+  GatedExpertsBackward gates{.dy = make.normal({kRows, O}),
+                             .gate_up = make.normal({kRows, 2 * O}),
+                             .d_gate_up = make.poisoned({kRows, 2 * O}),
+                             .rows = rows,
+                             .weights = make.normal({kTokens, kActive})};
+  GatedExpertsBackward writes = gates;
+  writes.weights = make.copy_of(gates.weights), writes.d_gate_up = make.poisoned({kRows, 2 * O});
+  writes.fp8_d_gate_up = {.y = matrix({kRows, 2 * O}, 0.25f), .amax = make.scalar(0)};
+  const Fp8Output wanted{.y = matrix({kRows, 2 * O}, 0.25f), .amax = make.scalar(0)};
+  cpu.run(gates);
+  cpu.run(writes);
+  cpu.run(Quantise{.x = gates.d_gate_up, .format = DType::kE5M2, .y = wanted.y, .amax = wanted.amax});
+  expect_same_bits(writes.d_gate_up, gates.d_gate_up, "d_gate_up");
+  expect_same_bits(writes.fp8_d_gate_up.y.data, wanted.y.data, "d_gate_up in FP8");
+  expect_same_bits(writes.fp8_d_gate_up.amax, wanted.amax, "its largest element");
 }
 
 TEST_F(Fp8Ops, ForwardIsTheProductOfTheRoundedFactors) {

@@ -235,7 +235,7 @@ void visit_train(Section& train, Visit& visit) {
         "The dtype of activations and GEMMs; auto: bf16 on a GPU, fp32 on the CPU");
   visit("train.gemm_dtype", train.fp8.gemm_dtype, OneOf<GemmDtype>{},
         "The dtype of the operands of the linear layers' GEMMs; bf16: that of train.precision; fp8: rounded "
-        "to 8 bits, for outputs and for gradients of inputs; experts and routers stay in train.precision");
+        "to 8 bits, for outputs and for gradients of inputs; routers stay in train.precision");
   visit("train.tune", train.tune, OneOf<Tune>{},
         "The algorithms of GEMMs on a GPU; off: those that cuBLASLt takes first; auto: the fastest, from a "
         "table that ships or timed once and kept");

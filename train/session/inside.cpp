@@ -132,11 +132,11 @@ void Inside::add_saturated(InsideFigures& to) {
       found = to.saturated.insert(found, {.name = name, .x = none, .dy = none});
     }
     const size_t layer = outside ? 0 : static_cast<size_t>(place.number);
-    const auto share = [&](uint64_t count, int64_t columns) {
-      return static_cast<double>(count) / static_cast<double>(rows_ * columns);
+    const auto share = [&](uint64_t count, int64_t of_token) {
+      return static_cast<double>(count) / static_cast<double>(rows_ * of_token);
     };
-    found->x[layer] = share(counts[2 * i], place.weight.data.shape[1]);
-    found->dy[layer] = share(counts[2 * i + 1], place.weight.data.shape[0]);
+    found->x[layer] = share(counts[2 * i], place.x_values);
+    found->dy[layer] = share(counts[2 * i + 1], place.dy_values);
   }
 }
 

@@ -71,10 +71,6 @@ ParamStore::Homes reference_homes(const RunShape& shape) {
 
 ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teacher) {
   const bool in_fp8 = shape.teacher_base == BaseForm::kFp8;
-  check(!in_fp8 || !teacher.experts,
-        "train.teacher_base=fp8 stores no matrices of experts, and the teacher has {}: set "
-        "train.teacher_base=mxfp4 or nf4",
-        teacher.experts.count);
   return {.freeze = Freeze::all_but_adapters(),
           .fp8 = {.gemm_dtype = in_fp8 ? GemmDtype::kFp8 : GemmDtype::kBf16, .edges = true},
           .weights = {.format = &format_of(shape.teacher_base),

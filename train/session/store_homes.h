@@ -21,7 +21,7 @@ SessionShape reference_shape(SessionShape shape);
 ParamStore::Homes reference_homes(const RunShape& shape);
 
 // A teacher is whole on each rank too, in the form of train.teacher_base, and is widened a block at a time.
-// Error: it has another vocabulary, or experts, which FP8 does not store.
+// Error: it has another vocabulary.
 SessionShape teacher_shape(SessionShape shape, const ModelConfig& teacher);
 ParamStore::Homes teacher_homes(const RunShape& shape, const ModelConfig& teacher);
 

@@ -338,7 +338,8 @@ struct Epilogue {
       }
   }
 
-  __device__ __forceinline__ void finish(Sums& d, TilePlace tile) {
+  // After the main loop: sums of FP8 values times their scale
+  __device__ __forceinline__ void rescale(Sums& d) const {
     if constexpr (kFp8) {
       const float times = scale();
 #pragma unroll
@@ -346,6 +347,10 @@ struct Epilogue {
 #pragma unroll
         for (float& sum : d[half]) sum *= times;
     }
+  }
+
+  __device__ __forceinline__ void finish(Sums& d, TilePlace tile) {
+    rescale(d);
     if constexpr (kKind == Kind::kPlain) {
       plain(d, tile);
     } else if constexpr (kKind == Kind::kExp) {

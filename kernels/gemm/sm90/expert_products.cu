@@ -1,5 +1,6 @@
 // d[r] = a[r] b[e] + bias[e] for the rows r of every expert e. The tiles of an expert begin at its first row.
-// What a tile has behind the expert's last row is multiplied, and not stored.
+// What a tile has behind the expert's last row is multiplied, and not stored. FP8 values move in pairs, which
+// are as wide as an element of bf16; the last slot may be half full, with zeros.
 #include <algorithm>
 
 #include "kernels/gemm/sm90/expert_tiles.cuh"
@@ -75,7 +76,8 @@ __device__ __forceinline__ void gather_rows(const Memory& memory, const ExpertAr
     for (int i = 0; i < kCopies; ++i)
       chunks[i] = __shfl_sync(0xffffffff, own_chunk, 4 * i + lane / kChunks);
     const char* from = args.gathered.data + thread % kChunks * 16;
-    for (int step = 0; step < args.gemm.steps; ++step, slot.next(), from += kPanel * 2) {
+    int left = args.gathered.columns / 8 - thread % kChunks;  // chunks of a row from here on
+    for (int step = 0; step < args.gemm.steps; ++step, slot.next(), from += kPanel * 2, left -= kChunks) {
       ring.wait_empty(slot);
       if (thread == 0) {
         const uint32_t full = ring.announce(slot, kBBytes);
@@ -85,16 +87,15 @@ __device__ __forceinline__ void gather_rows(const Memory& memory, const ExpertAr
       const uint32_t to = memory.a(slot.slot).base + place;
 #pragma unroll
       for (int i = 0; i < kCopies; ++i)
-        ptx::cp_async_16(to + i * kRowsAtOnce * kPanel * 2, from + int64_t{chunks[i]} * 16);
+        ptx::cp_async_16(to + i * kRowsAtOnce * kPanel * 2, from + int64_t{chunks[i]} * 16, left > 0);
       ring.fill_asynchronously(slot);
       if (step == 0) is_there = seek(index += clusters);
     }
   }
 }
 
-using Out = Epilogue<Kind::kPlain, NoActivation, Operands::kBf16>;
-
 // Stores the first `rows` rows of a tile, one panel after another: whole tiles by TMA, others by threads
+template <class Out>
 __device__ __forceinline__ void store(const Out& out, const ExpertArguments& args, const Sums& d,
                                       TilePlace tile, int rows) {
   if (out.thread == 0) ptx::bulk_wait_read<0>();
@@ -119,11 +120,11 @@ __device__ __forceinline__ void store(const Out& out, const ExpertArguments& arg
   }
 }
 
-template <Major kB, bool kGather>
+template <Major kB, bool kGather, Operands kOperands>
 __device__ __forceinline__ void consume_rows(const Memory& memory, const ExpertArguments& args, int cluster,
                                              int clusters, uint32_t rank) {
   const int me = threadIdx.x / kWarpgroup - 1, thread = threadIdx.x % kWarpgroup;
-  const Out out{memory, args.gemm, me, thread};
+  const Epilogue<Kind::kPlain, NoActivation, kOperands> out{memory, args.gemm, me, thread};
   const int steps = args.gemm.steps;
   if (me == 1) ptx::barrier_arrive(kTurnBarrier, kConsumers * kWarpgroup);  // the first turn is the other's
   ExpertTile at{args.offsets, args.experts};
@@ -138,16 +139,17 @@ __device__ __forceinline__ void consume_rows(const Memory& memory, const ExpertA
     const bool is_last = !at.seek(index + clusters, tiles_of(args));
     ptx::barrier_sync(kTurnBarrier + me, kConsumers * kWarpgroup);
     const uint32_t slots = turn * steps;  // that have gone round before
-    multiply<kB, Operands::kBf16, kGather>(
+    multiply<kB, kOperands, kGather>(
         d, memory, {static_cast<int>(slots % kSlots), slots / kSlots & 1}, steps, thread, [&] {
           if (!is_last) ptx::barrier_arrive(kTurnBarrier + (me ^ 1), kConsumers * kWarpgroup);
         });
+    out.rescale(d);
     store(out, args, d, {row, tile.column}, rows);
   }
   if (thread == 0) ptx::bulk_wait_read<0>();  // before the shared memory is gone
 }
 
-template <Major kB, bool kGather>
+template <Major kB, bool kGather, Operands kOperands>
 __global__ __launch_bounds__(kThreads, 1) void expert_products_kernel(
     const __grid_constant__ ExpertArguments args) {
   extern __shared__ __align__(1024) char shared[];
@@ -170,45 +172,58 @@ __global__ __launch_bounds__(kThreads, 1) void expert_products_kernel(
     }
   } else {
     ptx::take_registers<kGather ? kGatherConsumerRegisters : kConsumerRegisters>();
-    consume_rows<kB, kGather>(memory, args, cluster, clusters, rank);
+    consume_rows<kB, kGather, kOperands>(memory, args, cluster, clusters, rank);
   }
   ptx::cluster_sync();  // no CTA ends while another still fills its memory, or arrives there
+}
+
+template <bool kGather>
+auto kernel_of(const ExpertProducts& p) {
+  switch (p.operands) {
+    case Operands::kE4m3:
+      return expert_products_kernel<Major::kSum, kGather, Operands::kE4m3>;
+    case Operands::kE5m2:
+      return expert_products_kernel<Major::kSum, kGather, Operands::kE5m2>;
+    case Operands::kBf16:
+      break;
+  }
+  return p.transposed ? expert_products_kernel<Major::kSum, kGather, Operands::kBf16>
+                      : expert_products_kernel<Major::kOther, kGather, Operands::kBf16>;
 }
 
 }  // namespace
 
 cudaError_t run_expert_products(const ExpertProducts& p, int multiprocessors, cudaStream_t stream) {
   const ExpertRows& of = p.of;
+  const int64_t k = p.operands == Operands::kBf16 ? p.k : p.k / 2;  // of FP8 in pairs
   ExpertArguments args{
       .gemm = {.bias = static_cast<const uint32_t*>(p.bias),
+               .fp8 = {.a_scale = p.a_scale, .b_scale = p.b_scale},
                .m = static_cast<int>(of.rows),
                .n = static_cast<int>(p.n),
                .column_tiles = static_cast<int>(cuda::divide_up(p.n, kTileColumns)),
-               .steps = static_cast<int>(cuda::divide_up(p.k, kBlockK)),
+               .steps = static_cast<int>(cuda::divide_up(k, kBlockK)),
                .group = kGroupRows / kRowsOfCluster},
       .offsets = of.offsets,
       .experts = static_cast<int>(of.experts),
       .gathered = {.data = static_cast<const char*>(p.a),
                    .numbers = of.numbers,
                    .active = static_cast<int>(of.active),
-                   .columns = static_cast<int>(p.k)},
+                   .columns = static_cast<int>(k)},
       .b_rows = static_cast<int>(p.transposed ? p.n : p.k),
       .d = static_cast<__nv_bfloat16*>(p.d)};
   const auto matrix = [](const void* data, int64_t rows, int64_t columns, int box_rows) {
     return MatrixBoxes{
         .data = data, .rows = rows, .columns = columns, .ld = columns, .box_rows = box_rows};
   };
-  cudaError_t status = of.numbers ? cudaSuccess : map(args.gemm.a, matrix(p.a, of.rows, p.k, kTileRows));
+  cudaError_t status = of.numbers ? cudaSuccess : map(args.gemm.a, matrix(p.a, of.rows, k, kTileRows));
   if (status == cudaSuccess)
     status = map(args.gemm.b, p.transposed
-                                  ? matrix(p.b, of.experts * p.n, p.k, kTileColumns / kCluster)
-                                  : matrix(p.b, of.experts * p.k, p.n, kBlockK / kCluster));
+                                  ? matrix(p.b, of.experts * p.n, k, kTileColumns / kCluster)
+                                  : matrix(p.b, of.experts * k, p.n, kBlockK / kCluster));
   if (status == cudaSuccess) status = map(args.gemm.d, matrix(p.d, of.rows, p.n, kTileRows));
   if (status != cudaSuccess) return status;
-  const auto kernel = p.transposed ? of.numbers ? expert_products_kernel<Major::kSum, true>
-                                                : expert_products_kernel<Major::kSum, false>
-                      : of.numbers ? expert_products_kernel<Major::kOther, true>
-                                   : expert_products_kernel<Major::kOther, false>;
+  const auto kernel = of.numbers ? kernel_of<true>(p) : kernel_of<false>(p);
   const int64_t tiles = (of.rows / kRowsOfCluster + std::min(of.experts, of.rows)) * args.gemm.column_tiles;
   const int clusters = static_cast<int>(std::min<int64_t>(tiles, multiprocessors / kCluster));
   return launch_clusters(kernel, clusters, kCluster, kThreads, kSharedBytes, stream, args);

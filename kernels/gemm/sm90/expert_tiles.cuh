@@ -21,7 +21,7 @@ constexpr bool are_there(int of_producer, int of_consumer) {
 struct Gathered {
   const char* data;
   const int32_t* numbers;  // of rows
-  int active, columns;     // the columns are a multiple of 8
+  int active, columns;     // a multiple of 8 elements of bf16, or pairs of FP8 values
 
   // The number of row r, that of the first row where it is not there. Its load takes long: nothing should be
   // computed of it at once.

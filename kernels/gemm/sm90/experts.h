@@ -1,4 +1,6 @@
-// The products of a mixture of experts for compute capability 9.0, in bf16 with sums in fp32, rounded once.
+// The products of a mixture of experts for compute capability 9.0, with sums in fp32, rounded once to bf16.
+// Operands are bf16; those of ExpertProducts may also be FP8, whose products tensor cores add with some 14
+// bits.
 // Rows are sorted by their experts: expert e has the rows offsets[e] to offsets[e + 1] - 1, any number of
 // them. A gathered operand has the rows of tokens; its row r is row numbers[r] / active. Such rows go
 // directly to shared memory, so no copy of them exists. Same arguments, same bits.
@@ -7,6 +9,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+
+#include "kernels/gemm/sm90/problem.h"
 
 namespace tessera::gemm {
 
@@ -19,13 +23,15 @@ struct ExpertRows {
 
 // d[r] = a[r] b[e] + bias[e] for the rows r of expert e. d is [rows, n]; a is [rows, k] or has the rows of
 // tokens; b is [experts, k, n], or with `transposed` [experts, n, k]; bias is [experts, n] or none. n and k
-// are multiples of 64.
+// are multiples of 64. In FP8 b is `transposed`, in e4m3, and k is at most kMostFp8Sums.
 struct ExpertProducts {
   ExpertRows of;
   const void *a, *b, *bias;
   void* d;
   int64_t n, k;
   bool transposed;
+  Operands operands = Operands::kBf16;                 // a's format
+  const float *a_scale = nullptr, *b_scale = nullptr;  // in FP8; on the device
 };
 
 // d[e] is, or with `accumulate` gets added, the sum over the rows r of expert e of gathered[r]^T other[r]. If

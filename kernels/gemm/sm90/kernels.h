@@ -11,6 +11,10 @@ namespace tessera::gemm {
 
 struct Problem;
 
+inline constexpr const char* kNoKernels =
+    "this build has no GEMMs of its own: TESSERA_CUDA_ARCHS must have 90a; configure with "
+    "-DTESSERA_CUDA_ARCHS=90a";
+
 using Run = cudaError_t(const Problem& product, int multiprocessors, cudaStream_t stream);
 
 Run run_plain, run_add, run_plain_stored;  // run_plain_stored: b is stored as [k, n]

@@ -3,23 +3,14 @@
 #include <algorithm>
 
 #include "kernels/base/check.h"
-#include "kernels/gemm/sm90/experts.h"
 #include "kernels/gemm/sm90/kernels.h"
 #include "kernels/gemm/sm90/shape.h"
 
 namespace tessera::gemm {
 namespace {
 
-constexpr int64_t kAlignment = 16;                      // bytes, required by TMA
 constexpr int64_t kMostOfBatchSize = int64_t{1} << 20;  // tiles of a batch are counted in 32 bits
-[[maybe_unused]] constexpr const char* kNoKernels =
-    "this build has no GEMMs of its own: TESSERA_CUDA_ARCHS must have 90a; configure with "
-    "-DTESSERA_CUDA_ARCHS=90a";
 static_assert(kTileRows == kRowsOfPartial && kTileColumns == kColumnsOfPartial);
-
-bool is_aligned(const void* data, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
-}
 
 bool fits(const GemmMatrix& matrix, DType dtype) {
   return matrix.dtype.value_or(dtype) == dtype && is_aligned(matrix.data, kAlignment) &&
@@ -176,48 +167,6 @@ void run_batch(std::span<const Gemm> gemms, int multiprocessors, cudaStream_t st
         gemms[0].m, gemms[0].k, gemms[0].k, gemms[0].n, cudaGetErrorString(status));
 #else
   (void)gemms, (void)multiprocessors, (void)stream;
-  fail(kNoKernels);
-#endif
-}
-
-// Of a gathered operand, in 16 bytes each
-static int64_t chunks_of(const ExpertRows& rows, int64_t columns) {
-  return cuda::divide_up(rows.rows, rows.active) * columns / 8;
-}
-
-bool serves(const ExpertProducts& p) {
-  return (p.n | p.k) % kBlockK == 0 && is_aligned(p.a, kAlignment) && is_aligned(p.b, kAlignment) &&
-         is_aligned(p.d, kAlignment) && is_aligned(p.bias, 4) &&
-         std::max(p.of.rows, p.of.experts * std::max(p.n, p.k)) <= INT32_MAX / 2 &&
-         chunks_of(p.of, p.k) <= INT32_MAX;
-}
-
-bool serves(const ExpertWeightGradients& p) {
-  return p.of.numbers && (p.gathered_columns | p.other_columns) * 2 % kAlignment == 0 &&
-         is_aligned(p.gathered, kAlignment) && is_aligned(p.other, kAlignment) &&
-         is_aligned(p.d, kAlignment) && p.of.rows <= INT32_MAX / 2 &&
-         chunks_of(p.of, p.gathered_columns) <= INT32_MAX;
-}
-
-void run(const ExpertProducts& p, int multiprocessors, cudaStream_t stream) {
-#ifdef TESSERA_GEMM_SM90
-  const cudaError_t status = run_expert_products(p, multiprocessors, stream);
-  check(status == cudaSuccess, "our products of {} experts, [{}, {}] x [{}, {}] of all, cannot be launched: {}",
-        p.of.experts, p.of.rows, p.k, p.k, p.n, cudaGetErrorString(status));
-#else
-  (void)p, (void)multiprocessors, (void)stream;
-  fail(kNoKernels);
-#endif
-}
-
-void run(const ExpertWeightGradients& p, int multiprocessors, cudaStream_t stream) {
-#ifdef TESSERA_GEMM_SM90
-  const cudaError_t status = run_expert_weight_gradients(p, multiprocessors, stream);
-  check(status == cudaSuccess,
-        "our weight gradients of {} experts, of {} rows with {} and {} columns, cannot be launched: {}",
-        p.of.experts, p.of.rows, p.gathered_columns, p.other_columns, cudaGetErrorString(status));
-#else
-  (void)p, (void)multiprocessors, (void)stream;
   fail(kNoKernels);
 #endif
 }

@@ -1,6 +1,8 @@
 // Tile sizes of our GEMMs for compute capability 9.0. Plain C++.
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/hopper/sizes.h"
 
 namespace tessera::gemm {
@@ -28,5 +30,10 @@ inline constexpr int kSharedBytes = kSlots * kSlotBytes +
                                     kConsumers * (kBuffers * kBufferBytes + kScratchBytes) + kBarrierBytes +
                                     kConsumers * 4;  // see Memory::largest()
 static_assert(kSharedBytes <= kSharedBytesOfCta);
+
+inline constexpr int64_t kAlignment = 16;  // bytes, required by TMA
+inline bool is_aligned(const void* data, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
+}
 
 }  // namespace tessera::gemm

@@ -103,7 +103,7 @@ TEST(DistilledFromFewBits, ATeacherHasTheBitsOfItsWidenedValues) {
 
 TEST(DistilledFromFewBits, ThePlanIsTheStep) {
   for (const BaseForm base : kFewBits)
-    for (const ModelConfig& teacher : small_teachers(base))
+    for (const ModelConfig& teacher : small_teachers())
       expect_plan_is_the_step({}, distilled_shape(teacher, base, DType::kF32));
 }
 
@@ -137,10 +137,9 @@ TEST(DistilledFromFewBits, WhatCannotBeStoredIsRefused) {
       EXPECT_TRUE(says(error.what(), parts)) << error.what();
     }
   };
-  ModelConfig narrow = small_teachers(BaseForm::kNf4)[0];
+  ModelConfig narrow = small_teachers()[0];
   narrow.channels = 40, narrow.head_dim = 20;
   refused(narrow, BaseForm::kNf4, {"40 inputs", "multiples of 64", "train.teacher_base=auto"});
-  refused(with_experts(narrow), BaseForm::kFp8, {"train.teacher_base=fp8", "experts", "mxfp4"});
 }
 
 // What a session of the teacher finds of each row, the sequences given to a training

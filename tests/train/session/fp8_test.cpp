@@ -3,6 +3,7 @@
 #include "model/fp8.h"
 
 #include "kernels/base/fp8.h"
+#include "kernels/expert_ops.h"
 #include "tests/block_patterns.h"
 #include "tests/data_parallel.h"
 #include "tests/model_families.h"
@@ -272,18 +273,19 @@ TEST(Fp8Training, LeavesOutTheEdgesAndTheHead) {
   EXPECT_EQ(fp8_text(kFp8Model, kAllCurrent), "blocks 0 to 3 of 4, and the logits; current scales; dW too");
 }
 
-// They are multiplied as without FP8, whatever their blocks are; a shared expert is in FP8.
-TEST(Fp8Training, LeavesOutExpertsAndRouters) {
+// Their logits are in fp32, whatever their blocks are.
+TEST(Fp8Training, LeavesOutRouters) {
   const ModelConfig model = fp8_shared_expert();
   Trained run(fp8_shape(model));
   run.steps(1);
   std::vector<std::string> names;
   for (const auto& [name, scales] : run.scales()) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{
-                       "blocks.1.attention.out", "blocks.1.attention.qkv", "blocks.1.experts.shared_contract",
+                       "blocks.1.attention.out", "blocks.1.attention.qkv", "blocks.1.experts.contract",
+                       "blocks.1.experts.expand", "blocks.1.experts.shared_contract",
                        "blocks.1.experts.shared_expand", "blocks.2.attention.out", "blocks.2.attention.qkv",
                        "blocks.2.mlp.contract", "blocks.2.mlp.expand"}));
-  EXPECT_EQ(fp8_text(model, {}), "blocks 1 to 2 of 4; not experts and routers; delayed scales");
+  EXPECT_EQ(fp8_text(model, {}), "blocks 1 to 2 of 4; not routers; delayed scales");
   ModelConfig dense_inside = model;
   dense_inside.experts.dense_layers = {1, 2};
   EXPECT_EQ(fp8_text(dense_inside, {}), "blocks 1 to 2 of 4; delayed scales");
@@ -344,12 +346,16 @@ class CutOff final : public OpObserver {
   void before(const AnyOp& op, Backend& be, const Launch&) override {
     const OpPlace& at = be.place();
     if (at.micro_batch != 0) return;
-    if (const auto* forward = std::get_if<const LinearForward*>(&op)) {
-      const bool again = at.backward && at.block != OpPlace::kHead;
-      if ((*forward)->fp8_x && !again) add(x, (*forward)->x, (*forward)->fp8_x, kE4M3);
-    } else if (const auto* backward = std::get_if<const LinearBackward*>(&op)) {
-      if ((*backward)->fp8_dy) add(dy, (*backward)->dy, (*backward)->fp8_dy, kE5M2);
-    }
+    std::visit(
+        [&](const auto* gemm) {
+          if constexpr (requires { gemm->fp8_x; }) {
+            const bool again = at.backward && at.block != OpPlace::kHead;
+            if (gemm->fp8_x && !again) add(x, gemm->x, gemm->fp8_x, kE4M3);
+          } else if constexpr (requires { gemm->fp8_dy; }) {
+            if (gemm->fp8_dy) add(dy, gemm->dy, gemm->fp8_dy, kE5M2);
+          }
+        },
+        op);
   }
   void after(const AnyOp&, Backend&, const Launch&) override {}
 
@@ -416,7 +422,7 @@ TEST(Fp8Training, CountsWhatIsCutOff) {
     const std::optional<InsideFigures> found = run.state.inside();
     ASSERT_TRUE(found);
     expect_shares(*found, expected, shape.model.layers);
-    const size_t more = shape.model.experts ? 2 : 0;  // of a shared expert
+    const size_t more = shape.model.experts ? 4 : 0;  // of experts, and of the shared one
     EXPECT_EQ(found->saturated.size(), (shape.fp8.head ? 5u : 4u) + more);
     EXPECT_GT(found->saturated[0].x[1], 0.1);
     EXPECT_GT(found->saturated[0].dy[1], 0.01);
@@ -497,8 +503,9 @@ TEST(Fp8Training, PlansTwoBytesAWeight) {
   };
   const int64_t head = model.padded_vocab() * 256;
   expect(model.layers * 12 * 256 * 256 + head);
-  shape.model = plain.model = with_experts(with_llama_parts(model));  // attention only
-  expect(model.layers * 4 * 256 * 256 + head);
+  model = with_experts(with_llama_parts(model));
+  shape.model = plain.model = model;
+  expect(model.layers * (4 * 256 + model.experts.count * 3 * model.experts.width) * 256 + head);
 }
 
 // Two ranks have the scales of one, step by step, and so its losses; optimizer whole or in parts.
@@ -525,7 +532,7 @@ TEST(Fp8Training, TwoRanksHaveTheScalesOfOne) {
                                keep(ours)(state);
                                weights = weight_bytes(state);
                              }});
-      EXPECT_EQ(of_one.size(), experts ? 7u : 13u);
+      EXPECT_EQ(of_one.size(), 13u);
       EXPECT_TRUE(ours == of_one);
       EXPECT_LT(largest_difference(both, one), tolerance::kFp8LossesOfRanks);
       for (const std::string& theirs : ranks.exchange(weights)) EXPECT_TRUE(theirs == weights);
