@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <string>
 
@@ -20,12 +21,22 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Whether the host has so many bytes. To find out, a dozen files of the system are read: it is done once for
+// many small requests.
+bool host_has(int64_t bytes) {
+  constexpr int64_t kOften = int64_t{256} << 20;
+  static std::atomic<int64_t> since = 0;  // bytes of requests since then
+  if (bytes <= kOften && since.fetch_add(bytes) + bytes <= kOften) return true;
+  since = 0;
+  return bytes <= device_memory(Device::kCpu).free;
+}
+
 // The system commits memory page by page when it is first touched: it would grant any amount and kill the
 // program later. So a request for more than is available now is refused.
 char* obtain(Device device, [[maybe_unused]] bool pinned, int64_t bytes) {
 #ifdef TESSERA_HAS_CUDA
   if (pinned) {
-    if (bytes > device_memory(Device::kCpu).free) return nullptr;
+    if (!host_has(bytes)) return nullptr;
     void* base = nullptr;
     if (cudaHostAlloc(&base, bytes, cudaHostAllocDefault) == cudaSuccess) return static_cast<char*>(base);
     cudaGetLastError();  // as below
@@ -33,7 +44,7 @@ char* obtain(Device device, [[maybe_unused]] bool pinned, int64_t bytes) {
   }
 #endif
   if (device == Device::kCpu) {
-    if (bytes > device_memory(device).free) return nullptr;
+    if (!host_has(bytes)) return nullptr;
     void* base =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) return nullptr;
