@@ -375,8 +375,7 @@ void CudaBackend::run_op(const ChooseExperts& a, const Launch& on) {
                         .experts = static_cast<int>(a.logits.shape[1]),
                         .active = static_cast<int>(a.choices.shape[1]),
                         .of_chosen = a.rule.sums_to_one()};
-  const auto blocks = static_cast<unsigned>(cuda::divide_up(tokens, kTokens));
-  choose_kernel<<<blocks, kTokenThreads, 0, on.stream>>>(args);
+  choose_kernel<<<cuda::divide_up(tokens, kTokens), kTokenThreads, 0, on.stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
 }
 
@@ -394,8 +393,7 @@ void CudaBackend::run_op(const ChooseExpertsBackward& a, const Launch& on) {
                                 .of_chosen = a.rule.sums_to_one(),
                                 .balance = a.balance,
                                 .z = a.z};
-  const auto blocks = static_cast<unsigned>(cuda::divide_up(tokens, kTokens));
-  choose_backward_kernel<<<blocks, kTokenThreads, 0, on.stream>>>(args);
+  choose_backward_kernel<<<cuda::divide_up(tokens, kTokens), kTokenThreads, 0, on.stream>>>(args);
   TESSERA_CUDA_LAUNCHED();
 }
 
@@ -437,7 +435,6 @@ void CudaBackend::run_op(const RouterSample& a, const Launch& on) {
 void CudaBackend::run_op(const GatedExpertsBackward& a, const Launch& on) {
   check_packs(a.kName, {{"dy", a.dy}, {"gate_up", a.gate_up}, {"d_gate_up", a.d_gate_up}});
   check_aligned(a.kName, {{"fp8_d_gate_up", a.fp8_d_gate_up.y.data}});
-  const auto rows = static_cast<unsigned>(a.dy.shape[0]);
   with_real_type(a.dy.dtype, [&]<class T>() {
     with_fp8<T, __NV_E5M2>(a.fp8_d_gate_up, [&]<class Fp8>(Fp8 fp8_values) {
       const GatedBackwardArgs<T, Fp8> args{.dy = a.dy.as<T>(),
@@ -453,7 +450,7 @@ void CudaBackend::run_op(const GatedExpertsBackward& a, const Launch& on) {
                                            .channels = a.bias ? static_cast<int>(a.bias.shape[1]) : 0,
                                            .active = static_cast<int>(a.weights.shape[1])};
       cuda::with_gate(a.gate, [&]<class Of>(Of) {
-        gated_experts_backward_kernel<Of><<<rows, kRowThreads, 0, on.stream>>>(args);
+        gated_experts_backward_kernel<Of><<<a.dy.shape[0], kRowThreads, 0, on.stream>>>(args);
       });
     });
   });
