@@ -36,7 +36,7 @@ inline std::string message_of(RankGroup& group, const std::filesystem::path& in,
   Fault fault({}, with.fault);
   OpenRun run(config, with.options, group);
   if (with.spoils) with.spoils(run);
-  run.backend->add_observer(fault);
+  run.device.backend->add_observer(fault);
   try {
     TrainLoop(run).run();
   } catch (const Error& error) {

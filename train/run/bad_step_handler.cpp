@@ -79,7 +79,7 @@ void BadStepHandler::stop_at(const BadStep& bad, const StepInputs& inputs, const
   const std::string message = fmt::format(
       "step {}: {}. The weights were not changed by this step; the last checkpoint is {}. A lower "
       "optimizer.learning_rate, a longer warm-up or clipping (optimizer.max_grad_norm) usually helps.\n{}",
-      bad.step, bad.figures(), latest_checkpoint(run_.checkpoints).value_or("none").string(), why);
+      bad.step, bad.figures(), latest_checkpoint(run_.paths.checkpoints).value_or("none").string(), why);
   fs::path kept;
   try {
     kept = keep(bad, message);
@@ -100,7 +100,7 @@ fs::path BadStepHandler::keep(const BadStep& bad, const std::string& report) {
                 .sequence_length = run_.shape().sequence_length,
                 .origins = {},
                 .ranks = run_.ranks.size(),
-                .device = run_.device.traits.name,
+                .device = run_.device.choice.traits.name,
                 .last_checkpoint = checkpoints_.newest()};
   Sequences batch;
   if (run_.disks.leads(run_.ranks.rank())) {
@@ -111,7 +111,7 @@ fs::path BadStepHandler::keep(const BadStep& bad, const std::string& report) {
                          .state = run_.phase->state(),
                          .before = run_.now,
                          .options = checkpoints_.options(),
-                         .run = run_.folder,
+                         .run = run_.paths.folder,
                          .kept = kept,
                          .batch = batch,
                          .report = report});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "data/tokenizers/load_tokenizer.h"
 #include "kernels/base/file.h"
 #include "kernels/base/present.h"
 #include "model/formats/weights.h"
@@ -11,10 +10,10 @@
 #include "train/memory/memory_profile.h"
 #include "train/memory/plan_advice.h"
 #include "train/run/bad_step_folder.h"
-#include "train/run/chat_files.h"
 #include "train/run/checkpoint_folder.h"
 #include "train/run/epochs.h"
 #include "train/run/nf4_base.h"
+#include "train/run/other_models.h"
 #include "train/run/resume.h"
 #include "train/run/run_checks.h"
 #include "train/run/schedule.h"
@@ -31,15 +30,16 @@ namespace fs = std::filesystem;
 OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& of)
     : config(given),
       ranks(of),
-      folder(given.train.folder),
-      checkpoints(folder / "checkpoints"),
-      profile(options.memory_profile),
-      device(choose_device(given.device, ranks.local_rank())),
+      paths{.folder = given.train.folder,
+            .checkpoints = fs::path(given.train.folder) / "checkpoints",
+            .profile = options.memory_profile,
+            .resumed = {}},
+      device{.choice = choose_device(given.device, ranks.local_rank()), .backend = {}},
       log(config, now, ranks.is_rank_0()) {
   check_options(options);
   const std::optional<fs::path>& found = present(run_folder_).checkpoint();
   const Checkpoint checkpoint = found ? &*found : nullptr;
-  if (checkpoint) resumed = *checkpoint;
+  if (checkpoint) paths.resumed = *checkpoint;
   add_notices(given.notices);
   if (!checkpoint) check_init_from(config);
   std::string& init_from = config.train.init_from;
@@ -60,70 +60,47 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
     base_is_kept = forms.is_kept;
     add_notices(forms.notices);
   }
-  check_other_weights();
+  add_notices(OtherModels(config, ranks, paths.resumed).check());
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();
   // Data that cannot be read is refused before any memory is allocated or any file is written.
   phase->fetch_step(now.data_position, ranks.place(Axis::kData));
-  if (!profile.empty() && ranks.size() > 1) profile /= fmt::format("rank_{}", ranks.rank());
-  if (!profile.empty()) prepare_profile_folder(profile);
+  if (!paths.profile.empty() && ranks.size() > 1) paths.profile /= fmt::format("rank_{}", ranks.rank());
+  if (!paths.profile.empty()) prepare_profile_folder(paths.profile);
   ranks.enter_phase("the setup");
-  if (!backend) backend = make_backend(device.traits);
-  peak_flops = gemm_peak(*backend, bool(shape().fp8));
-  mesh_ = &ranks.connect(*backend, shape().mesh);
+  if (!device.backend) device.backend = make_backend(device.choice.traits);
+  device.peak_flops = gemm_peak(*device.backend, bool(shape().fp8));
+  device.mesh = &ranks.connect(*device.backend, shape().mesh);
   if (!ranks.network().empty()) add_notices({"machines reach one another: " + ranks.network()});
   choose_gemms(checkpoint != nullptr);
   allocate(checkpoint != nullptr);
   load_weights(checkpoint);
   if (leads_disk()) {
     add_notices(present(run_folder_).take());
-    write_file(folder / "config.yaml", print_config(given));
-    if (!gemms_.table.choices.empty()) write_gemms_file(folder, gemms_.table);
+    write_file(paths.folder / "config.yaml", print_config(given));
+    if (!gemms_.table.choices.empty()) write_gemms_file(paths.folder, gemms_.table);
   }
   if (ranks.is_rank_0()) {
-    log.open_metrics(folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
+    log.open_metrics(paths.folder / kMetricsFile, checkpoint ? now.step : -1, [this] { check_folder(); });
   }
-  keep_tokenizer();
-}
-
-// Before anything slow. The configuration is checked without the folder that a resumed run need not have.
-void OpenRun::check_other_weights() {
-  const bool reads_teacher = config.train.runs_teacher() || resumed.empty();
-  if (const std::string& teacher = config.train.teacher; !teacher.empty() && reads_teacher)
-    add_notices(check_weights(teacher, read_model_config(teacher, config.train.ignore_fields).model,
-                              folder_options(config)));
-  if (config.train.runs_teacher())
-    add_notices(compare_with_nf4(
-        {.folder = config.train.teacher, .key = "train.teacher_base", .form = config.train.teacher_base}));
-  if (!config.train.needs_reference() || config.train.reference_without_adapters()) return;
-  if (config.train.stored_reference && !resumed.empty()) return;
-  const std::string& reference = config.train.reference_folder();
-  check(!reference.empty(),
-        "train.loss={} compares with a reference: name its folder with --set train.reference=FOLDER, or with "
-        "train.init_from",
-        name_of(config.train.loss));
-  ModelConfig model = model_config(config);
-  model.lora = {};
-  add_notices(check_weights(reference, model, folder_options(config)));
-  if (config.train.lora)
-    add_notices(compare_with_nf4(
-        {.folder = reference, .key = "train.lora.base", .form = config.train.lora_base.form}));
+  add_notices(kept.keep_tokenizer(phase->data(), leads_disk()));
 }
 
 // All ranks were started alike, and find the same folder.
 void OpenRun::check_options(const TrainerOptions& options) {
-  ranks.check_same(name_of(device.traits.device), "where to compute; name it with --set device=cuda or cpu");
+  ranks.check_same(name_of(device.choice.traits.device),
+                   "where to compute; name it with --set device=cuda or cpu");
   ranks.check_same(options.or_start    ? "--resume auto"
                    : options.resume    ? "--resume"
                    : options.overwrite ? "--overwrite"
                                        : "",
                    "--resume or --overwrite: start all ranks with the same command");
-  disks = find_disks(folder, ranks);
+  disks = find_disks(paths.folder, ranks);
   if (disks.several()) {
     check_same_files();
     add_notices({fmt::format("{} is not on a shared disk: each machine keeps its part of every checkpoint",
-                             folder.string())});
+                             paths.folder.string())});
   }
   run_folder_.emplace(config, options, disks, ranks);
   const std::optional<fs::path>& checkpoint = run_folder_->checkpoint();
@@ -146,16 +123,16 @@ void OpenRun::check_same_files() {
 // What disks lack of the checkpoint, before anything of it is read
 void OpenRun::bring_files() {
   ranks.enter_phase("files of the checkpoint", Timeout::kNone);
-  backend = make_backend(device.traits);
-  const Mesh& mesh = ranks.connect(*backend, {.data = ranks.size()});
-  add_notices(
-      present(run_folder_).bring_files(*present(run_folder_).checkpoint(), *backend, mesh.axis(Axis::kAll)));
+  device.backend = make_backend(device.choice.traits);
+  const Mesh& mesh = ranks.connect(*device.backend, {.data = ranks.size()});
+  add_notices(present(run_folder_)
+                  .bring_files(*present(run_folder_).checkpoint(), *device.backend, mesh.axis(Axis::kAll)));
   ranks.disconnect();
 }
 
 // A run that a bad step has stopped could not write it to a checkpoint.
 std::set<int64_t> OpenRun::before_bad_steps(const RunState& was) const {
-  std::set<int64_t> steps = checkpoints_before_bad_steps(folder);
+  std::set<int64_t> steps = checkpoints_before_bad_steps(paths.folder);
   std::erase_if(steps, [&](int64_t step) { return step > was.step; });
   steps.insert(was.before_bad_steps.begin(), was.before_bad_steps.end());
   return steps;
@@ -172,9 +149,9 @@ RecentSteps OpenRun::recent_of(const RunState& was, const Config& config, const 
 // The slowest rank counts.
 void OpenRun::measure_links() {
   ranks.enter_phase("measuring the links between machines", Timeout::kNone);
-  backend = make_backend(device.traits);
+  device.backend = make_backend(device.choice.traits);
   const LinkRates own = tessera::measure_links(
-      *backend, ranks.connect(*backend, {.data = ranks.size(), .replicas = config.nodes}));
+      *device.backend, ranks.connect(*device.backend, {.data = ranks.size(), .replicas = config.nodes}));
   ranks.disconnect();
   config.links = {.within = std::ranges::min(ranks.gather(own.within)),
                   .between = std::ranges::min(ranks.gather(own.between))};
@@ -204,7 +181,7 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
          .shard = shape.shard,
          .replicas = shape.mesh.replicas,
          .mlp_chunk = shape.mlp_chunk,
-         .device = device.traits.device,
+         .device = device.choice.traits.device,
          .data = text_of(config.data.train),
          .shift = checkpoint && config.data.shift == Shift::kAuto ? was.shift : config.data.shifts(),
          .documents = config.data.documents,
@@ -222,15 +199,15 @@ void OpenRun::take_shape(Checkpoint checkpoint) {
 // checkpoint, before `first`, need not fit.
 void OpenRun::plan_every_phase(size_t first, Checkpoint checkpoint) {
   // A micro-batch that was chosen for another device, or another number of ranks, may not fit this device.
-  const bool same_place = was_.device == device.traits.device && was_.ranks == config.ranks;
+  const bool same_place = was_.device == device.choice.traits.device && was_.ranks == config.ranks;
   config.nodes = ranks.nodes();
   if (config.finds_replicas() && !(same_place && was_.replicas > 0)) measure_links();
-  const MemoryLimit limit = ranks.memory_limit(device.traits.device);
+  const MemoryLimit limit = ranks.memory_limit(device.choice.traits.device);
   if (!limit.others.empty()) add_notices({limit.others + ". The run is planned for what is free"});
   for (size_t i = 0; i < config.phases(); ++i) {
     const Config of_phase = config.of_phase(i);
     const bool same_length = was_.sequence_length == of_phase.sequence_length();
-    plans_.push_back(plan_run(of_phase, device.traits, limit,
+    plans_.push_back(plan_run(of_phase, device.choice.traits, limit,
                               {.micro_batch = same_place && same_length ? was_.micro_batch : 0,
                                .shard = same_place ? was_.shard : std::nullopt,
                                .replicas = same_place ? was_.replicas : 0,
@@ -264,7 +241,7 @@ void OpenRun::take_data(Checkpoint checkpoint) {
     config.epoch_steps = steps_of_epochs(config, data.train().sequences_per_epoch(), now);
   if (const std::string notice = warm_up_notice(config.steps(), config.optimizer); !notice.empty())
     add_notices({notice});
-  check(now.step <= config.steps(), "{} is at step {}, and nothing is left to do: {}", resumed.string(),
+  check(now.step <= config.steps(), "{} is at step {}, and nothing is left to do: {}", paths.resumed.string(),
         now.step, advice_on_length(config));
   now.fingerprint = data.fingerprint();
   ranks.check_same_lines(lines_of(*now.fingerprint),
@@ -303,9 +280,9 @@ void OpenRun::take_tasks() {
 void OpenRun::choose_gemms(bool resuming) {
   std::vector<RunShape> shapes;
   for (size_t i = phase->index(); i < plans_.size(); ++i) shapes.push_back(plans_[i].shape);
-  const fs::path file = gemms_file(folder);
+  const fs::path file = gemms_file(paths.folder);
   const bool kept = fs::exists(file);
-  gemms_ = use_chosen_gemms(*backend, config, shapes, file, ranks, log.line());
+  gemms_ = use_chosen_gemms(*device.backend, config, shapes, file, ranks, log.line());
   ranks.enter_phase("the setup");
   add_notices(gemms_.notices);
   if (resuming && !kept && !gemms_.table.choices.empty())
@@ -318,8 +295,11 @@ void OpenRun::choose_gemms(bool resuming) {
 void OpenRun::allocate(bool resuming) {
   // The system pins a few GB a second, and other ranks may have less to pin.
   if (shape().offload) ranks.enter_phase("pinning memory of the host", Timeout::kNone);
-  if (mesh_->shape() != shape().mesh) mesh_ = &ranks.connect(*backend, shape().mesh);
-  phase->allocate({.backend = *backend, .ranks = *mesh_, .recorded = !profile.empty(), .resuming = resuming});
+  if (device.mesh->shape() != shape().mesh) device.mesh = &ranks.connect(*device.backend, shape().mesh);
+  phase->allocate({.backend = *device.backend,
+                   .ranks = *device.mesh,
+                   .recorded = !paths.profile.empty(),
+                   .resuming = resuming});
 }
 
 void OpenRun::begin_next_phase() {
@@ -341,110 +321,32 @@ void OpenRun::go_back(const RunState& to) {
   now = to;
   ranks.enter_phase("the checkpoint before a bad step", Timeout::kNone);
   reopen(phase->index());
-  keep_tokenizer();
+  add_notices(kept.keep_tokenizer(phase->data(), leads_disk()));
 }
 
 // From the checkpoint of now.step, or from the run's start, as another process would
 void OpenRun::reopen(size_t index) {
-  const fs::path checkpoint = checkpoints / checkpoint_name(now.step);
+  const fs::path checkpoint = paths.checkpoints / checkpoint_name(now.step);
   ranks.sum({0});  // all ranks wait for the checkpoint
   phase.reset();   // two phases need not fit together
-  if (now.step > 0) present(run_folder_).bring_files(checkpoint, *backend, mesh_->axis(Axis::kAll));
+  if (now.step > 0)
+    present(run_folder_).bring_files(checkpoint, *device.backend, device.mesh->axis(Axis::kAll));
   phase = std::make_unique<RunPhase>(config, index, plans_[index], now.shift);
   phase->fetch_step(now.data_position, ranks.place(Axis::kData));
   allocate(/*resuming=*/true);
   load_weights(now.step > 0 ? &checkpoint : nullptr);
 }
 
-// What belongs to the weights and is no part of the model
-void OpenRun::take_over(const fs::path& from) {
-  copied = read_copied_files(from);
-  token_ids = read_token_ids(from);
-}
-
-// The checksum of weights that do not change in a run; those of a resumed run are the checkpoint's.
-std::string OpenRun::same_as_before(const char* what, const ChecksumBefore& of) const {
-  check(
-      of.was.empty() || of.was == of.now,
-      "{}, from which this run goes on, was trained with other weights of {}: their checksum was {}, and is "
-      "{}. Restore them, or start a new run from the checkpoint's weights with train.init_from={}",
-      resumed.string(), what, of.was, of.now, resumed.string());
-  return of.now;
-}
-
-// That the stored log-probabilities are the reference's. A run that is resumed needs no folder for that.
-void OpenRun::take_stored_reference(Checkpoint checkpoint) {
-  const std::vector<const LogProbs*> files = phase->data().log_probs();
-  const LogProbs& first = *files.front();
-  for (const LogProbs* file : files)
-    check(file->weights == first.weights,
-          "the data has log-probabilities of two references, {} and {}: compute them again with one, "
-          "./evaluate REFERENCE --data PATH --log-probs",
-          first.model, file->model);
-  now.reference = same_as_before("the reference", {.was = was_.reference, .now = first.weights});
-  if (checkpoint || !ranks.is_rank_0() || reference_is_base()) return;
-  ModelConfig model = model_config(config);
-  model.lora = {};
-  check_stored_reference(checksum_of_weights(config.train.reference_folder(), model, folder_options(config)));
-}
-
-// What adapters belong to is read anyway.
-bool OpenRun::reference_is_base() const {
-  return config.train.lora && config.train.reference_folder() == config.train.init_from;
-}
-
-// `found`: the checksum of the reference's weights
-void OpenRun::check_stored_reference(const std::string& found) const {
-  const std::string& folder = config.train.reference_folder();
-  const LogProbs& first = *phase->data().log_probs().front();
-  check(
-      found == first.weights,
-      "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
-      "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
-      "with --set train.reference=FOLDER",
-      first.model, first.weights, folder, found, folder, text_of(config.data.train));
-}
-
-// The logits beside the data are the teacher's. A run that is resumed needs no folder for that.
-void OpenRun::take_stored_teacher(Checkpoint checkpoint) {
-  const std::vector<const TeacherLogits*> files = phase->data().teacher_logits();
-  const TeacherLogitsFacts& first = files.front()->facts();
-  for (const TeacherLogits* file : files)
-    check(file->facts().weights == first.weights,
-          "the data has logits of two teachers, {} and {}: compute them again with one, ./evaluate TEACHER "
-          "--data PATH --teacher-logits {}",
-          first.model, file->facts().model, first.largest);
-  now.teacher = same_as_before("the teacher", {.was = was_.teacher, .now = first.weights});
-  const std::string& folder = config.train.teacher;
-  if (checkpoint || folder.empty() || !ranks.is_rank_0()) return;
-  const std::string found = checksum_of_weights(
-      folder, read_model_config(folder, config.train.ignore_fields).model, folder_options(config));
-  check(found == first.weights,
-        "the logits beside the data were computed by {}, whose weights had the checksum {}, and "
-        "train.teacher, {}, has {}: compute them again with ./evaluate {} --data {} --teacher-logits {}, or "
-        "set train.teacher=",
-        first.model, first.weights, folder, found, folder, text_of(config.data.train), first.largest);
-}
-
 void OpenRun::load_weights(Checkpoint checkpoint) {
   ranks.enter_phase("the weights", Timeout::kNone);
   TrainState& state = phase->state();
   Arena::Phase loading(phase->arena(), "load weights");
-  if (state.has_teacher())
-    now.teacher = same_as_before(
-        "train.teacher", {.was = was_.teacher,
-                          .now = load_fixed(config.train.teacher, state.teacher(), folder_options(config))});
-  if (state.has_reference())
-    now.reference = same_as_before(
-        "the reference",
-        {.was = was_.reference,
-         .now = load_fixed(config.train.reference_folder(), state.reference(), folder_options(config))});
-  if (config.train.stored_reference) take_stored_reference(checkpoint);
-  if (config.train.teacher_logits > 0) take_stored_teacher(checkpoint);
+  const OtherModels others(config, ranks, paths.resumed);
+  others.load(*phase, was_, now, /*at_start=*/!checkpoint);
   if (checkpoint) {
     if (leads_disk()) {
       check_undamaged(*checkpoint);
-      take_over(*checkpoint);
+      kept.take_over(*checkpoint);
     }
     load_checkpoint(
         *checkpoint, state,
@@ -458,7 +360,7 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   const fs::path source = config.train.init_from;
   if (leads_disk()) {
     check_undamaged(source, CheckpointPart::kWeights);
-    take_over(source);
+    kept.take_over(source);
   }
   if (!config.train.lora) {
     tessera::load_weights(source, state, folder_options(config));
@@ -466,26 +368,16 @@ void OpenRun::load_weights(Checkpoint checkpoint) {
   }
   now.base = load_base(source, state, folder_options(config));
   ranks.check_same(now.base, "a checksum of train.init_from: all ranks have to start from the same weights");
-  if (config.train.stored_reference && reference_is_base()) check_stored_reference(now.base);
-}
-
-// A checkpoint has the tokenizer of the data, unless the weights that the run started from had one.
-void OpenRun::keep_tokenizer() {
-  const RunData& data = phase->data();
-  const Tokenizer* tokenizer = data.tokenizer();
-  if (!tokenizer) return;
-  if (!tokenizer->json().empty() && !copied.contains(kTokenizerFile) && !copied.contains("vocab.json"))
-    copied[kTokenizerFile] = tokenizer->json();
-  if (leads_disk()) add_notices(keep_chat(read_chat_data(data.paths()), *tokenizer, token_ids, copied));
+  others.check_base(phase->data(), now.base);
 }
 
 RunDescription OpenRun::description() const {
   return {.config = config,
           .shape = shape(),
-          .device = device,
+          .device = device.choice,
           .data = phase->data(),
-          .peak_flops = peak_flops,
-          .folder = folder.string(),
+          .peak_flops = device.peak_flops,
+          .folder = paths.folder.string(),
           .gemms = gemms_.summary};
 }
 

@@ -3,7 +3,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "train/run/checkpoint.h"
 #include "train/run/disks.h"
 #include "train/run/gemm_choices.h"
+#include "train/run/kept_files.h"
 #include "train/run/progress.h"
 #include "train/run/rank_group.h"
 #include "train/run/run_folder.h"
@@ -22,6 +22,20 @@
 #include "train/tasks/task.h"
 
 namespace tessera {
+
+struct RunPaths {
+  std::filesystem::path folder, checkpoints;
+  std::filesystem::path profile;  // folder of the memory profile; empty: none
+  std::filesystem::path resumed;  // the checkpoint that the run resumes from; empty: a new run
+};
+
+// What computes: this rank's device, and how it reaches the others
+struct RunDevice {
+  DeviceChoice choice;
+  std::unique_ptr<Backend> backend;
+  double peak_flops = 0;  // of one device
+  const Mesh* mesh = nullptr;
+};
 
 class OpenRun {
  public:
@@ -52,22 +66,16 @@ class OpenRun {
  public:
   Config config;  // as it was given, with the steps that train.epochs means
   RankGroup& ranks;
-  const std::filesystem::path folder, checkpoints;
-  Disks disks;                    // the disks with the run's folder
-  std::filesystem::path profile;  // folder of the memory profile; empty: none
-  std::filesystem::path resumed;  // the checkpoint that the run resumes from; empty: a new run
-  DeviceChoice device;
-  RunState now;             // the state after the last finished step
-  std::vector<Task> tasks;  // of evaluation.tasks
-  double peak_flops = 0;    // of one device
-  std::unique_ptr<Backend> backend;
+  RunPaths paths;
+  Disks disks;  // the disks with the run's folder
+  RunDevice device;
+  RunState now;                     // the state after the last finished step
+  std::vector<Task> tasks;          // of evaluation.tasks
   std::unique_ptr<RunPhase> phase;  // the phase that is running
   RunLog log;
-  CopiedFiles copied;                                   // copied into every checkpoint; on ranks that lead a
-                                                        // disk
-  nlohmann::json token_ids = nlohmann::json::object();  // the same
-  std::vector<std::string> notices;                     // rank 0 prints them when the run starts
-  bool base_is_kept = false;                            // see CheckpointOptions
+  KeptFiles kept;
+  std::vector<std::string> notices;  // rank 0 prints them when the run starts
+  bool base_is_kept = false;         // see CheckpointOptions
 
  private:
   using Checkpoint = const std::filesystem::path*;  // to resume from; null: a new run
@@ -76,16 +84,7 @@ class OpenRun {
   void check_same_files();
   void bring_files();
   bool leads_disk() const { return disks.leads(ranks.rank()); }
-  void check_other_weights();
-  struct ChecksumBefore {
-    std::string was, now;  // `was` is "" if it is not known
-  };
-  std::string same_as_before(const char* what, const ChecksumBefore& of) const;
-  void take_stored_reference(Checkpoint checkpoint);
   void measure_links();
-  void take_stored_teacher(Checkpoint checkpoint);
-  bool reference_is_base() const;
-  void check_stored_reference(const std::string& found) const;
   void take_shape(Checkpoint checkpoint);
   std::set<int64_t> before_bad_steps(const RunState& was) const;
   static RecentSteps recent_of(const RunState& was, const Config& config, const RunShape& shape);
@@ -97,8 +96,6 @@ class OpenRun {
   void allocate(bool resuming);
   void reopen(size_t phase);
   void load_weights(Checkpoint checkpoint);
-  void take_over(const std::filesystem::path& folder);
-  void keep_tokenizer();
   void add_notices(const std::vector<std::string>& more) {
     notices.insert(notices.end(), more.begin(), more.end());
   }
@@ -106,7 +103,6 @@ class OpenRun {
   RunState was_;                // the checkpoint's state, if there is one
   std::vector<RunPlan> plans_;  // of all phases
   GemmChoices gemms_;           // the algorithms of all phases
-  const Mesh* mesh_ = nullptr;
 };
 
 }  // namespace tessera

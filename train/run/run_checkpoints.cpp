@@ -16,8 +16,8 @@ RunCheckpoints::RunCheckpoints(OpenRun& run) : run_(run), newest_(run.now.step) 
 CheckpointOptions RunCheckpoints::options() const {
   return {.config = print_config(run_.config),
           .dtype = run_.config.checkpoint.dtype,
-          .copied = run_.copied,
-          .token_ids = &run_.token_ids,
+          .copied = run_.kept.copied,
+          .token_ids = &run_.kept.token_ids,
           .base = run_.config.train.init_from,
           .base_is_kept = run_.base_is_kept,
           .file_bytes = run_.config.checkpoint.file_gib << 30,
@@ -38,7 +38,7 @@ void RunCheckpoints::save() {
   run_.log.sync();  // before the checkpoint: its step must not be newer than the last line on disk
   newest_ = run_.now.step;
   auto checkpoint =
-      std::make_unique<PendingCheckpoint>(run_.checkpoints, run_.phase->state(), run_.now, options());
+      std::make_unique<PendingCheckpoint>(run_.paths.checkpoints, run_.phase->state(), run_.now, options());
   const bool keeps_best = run_.config.checkpoint.keep_best && run_.now.best;
   pending_ = {.checkpoint = std::move(checkpoint),
               .keep = {.newest = run_.config.checkpoint.keep,
@@ -67,7 +67,7 @@ void RunCheckpoints::finish(bool waits) {
   if (!run_.disks.leads(run_.ranks.rank())) return;
   run_.own_checkpoints().insert(done.step);
   std::vector<std::string> left =
-      prune_checkpoints(run_.checkpoints, done.keep,
+      prune_checkpoints(run_.paths.checkpoints, done.keep,
                         {.own = &run_.own_checkpoints(), .check = [this] { run_.check_folder(); }});
   left.insert(left.begin(), done.checkpoint->leftovers().begin(), done.checkpoint->leftovers().end());
   run_.log.checkpoint(path, done.step, seconds_since(done.start), done.is_best);

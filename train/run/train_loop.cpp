@@ -141,11 +141,11 @@ void TrainLoop::sample() {
 void TrainLoop::write_profile() {
   run_.check_folder();  // it may lie there
   write_memory_profile(
-      run_.profile,
+      run_.paths.profile,
       {.ledger = phase().arena().ledger(),
        .plan = phase().plan().memory.ledger,
        .reserved_bytes = phase().arena().reserved_bytes(),
-       .device = run_.device.traits,
+       .device = run_.device.choice.traits,
        .run = fmt::format("{} parameters, {} attention, {} x {} sequences of {} tokens, in {}",
                           format_count(static_cast<double>(shape().model.parameters())),
                           name_of(run_.config.model.attention), shape().micro_steps, shape().micro_batch,
@@ -156,10 +156,10 @@ void TrainLoop::write_profile() {
 void TrainLoop::tell_of_slow_ranks(std::span<const double> own) {
   const std::vector<SlowRanks::Slow> slow = slow_ranks_.add(own);
   if (slow.empty()) return;
-  const bool gpu = run_.device.traits.device == Device::kCuda;
+  const bool gpu = run_.device.choice.traits.device == Device::kCuda;
   const std::vector<std::string> places =
       run_.ranks.exchange(gpu ? fmt::format("GPU {} ({}) of {}", run_.ranks.local_rank(),
-                                            run_.device.traits.name, run_.ranks.machine())
+                                            run_.device.choice.traits.name, run_.ranks.machine())
                               : run_.ranks.machine());
   for (const auto& [rank, seconds, median] : slow)
     run_.log.line().notice(fmt::format(
@@ -301,7 +301,7 @@ void TrainLoop::work(const Due& due) {
 // The tasks before the next step: the evaluation of a fresh run; in a resumed one, the evaluation and sample
 // of the checkpoint's step if a signal stopped the run before them.
 TrainLoop::Due TrainLoop::due_before_steps() {
-  if (run_.resumed.empty()) return {.evaluation = evaluates_first()};
+  if (run_.paths.resumed.empty()) return {.evaluation = evaluates_first()};
   const std::vector<double> had =
       run_.ranks.sum({run_.log.has("evaluation") ? 1.0 : 0.0, run_.log.has("sample") ? 1.0 : 0.0});
   const Due all = due_after(run_.now.step);
@@ -325,7 +325,7 @@ TrainLoop::Due TrainLoop::due_before_steps() {
 // Once for the shape and the data of a run or a phase: the time of a step, and what the next step counts
 void TrainLoop::expect_steps() {
   std::vector<double> mine = counts_of(phase().next(), shape(), run_.ranks.place(Axis::kContext));
-  mine.push_back(expected_step_seconds(shape(), run_.peak_flops));
+  mine.push_back(expected_step_seconds(shape(), run_.device.peak_flops));
   const std::vector<double> all = run_.ranks.sum(mine);
   count_next(all);
   step_seconds_ = all[kCounts] / static_cast<double>(run_.ranks.size());
@@ -349,7 +349,7 @@ void TrainLoop::begin_phase() {
 }
 
 void TrainLoop::train_all() {
-  run_.log.begin(run_.description(), run_.resumed);
+  run_.log.begin(run_.description(), run_.paths.resumed);
   if (run_.config.begins_phase(run_.now.step)) run_.log.begin_phase(run_.description());
   for (const std::string& notice : run_.notices) run_.log.line().notice(notice);
   catch_stop_signals(run_.ranks.is_rank_0());
@@ -365,7 +365,7 @@ void TrainLoop::train_all() {
     if (outcome == Outcome::kDropped) break;
     if (outcome == Outcome::kWentBack) continue;  // what is due after that step was done
     // Most of the profile is known now: it is written before the end of a long run.
-    if (!run_.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
+    if (!run_.paths.profile.empty() && step == first + MemoryRecording::kFirstFew - 1) {
       Arena::Phase writing(phase().arena(), "memory profile");
       write_profile();
     }
@@ -388,14 +388,14 @@ void TrainLoop::end() {
     run_.log.line().print_wrapped(fmt::format("stopped after step {}: {}", run_.now.step, patience_text()),
                                   2);
   if (!positions_.ends.empty()) run_.log.line().print(position_table(positions_));
-  for (const std::string& line : describe_best(run_.config, run_.now, run_.checkpoints))
+  for (const std::string& line : describe_best(run_.config, run_.now, run_.paths.checkpoints))
     run_.log.line().print_wrapped(line, 2);
   run_.log.line().print(
-      memory_table(phase().arena().ledger(), phase().arena().reserved_bytes(), run_.device.traits));
+      memory_table(phase().arena().ledger(), phase().arena().reserved_bytes(), run_.device.choice.traits));
   report_ranks();
-  if (!run_.profile.empty()) {
+  if (!run_.paths.profile.empty()) {
     write_profile();
-    run_.log.line().print(fmt::format("memory profile: {}{}", (run_.profile / "memory.html").string(),
+    run_.log.line().print(fmt::format("memory profile: {}{}", (run_.paths.profile / "memory.html").string(),
                                       run_.ranks.size() > 1 ? ", and one for each other rank" : ""));
   }
   run_.ranks.finish();
