@@ -39,7 +39,7 @@ void transpose(const Stream& stream, const Tensor& x, DType format, const Tensor
       .x = x, .format = format, .y = {.data = {}, .scale = scale}, .transposed = to, .current = current});
 }
 
-// Of a forward
+// Rounds x of a forward, unless the operation that wrote it has
 template <class Gemm>
 void quantise_x(const Stream& stream, const Fp8Linear& fp8, Gemm& gemm, const Tensor& saturated) {
   if (!fp8) return;
@@ -48,7 +48,7 @@ void quantise_x(const Stream& stream, const Fp8Linear& fp8, Gemm& gemm, const Te
   if (saturated)
     stream.run(CountSaturated{.x = gemm.x, .format = DType::kE4M3, .scale = fp8.x_scale, .count = saturated});
 }
-// Of a backward, for dx. With `transposed` dy is also written transposed.
+// Rounds dy of a backward, unless the operation that wrote it has. `transposed`, if any, gets the transpose.
 template <class Gemm>
 void quantise_dy(const Stream& stream, const Fp8Linear& fp8, Gemm& gemm, const Tensor& saturated,
                  const Tensor& transposed = {}) {

@@ -19,11 +19,11 @@ namespace tessera {
 
 // The FP8 tensors of a layer. They are views of those of Fp8 (fp8.h).
 struct Fp8Linear {
-  Fp8Matrix weight;      // [O, C] e4m3, of experts [E, O, C]; none: the layer is not in FP8
-  Fp8Matrix transposed;  // [C, O], of experts [E, C, O], the same
-  Tensor x_scale, dy_scale;                        // [1] fp32
-  Tensor x_amax, dy_amax;                          // [1] fp32, of this step so far
-  Tensor x_place, dy_place;                        // memory for x and dy in FP8, which layers share
+  Fp8Matrix weight;          // [O, C] e4m3, of experts [E, O, C]; none: the layer is not in FP8
+  Fp8Matrix transposed;      // [C, O], of experts [E, C, O], the same
+  Tensor x_scale, dy_scale;  // [1] fp32
+  Tensor x_amax, dy_amax;    // [1] fp32, of this step so far
+  Tensor x_place, dy_place;  // memory for x and dy in FP8, which layers share
   Tensor x_transposed_place, dy_transposed_place;  // likewise, for dW; none: dW is not in FP8
   int64_t number = 0;                              // the index among the layers in FP8
   bool current_scales = false;                     // x_scale and dy_scale are found for each x and dy
@@ -48,7 +48,7 @@ void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearForward
                        const Tensor& saturated = {});
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, LinearBackward& gemm,
                        const Tensor& saturated = {});
-// Of experts. Where rows are gathered, the rows of tokens are rounded, each once.
+// The same for experts. If rows are gathered, the row of each token is rounded once.
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, ExpertsForward& gemm,
                        const Tensor& saturated = {});
 void quantise_operands(const Stream& stream, const Fp8Linear& fp8, ExpertsBackward& gemm,

@@ -123,9 +123,9 @@ struct ParamPlace {
   }
 };
 
-// Which matrices are stored in FP8: the frozen ones; with `trained` all (then nothing is frozen). Other
-// matrices that are multiplied in FP8 are copied: those of a block whose backward reads the weight itself,
-// and tables that are also the head.
+// Which matrices are stored in FP8: the frozen ones; with `trained` all (then nothing is frozen). Two kinds
+// are copied to FP8 instead: matrices of a block whose backward reads W_O itself, and a table that is also
+// the head.
 struct StorageRule {
   Fp8Config config = {};
   bool trained = false;

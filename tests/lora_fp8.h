@@ -84,8 +84,8 @@ inline void take_weights_of(LoraSteps& to, const std::vector<NamedTensor>& weigh
 }
 
 // What an evaluation and a text that is continued read are the values that are kept, to the bit; the loss and
-// the gradients of a step differ from those of a step with these values by the roundings of x and dy. All
-// experts are active: a choice that roundings change would make another gradient.
+// the gradients of a step differ from those of a step with these values by the roundings of x and dy. Every
+// expert is active, since a rounding that changed a choice would change the whole gradient.
 inline void expect_weights_are_those_kept(const DeviceTraits& device, ModelConfig model,
                                           const Fp8Config& config, DType dtype) {
   HostTensors make;

@@ -21,8 +21,8 @@ namespace {
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Whether the host has so many bytes. To find out, a dozen files of the system are read: it is done once for
-// many small requests.
+// Whether the host has so many bytes. The answer takes a dozen files of the system, so many small requests
+// share one.
 bool host_has(int64_t bytes) {
   constexpr int64_t kOften = int64_t{256} << 20;
   static std::atomic<int64_t> since = 0;  // bytes of requests since then

@@ -1,4 +1,5 @@
-// The products of experts: in bf16 and FP8 on Hopper those of kernels/gemm/sm90, else the plain ones.
+// The products of experts. On Hopper kernels/gemm/sm90 computes them in bf16 and FP8; the plain kernels
+// compute all others.
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/cuda_backend.h"

@@ -30,9 +30,8 @@ struct StoredMatrix {
   StoredAs how;       // not kNo
   std::string layer;  // as Fp8Place::name
   StoredValues values;
-  // Those of experts are [E, O, C], and [E, C, O].
-  Tensor transposed;  // [C, O], during a lease for a backward
-  Tensor plain;       // [O, C], in the store's dtype; only for kOnly, during a lease that widens
+  Tensor transposed;  // [C, O], of experts [E, C, O], during a lease for a backward
+  Tensor plain;  // [O, C], of experts [E, O, C], in the store's dtype; only for kOnly, in a lease that widens
 
   Fp8Matrix fp8() const { return {values.data, values.scales.rows(0, 1)}; }
 };
@@ -103,7 +102,7 @@ class StoredForms {
   Tensor scales_, amaxes_;             // of all matrices; of FP8 that ranks round, [ranks, 1, S] fp32
   Tensor buffer_;                      // room for the matrices of a part, transposed or widened
   size_t buffer_of_ = Turns::kNobody;  // whose matrices it has
-  std::vector<Tensor> vectors_;        // by bucket, where matrices are kBeside: what has no weight decay
+  std::vector<Tensor> vectors_;        // by bucket, where matrices are kBeside: routers and vectors
   Params training_views_;              // with these
   std::vector<bool> is_old_;           // by bucket: copies are those of the step before
 };

@@ -316,7 +316,7 @@ TEST_F(Fp8Ops, MatricesOfExpertsAreRoundedAndTurned) {
       }
 }
 
-// The products of experts are those of the rounded factors, but for the gradients of weights.
+// Experts multiply rounded factors in the forward and for dx. The gradients of weights have the plain ones.
 TEST_F(Fp8Ops, ExpertsMultiplyTheRoundedFactors) {
   constexpr int64_t kTokens = 6, kActive = 2, kExperts = 3, kRows = kTokens * kActive, C = 7, O = 5;
   const auto ids = [&](Shape shape, std::initializer_list<int32_t> values) {

@@ -9,7 +9,7 @@
 namespace tessera::gemm {
 namespace {
 
-// Of a gathered operand, in 16 bytes each
+// The number of 16-byte chunks in a gathered operand
 int64_t chunks_of(const ExpertRows& rows, int64_t columns) {
   return cuda::divide_up(rows.rows, rows.active) * columns / 8;
 }

@@ -1,6 +1,5 @@
 // The products of a mixture of experts for compute capability 9.0, with sums in fp32, rounded once to bf16.
-// Operands are bf16; those of ExpertProducts may also be FP8, whose products tensor cores add with some 14
-// bits.
+// Operands are bf16. ExpertProducts also takes FP8, and tensor cores add FP8 products with some 14 bits.
 // Rows are sorted by their experts: expert e has the rows offsets[e] to offsets[e + 1] - 1, any number of
 // them. A gathered operand has the rows of tokens; its row r is row numbers[r] / active. Such rows go
 // directly to shared memory, so no copy of them exists. Same arguments, same bits.

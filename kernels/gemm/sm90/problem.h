@@ -68,7 +68,7 @@ struct Problem {
   Fp8Operands fp8 = {};
   const void* bias = nullptr;  // [n], added to every row
   // kActivationBackward, optional: [partial_rows(m), n], sums of d over kRowsOfPartial rows each.
-  // kExp: [n / kColumnsOfPartial rounded up, m], sums of d over so many columns each, before rounding.
+  // kExp: [n / kColumnsOfPartial rounded up, m], sums of kColumnsOfPartial columns of d, before rounding.
   // kWeightGradient: kWeightGradientBytes, for partial sums.
   float* partials = nullptr;
   // kWeightGradient, optional: [summed], the sum of a[k, i] over k, added to what is there if `e` is set.

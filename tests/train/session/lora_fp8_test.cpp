@@ -51,7 +51,7 @@ TEST(LoraFp8, LearnsAndHasTheSameBitsRecomputedAndInGraphs) {
   EXPECT_LT(first->back(), first->front()) << "nothing was learned";
 }
 
-// Matrices outside the blocks, those of the first and last block, and routers are not in FP8.
+// FP8 leaves out matrices outside the blocks, the first and the last block, and routers.
 TEST(LoraFp8, KeepsInFp8WhatIsMultipliedInIt) {
   ModelConfig model = lora_models()[1], experts = models_with_adapted_experts(32, 3)[0];
   model.layers = 3;
