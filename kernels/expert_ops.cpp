@@ -140,11 +140,7 @@ void ExpertsBackward::check_on(Device device) const {
                 {"dy_rows", dy_rows, DType::kI32, {rows}, true},
                 {"weights", weights, DType::kF32, {of_dy, rows / of_dy}, !dy_rows}});
   check_fp8(kName, device, {"fp8_dy", fp8_dy.data, fp8_dy.scale, DType::kE5M2, dy.shape},
-            {"fp8_weight",
-             fp8_weight.data,
-             fp8_weight.scale,
-             DType::kE4M3,
-             {weight.shape[0], weight.shape[2], weight.shape[1]}});
+            {"fp8_weight", fp8_weight.data, fp8_weight.scale, DType::kE4M3, transposed_shape(weight.shape)});
   check(dy_rows || !weights, "{}: weights are of rows of dy that dy_rows gathers", kName);
 }
 

@@ -13,6 +13,7 @@ struct Fp8Matrix {
   explicit operator bool() const { return static_cast<bool>(data); }
 };
 DType fp8_storage(DType format, Device device);  // the dtype of data
+Shape transposed_shape(const Shape& matrix);     // [N, C] to [C, N]; of experts, [E, N, C] to [E, C, N]
 
 // An operation can write its result in FP8 as well, rounded as Quantise would round it, with the scale that
 // `y` already has. A forward writes e4m3, a backward e5m2. On CUDA only for results in bf16.

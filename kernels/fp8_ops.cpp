@@ -9,6 +9,10 @@ namespace tessera {
 
 DType fp8_storage(DType format, Device device) { return device == Device::kCuda ? format : DType::kF32; }
 
+Shape transposed_shape(const Shape& matrix) {
+  return matrix.rank() == 3 ? Shape{matrix[0], matrix[2], matrix[1]} : Shape{matrix[1], matrix[0]};
+}
+
 void check_fp8(const char* op, Device device, const Fp8Field& a, const Fp8Field& b) {
   if (!a.data && !b.data) return;
   for (const Fp8Field* f : {&a, &b})
@@ -27,15 +31,6 @@ void check_fp8_output(const char* op, Device device, const char* name, const Fp8
   check(device == Device::kCpu || result.dtype == DType::kBF16,
         "{}: {} needs a result in bf16 beside it, found {}", op, name, result.to_string());
 }
-
-namespace {
-
-// Of one matrix, or of each of several
-Shape transposed_shape(const Shape& of) {
-  return of.rank() == 3 ? Shape{of[0], of[2], of[1]} : Shape{of[1], of[0]};
-}
-
-}  // namespace
 
 void Quantise::check_on(Device device) const {
   check_anchor(kName, "x", x, x.shape.rank() == 3 ? 3 : 2, device);

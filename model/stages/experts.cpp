@@ -39,8 +39,8 @@ void experts_forward(const Block& b, const LinearLayer& layer, ExpertsForward op
   b.stream.run(op);
   add_adapter(b, layer, op.x, op.y, op.offsets, op.x_rows);
 }
-ExpertsLoraBackward of_rows(const Tensor& dy, const Tensor& x, const BlockGradients& g) {
-  return {.dy = dy, .x = x, .b = {}, .scale = 0, .u = {}, .da = {}, .db = {}, .accumulate = g.accumulate};
+ExpertsLoraBackward of_rows(const Tensor& dy, const Tensor& x, bool accumulate) {
+  return {.dy = dy, .x = x, .b = {}, .scale = 0, .u = {}, .da = {}, .db = {}, .accumulate = accumulate};
 }
 // Before the layer's own backward, which may overwrite x. `op`: dy, x, and what they are rows of
 void adapter_gradients(const Block& b, const LinearLayer& layer, const LinearWeights& to,
@@ -59,19 +59,10 @@ void add_adapter_input(const Block& b, const LinearLayer& layer, const Tensor& d
 
 // The backward of experts_forward(). The adapter's gradients come first, since dx may overwrite x.
 void experts_backward(const Block& b, const LinearLayer& layer, const LinearWeights& to, ExpertsBackward op) {
-  adapter_gradients(b, layer, to,
-                    {.dy = op.dy,
-                     .x = op.x,
-                     .b = {},
-                     .scale = 0,
-                     .u = {},
-                     .da = {},
-                     .db = {},
-                     .offsets = op.offsets,
-                     .x_rows = op.x_rows,
-                     .dy_rows = op.dy_rows,
-                     .weights = op.weights,
-                     .accumulate = op.accumulate});
+  ExpertsLoraBackward adapter = of_rows(op.dy, op.x, op.accumulate);
+  adapter.offsets = op.offsets, adapter.x_rows = op.x_rows;
+  adapter.dy_rows = op.dy_rows, adapter.weights = op.weights;
+  adapter_gradients(b, layer, to, adapter);
   quantise_operands(b.stream, layer.fp8, op, layer.saturated_dy);
   b.stream.run(op);
   add_adapter_input(b, layer, op.dx, op.offsets);
@@ -130,7 +121,7 @@ void router_backward(const Block& b, const BlockGradients& g, const Neighbours&)
   const LinearLayer router = b.linear(Stage::kRouter);
   if (b.spec.shared_expert) {
     const LinearLayer gate = b.linear(Stage::kRouter, 1);
-    adapter_gradients(b, gate, g.w.experts.shared_gate, of_rows(b.s.experts.shared_logit, x, g));
+    adapter_gradients(b, gate, g.w.experts.shared_gate, of_rows(b.s.experts.shared_logit, x, g.accumulate));
     b.stream.run(RouterBackward{.d_logits = b.s.experts.shared_logit,
                                 .x = x,
                                 .weight = b.w.experts.shared_gate.weight,
@@ -140,7 +131,7 @@ void router_backward(const Block& b, const BlockGradients& g, const Neighbours&)
                                 .accumulate = g.accumulate});
     add_adapter_input(b, gate, of_shared);
   }
-  adapter_gradients(b, router, g.w.experts.router, of_rows(b.s.experts.logits, x, g));
+  adapter_gradients(b, router, g.w.experts.router, of_rows(b.s.experts.logits, x, g.accumulate));
   b.stream.run(RouterBackward{.d_logits = b.s.experts.logits,
                               .x = x,
                               .weight = b.w.experts.router.weight,

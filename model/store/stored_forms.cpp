@@ -110,8 +110,7 @@ void StoredForms::allocate_values(Params& weights) {
         .transposed = {},
         .plain = {}};
     first_scale += own_scales;
-    const Shape transposed = info.shape.rank() == 3 ? Shape{info.shape[0], info.shape[2], info.shape[1]}
-                                                    : Shape{info.shape[1], info.shape[0]};
+    const Shape transposed = transposed_shape(info.shape);
     if (place.stored == StoredAs::kCopied) {
       one.values.data = arena.alloc(MemoryTag::kWeights, name + " " + one.layer, unit, info.shape);
       if (setting_.trains)

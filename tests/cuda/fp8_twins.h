@@ -23,9 +23,7 @@ class Fp8Twins : public CudaTest {
     return with_values(DType::kF32, {1}, [=](int64_t) { return value; });
   }
   Quantised room(DType format, const Shape& shape, float scale = 1) {
-    const Shape transposed =
-        shape.rank() == 3 ? Shape{shape[0], shape[2], shape[1]} : Shape{shape[1], shape[0]};
-    return {format, output(format, shape), output(format, transposed), scalar(scale)};
+    return {format, output(format, shape), output(format, transposed_shape(shape)), scalar(scale)};
   }
   // Both devices, with the scale of x itself
   Quantised quantised(const Twin& x, DType format) {

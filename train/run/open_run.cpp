@@ -60,7 +60,7 @@ OpenRun::OpenRun(const Config& given, const TrainerOptions& options, RankGroup& 
     base_is_kept = forms.is_kept;
     add_notices(forms.notices);
   }
-  add_notices(OtherModels(config, ranks, paths.resumed).check());
+  add_notices(OtherModels(config, ranks, paths.resumed).check_folders());
   take_shape(checkpoint);  // refuses a run that does not fit, before any slow work
   take_data(checkpoint);
   take_tasks();

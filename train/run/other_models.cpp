@@ -8,7 +8,7 @@
 namespace tessera {
 
 // The configuration is checked without the folder that a resumed run need not have.
-std::vector<std::string> OtherModels::check() const {
+std::vector<std::string> OtherModels::check_folders() const {
   std::vector<std::string> notices;
   const auto add = [&](const std::vector<std::string>& more) {
     notices.insert(notices.end(), more.begin(), more.end());
@@ -23,11 +23,10 @@ std::vector<std::string> OtherModels::check() const {
   if (!train.needs_reference() || train.reference_without_adapters()) return notices;
   if (train.stored_reference && !resumed_.empty()) return notices;
   const std::string& reference = train.reference_folder();
-  tessera::check(
-      !reference.empty(),
-      "train.loss={} compares with a reference: name its folder with --set train.reference=FOLDER, or "
-      "with train.init_from",
-      name_of(train.loss));
+  check(!reference.empty(),
+        "train.loss={} compares with a reference: name its folder with --set train.reference=FOLDER, or "
+        "with train.init_from",
+        name_of(train.loss));
   ModelConfig model = model_config(config_);
   model.lora = {};
   add(check_weights(reference, model, folder_options(config_)));
@@ -64,7 +63,7 @@ bool OtherModels::reference_is_base() const {
 // "" if it is not known.
 std::string OtherModels::same_as_before(const char* what, const std::string& was,
                                         const std::string& now) const {
-  tessera::check(
+  check(
       was.empty() || was == now,
       "{}, from which this run goes on, was trained with other weights of {}: their checksum was {}, and is "
       "{}. Restore them, or start a new run from the checkpoint's weights with train.init_from={}",
@@ -76,7 +75,7 @@ std::string OtherModels::same_as_before(const char* what, const std::string& was
 void OtherModels::check_stored_reference(const RunData& data, const std::string& found) const {
   const std::string& folder = config_.train.reference_folder();
   const LogProbs& first = *data.log_probs().front();
-  tessera::check(
+  check(
       found == first.weights,
       "the log-probabilities beside the data were computed by {}, whose weights had the checksum {}, and the "
       "reference {} has {}: compute them again with ./evaluate {} --data {} --log-probs, or name that model "
@@ -89,11 +88,10 @@ std::string OtherModels::stored_reference(const RunData& data, bool at_start) co
   const std::vector<const LogProbs*> files = data.log_probs();
   const LogProbs& first = *files.front();
   for (const LogProbs* file : files)
-    tessera::check(
-        file->weights == first.weights,
-        "the data has log-probabilities of two references, {} and {}: compute them again with one, "
-        "./evaluate REFERENCE --data PATH --log-probs",
-        first.model, file->model);
+    check(file->weights == first.weights,
+          "the data has log-probabilities of two references, {} and {}: compute them again with one, "
+          "./evaluate REFERENCE --data PATH --log-probs",
+          first.model, file->model);
   if (!at_start || !ranks_.is_rank_0() || reference_is_base()) return first.weights;
   ModelConfig model = model_config(config_);
   model.lora = {};
@@ -107,15 +105,15 @@ std::string OtherModels::stored_teacher(const RunData& data, bool at_start) cons
   const std::vector<const TeacherLogits*> files = data.teacher_logits();
   const TeacherLogitsFacts& first = files.front()->facts();
   for (const TeacherLogits* file : files)
-    tessera::check(file->facts().weights == first.weights,
-                   "the data has logits of two teachers, {} and {}: compute them again with one, ./evaluate "
-                   "TEACHER --data PATH --teacher-logits {}",
-                   first.model, file->facts().model, first.largest);
+    check(file->facts().weights == first.weights,
+          "the data has logits of two teachers, {} and {}: compute them again with one, ./evaluate "
+          "TEACHER --data PATH --teacher-logits {}",
+          first.model, file->facts().model, first.largest);
   const std::string& folder = config_.train.teacher;
   if (!at_start || folder.empty() || !ranks_.is_rank_0()) return first.weights;
   const std::string found = checksum_of_weights(
       folder, read_model_config(folder, config_.train.ignore_fields).model, folder_options(config_));
-  tessera::check(
+  check(
       found == first.weights,
       "the logits beside the data were computed by {}, whose weights had the checksum {}, and train.teacher, "
       "{}, has {}: compute them again with ./evaluate {} --data {} --teacher-logits {}, or set "

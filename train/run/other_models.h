@@ -20,7 +20,7 @@ class OtherModels {
 
   // Before anything slow. Returns what the run says about their folders. Error: a folder is missing, or does
   // not have such a model.
-  std::vector<std::string> check() const;
+  std::vector<std::string> check_folders() const;
   // Loads those that the phase has memory for. `now` gets the checksum of each. With `at_start` the run has
   // no checkpoint yet, and what is stored beside the data is compared with the folder of the model that
   // computed it. Error: they are not those of `was`, the checkpoint's state; what is stored is of another.
